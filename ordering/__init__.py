@@ -1,0 +1,21 @@
+"""ordering: the ground floor. What a transaction id is, what an ordering record says, and what a log promises.
+
+The notary's request log is split in two: the *ordering* topic, one partition that carries transaction ids only and whose order is the
+global order, and the *payload* topic, many partitions that carry the whole requests. This room owns the vocabulary that all others
+share, and the log itself, in three forms with one contract (`ordering.log`):
+
+- `KafkaLog`: topics of a Kafka cluster; replicated, what production runs on;
+- `EmbeddedLog`: a RocksDB store in one process, fsynced before it acknowledges; the default to start with;
+- `MemoryLog`: nothing survives; for simulations and tests.
+
+| file | subject | pure |
+|---|---|---|
+| `errors` | what a caller may conclude when something fails | yes |
+| `ids` | transaction ids and state references | yes |
+| `records` | the ordering records, to the byte | yes |
+| `log` | the interface and its durability contract | yes |
+| `memory`, `embedded`, `kafka` | the three logs | no |
+| `topics` | creating and checking Kafka topics, apart from using them | no |
+
+Nothing here knows what a transaction says or how it is decided.
+"""

@@ -1,0 +1,209 @@
+"""How every Kafka client of this project connects, and what it asks that aiokafka does not ask by itself.
+
+aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is
+its version 12: with topic ids, so that a topic that was deleted and created again is told from the first one, and it never
+creates a topic by asking for it. aiokafka's own clients do, if the brokers have `auto.create.topics.enable=true`: turn it off.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any, ClassVar
+
+import msgspec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+
+from ordering.errors import ConfigurationError, NotReady
+
+
+class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
+    """How to prove to the brokers who we are, and they to us. Without one: `PLAINTEXT`, for a private network or a trial."""
+
+    protocol: str = "SSL"
+    """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    sasl_user: str | None = None
+    sasl_password: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of aiokafka's clients. Raises `ConfigurationError` for a file or word that cannot be used."""
+        if self.protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise ConfigurationError(f"Kafka security protocol {self.protocol!r}: use PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+        settings: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            try:
+                settings["ssl_context"] = create_ssl_context(cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file)
+            except OSError as problem:  # SSLError is one
+                files = ", ".join(file for file in (self.ca_file, self.cert_file, self.key_file) if file)
+                raise ConfigurationError(f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}") from problem
+        if self.protocol.startswith("SASL"):
+            if self.sasl_mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+                raise ConfigurationError(f"SASL mechanism {self.sasl_mechanism!r}: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+            if not self.sasl_user or self.sasl_password is None:
+                raise ConfigurationError(f"Kafka over {self.protocol} needs a SASL user and a password")
+            settings["sasl_mechanism"] = self.sasl_mechanism
+            settings["sasl_plain_username"] = self.sasl_user
+            settings["sasl_plain_password"] = self.sasl_password
+        return settings
+
+
+def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | None) -> dict[str, Any]:
+    """What all clients of one process have in common."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "client_id": client_id,
+        "retry_backoff_ms": 100,
+        # A leader that moved without our noticing, and racks for `leaders()`, are at most this old.
+        "metadata_max_age_ms": 5_000,
+        **(security.settings() if security is not None else {}),
+    }
+
+
+@asynccontextmanager
+async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, timeout_ms: int) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An administration client for the length of a block, and `NotReady` for what goes wrong with the brokers inside it.
+
+    The block as a whole takes `timeout_ms` at most.
+    """
+    client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=timeout_ms)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await client.start()
+            yield client
+    except TimeoutError as problem:
+        raise NotReady(f"Kafka at {bootstrap} did not answer within {timeout_ms} ms") from problem
+    except KafkaError as problem:
+        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {tell(problem)}") from problem
+    finally:
+        await client.close()
+
+
+def tell(problem: BaseException) -> str:
+    """An aiokafka error for a message: some have no text but their name."""
+    text = str(problem)
+    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+
+
+class TopicFacts(msgspec.Struct, frozen=True):
+    """One topic as the brokers know it now."""
+
+    topic_id: str
+    replicas: tuple[int, ...]
+    """How many replicas each partition has, in the order of the partitions."""
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """The cluster as it knows itself now; topics that do not exist are not in `topics`."""
+
+    cluster_id: str
+    brokers: int
+    topics: dict[str, TopicFacts]
+
+
+async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> ClusterFacts:
+    """Ask one broker about the cluster and these topics. Raises `KafkaError`, and `NotReady` while a topic is being made."""
+    answer = await client._send_request(TopicsRequest(topics))
+    found: dict[str, TopicFacts] = {}
+    for code, name, topic_id, _, partitions, *_ in answer.topics:
+        if code in (3, 29):  # unknown topic; not authorized, which a broker says of topics it may not even name
+            continue
+        if code != 0:
+            raise NotReady(f"Kafka topic {name} cannot be described now: {tell(for_code(code)())}")
+        counts = {index: len(replicas) for _, index, _, _, replicas, *_ in partitions}
+        found[name] = TopicFacts(str(topic_id), tuple(counts[index] for index in sorted(counts)))
+    return ClusterFacts(answer.cluster_id or "", len(answer.brokers), found)
+
+
+class _Uuid(AbstractType[uuid.UUID]):  # type: ignore[misc]  # aiokafka ships no types, here and below
+    @classmethod
+    def encode(cls, value: uuid.UUID) -> bytes:
+        return value.bytes
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> uuid.UUID:
+        return uuid.UUID(bytes=data.read(16))
+
+
+class _TopicsResponse12(Response):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 12
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _TopicsRequest12(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 12
+    RESPONSE_TYPE = _TopicsResponse12
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields)),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicsRequest(Request[_TopicsRequest12]):  # type: ignore[misc]
+    """Metadata of some topics by name, version 12 (Kafka 2.8 and newer), creating none."""
+
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(self, topics: list[str]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: type[_TopicsRequest12]) -> _TopicsRequest12:
+        """What goes over the wire."""
+        names: list[tuple[uuid.UUID, str, dict[int, bytes]]] = [(uuid.UUID(int=0), topic, {}) for topic in self._topics]
+        return request_struct_class(names, False, False, {})

@@ -1,0 +1,77 @@
+"""How Kafka clients end: in a bounded time, whatever state they and the brokers are in.
+
+aiokafka 0.14 ends politely: a producer first sends all that is queued, and a consumer waits for what it has under way. With brokers
+away both may take for ever, or fail half-way and leave connections and tasks behind. What is done here reaches into aiokafka's
+private parts, and only here and in two lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from ordering.connection import tell
+
+_logger = logging.getLogger(__name__)
+
+
+class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
+    _closed: bool | None
+    """aiokafka's producer with an end that waits for no broker. Its own `stop` first sends all that is queued, however long."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._requests: set[asyncio.Task[Any]] = set()
+        send = self._sender._send_produce_req
+
+        async def send_and_remember(node: int, batches: Any) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._requests.add(task)
+            try:
+                await send(node, batches)
+            finally:
+                self._requests.discard(task)
+
+        self._sender._send_produce_req = send_and_remember
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Send nothing more, wait for nothing, disconnect."""
+        if self._closed:
+            return
+        self._closed = True
+        # The sender, when cancelled, waits for its requests: so they go first.
+        tasks = {*self._requests, *([self._sender.sender_task] if self._sender.sender_task is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        await _within(self.client.close(), timeout_s)
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
+    """Stop a consumer in a bounded time, whatever state it is in."""
+    await _within(consumer.stop(), timeout_s)
+    # Stopping while a fetch waits to be retried raises CancelledError inside aiokafka, before it disconnects.
+    fetcher = consumer._fetcher
+    if fetcher is not None and (left := {task for task in fetcher._pending_tasks if not task.done()}):
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=timeout_s)
+    await _within(consumer._client.close(), timeout_s)
+
+
+async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
+    """Do it, or give it up; problems are logged, since nobody can do anything about a client that is thrown away."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=timeout_s)
+    finally:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait([task], timeout=timeout_s)
+    if task.done() and not task.cancelled() and (problem := task.exception()) is not None:
+        _logger.warning("closing a kafka client failed error=%s", tell(problem))

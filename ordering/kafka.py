@@ -1,0 +1,351 @@
+"""`KafkaLog`: topics of a Kafka cluster; replicated, what production runs on.
+
+It trusts the cluster to keep what `acks=all` acknowledged (topics.py names the settings that this takes), and to give each
+partition one order. It trusts aiokafka for the protocol, and not for what happens when brokers are away: every call here has a
+time limit, closing never waits for a broker, and a writer or reader that failed once is thrown away and made anew.
+
+| what aiokafka 0.14 does | what is done about it here |
+|---|---|
+| an idempotent send is retried for ever | `append` has a time limit; after it the outcome is unknown and the writer broken |
+| sends that wait for room in a batch may be overtaken | one send per stream at a time, first come first served |
+| `stop` waits until everything is sent | `endings.Producer.abandon` cancels instead |
+| an error in one partition drops records already taken from others | a reader that failed is broken |
+| its fetching task may die without a word | looked after at each empty poll |
+| a partition that becomes wanted waits for the end of its broker's fetch | `fetch_max_wait_ms` is short |
+| one connection attempt at a time, each as long as the request timeout | request timeouts are short |
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
+
+from ordering.connection import KafkaSecurity, admin, client_settings, tell
+from ordering.endings import Producer, stop_consumer
+from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Record
+from ordering.stream import describe
+from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
+
+BATCH_BYTES_MAX: Final = 1024 * 1024
+FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+FETCH_BROKER_BYTES_MAX: Final = 16 * 1024 * 1024
+POLL_RECORDS_MAX: Final = 4096
+
+
+class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what may take, in milliseconds."""
+
+    open_ms: int = 10_000
+    """To connect and to check the topics, for the log, a writer or a reader."""
+    append_ms: int = 10_000
+    """Until an append that was not acknowledged has an unknown outcome; longer than electing a new leader takes."""
+    bounds_ms: int = 3_000
+    """Until `bounds` gives up."""
+    request_ms: int = 5_000
+    """For one request to one broker, and for connecting to it; a broker that is cut off holds others up so long."""
+    fetch_wait_ms: int = 100
+    """How long an idle broker holds a fetch."""
+    close_ms: int = 2_000
+    """Until closing stops being polite to the brokers."""
+
+
+class KafkaLog:
+    """A `Log` in two topics of a Kafka cluster. Made by `ordering.topics.create_topics`, used by `open`."""
+
+    def __init__(self, settings: dict[str, Any], prefix: str, payload_partitions: int, identity: str, timeouts: KafkaTimeouts) -> None:
+        """For `open` only."""
+        self._settings = settings
+        self._timeouts = timeouts
+        self._identity = identity
+        ordering, payload = topic_names(prefix)
+        self._partitions = {ORDERING: TopicPartition(ordering, 0)}
+        self._partitions |= {number: TopicPartition(payload, number) for number in range(payload_partitions)}
+        # The watcher asks for bounds, and knows the leaders. It is made when it is needed, and again after each failure.
+        self._watcher: AIOKafkaConsumer | None = None
+        self._watching = asyncio.Lock()
+        self._leaders: dict[int, str | None] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        bootstrap: str,
+        topic_prefix: str,
+        *,
+        client_id: str = "notary",
+        security: KafkaSecurity | None = None,
+        timeouts: KafkaTimeouts | None = None,
+    ) -> "KafkaLog":
+        """Connect to topics that exist, and check them; `bootstrap` is `host:port,host:port`.
+
+        Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
+        """
+        timeouts = timeouts or KafkaTimeouts()
+        async with admin(bootstrap, client_id, security, timeouts.open_ms) as client:
+            facts, problems = await inspect(client, topic_prefix)
+        if problems:
+            raise ConfigurationError(" ".join(problems))
+        ordering, payload = (facts.topics[name] for name in topic_names(topic_prefix))
+        # A topic's id is made up when it is created: one that was deleted and created again is another log.
+        identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
+        settings = client_settings(bootstrap, client_id, security)
+        log = cls(settings, topic_prefix, len(payload.replicas), identity, timeouts)
+        await log.bounds()
+        return log
+
+    @property
+    def payload_partitions(self) -> int:
+        """How many partitions the payload topic had when the log was opened."""
+        return len(self._partitions) - 1
+
+    @property
+    def identity(self) -> str:
+        """The cluster's id, the prefix and the ids of both topics."""
+        return self._identity
+
+    async def open_writer(self) -> "KafkaWriter":
+        """A new idempotent producer. Raises `NotReady`."""
+        self._check_open()
+        producer = Producer(
+            **self._settings,
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=0,
+            max_batch_size=BATCH_BYTES_MAX,
+            # A record may fill a whole message; what Kafka adds around it comes on top.
+            max_request_size=MESSAGE_BYTES_MAX,
+            request_timeout_ms=self._timeouts.request_ms,
+        )
+        try:
+            async with asyncio.timeout(self._timeouts.open_ms / 1000):
+                await producer.start()
+                for topic in {partition.topic for partition in self._partitions.values()}:
+                    await producer.partitions_for(topic)
+        except (KafkaError, TimeoutError) as problem:
+            await producer.abandon(self._timeouts.close_ms / 1000)
+            raise NotReady(f"no producer can be had from Kafka now: {tell(problem)}") from problem
+        except BaseException:
+            await producer.abandon(self._timeouts.close_ms / 1000)
+            raise
+        return KafkaWriter(producer, self._partitions, self._timeouts)
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> "KafkaReader":
+        """A new consumer, without a group. Raises `NotReady`, `ConfigurationError` for a partition that is not there."""
+        self._check_open()
+        if unknown := offsets_next.keys() - self._partitions.keys():
+            raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {self.payload_partitions}")
+        consumer = self._consumer(self._timeouts.request_ms)
+        try:
+            async with asyncio.timeout(self._timeouts.open_ms / 1000):
+                await consumer.start()
+        except (KafkaError, TimeoutError) as problem:
+            await stop_consumer(consumer, self._timeouts.close_ms / 1000)
+            raise NotReady(f"no consumer can be had from Kafka now: {tell(problem)}") from problem
+        except BaseException:
+            await stop_consumer(consumer, self._timeouts.close_ms / 1000)
+            raise
+        consumer.assign(list(self._partitions.values()))
+        # No await since `assign`: the fetcher meets every partition with its position, and never asks for a committed one.
+        for stream, partition in self._partitions.items():
+            consumer.seek(partition, offsets_next.get(stream, 0))
+        return KafkaReader(consumer, self._partitions, self._timeouts)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        """Earliest offset and high watermark of every partition, asked of their leaders now. Raises `NotReady` soon."""
+        self._check_open()
+        partitions = list(self._partitions.values())
+        async with self._watching:
+            try:
+                async with asyncio.timeout(self._timeouts.bounds_ms / 1000):
+                    if self._watcher is None:
+                        # Several brokers may have to be tried within the limit, so one may take a third of it.
+                        self._watcher = self._consumer(max(self._timeouts.bounds_ms // 3, 1))
+                        await self._watcher.start()
+                    firsts = await self._watcher.beginning_offsets(partitions)
+                    ends = await self._watcher.end_offsets(partitions)
+            except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
+                await self._drop_watcher()
+                raise NotReady(f"Kafka does not say where its partitions end: {tell(problem)}") from problem
+            except BaseException:
+                await self._drop_watcher()
+                raise
+        return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in self._partitions.items()}
+
+    def leaders(self) -> Mapping[int, str | None]:
+        """The payload partitions that have a leader, each with its rack, as of a few seconds ago at most.
+
+        While no broker can be reached, those that had one when it last could; `bounds` says which of the two it is.
+        """
+        if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
+            leaders = {}
+            for stream, partition in self._partitions.items():
+                node = cluster.leader_for_partition(partition)
+                if stream != ORDERING and node is not None and node != -1:
+                    broker = cluster.broker_metadata(node)
+                    leaders[stream] = broker.rack if broker is not None else None
+            self._leaders = leaders
+        return self._leaders
+
+    async def close(self) -> None:
+        """Close what the log itself holds; its writers and readers are closed by whoever opened them."""
+        self._closed = True
+        async with self._watching:
+            await self._drop_watcher()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotReady("this log is closed")
+
+    async def _drop_watcher(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            await stop_consumer(watcher, self._timeouts.close_ms / 1000)
+
+    def _consumer(self, request_timeout_ms: int) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            **self._settings,
+            group_id=None,
+            enable_auto_commit=False,
+            # An offset that is not there (any more) must stop the worker. Silently reading on elsewhere would fork the notary.
+            auto_offset_reset="none",
+            check_crcs=True,
+            fetch_min_bytes=1,
+            fetch_max_wait_ms=self._timeouts.fetch_wait_ms,
+            fetch_max_bytes=FETCH_BROKER_BYTES_MAX,
+            max_partition_fetch_bytes=FETCH_PARTITION_BYTES_MAX,
+            max_poll_records=POLL_RECORDS_MAX,
+            request_timeout_ms=request_timeout_ms,
+        )
+
+
+class KafkaWriter:
+    """A `Writer`: one idempotent producer, that is one producer id and one sequence per partition."""
+
+    def __init__(self, producer: Producer, partitions: Mapping[int, TopicPartition], timeouts: KafkaTimeouts) -> None:
+        self._producer = producer
+        self._partitions = partitions
+        self._timeouts = timeouts
+        self._turns = {stream: asyncio.Lock() for stream in partitions}
+        self._limits: set[asyncio.Timeout] = set()
+        self._broken: str | None = None
+        self._closed = False
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Returns when all replicas in sync have it. Raises `OutcomeUnknown` for all else, and for ever after.
+
+        A record that an append timed out on may still be sent until `close`. A cancelled append leaves the writer as it was.
+        """
+        assert key is not None or value is not None, "a record has a key or a value"
+        self._check()
+        partition = self._partitions.get(stream)
+        if partition is None:
+            raise ConfigurationError(f"this log has no {describe(stream)}, it has {len(self._partitions) - 1}")
+        limit = asyncio.timeout(self._timeouts.append_ms / 1000)
+        self._limits.add(limit)
+        try:
+            async with limit:
+                async with self._turns[stream]:
+                    self._check()
+                    delivery = await self._producer.send(partition.topic, value, key, partition.partition)
+                    # Whoever was cancelled or timed out does not look at the outcome any more; asyncio need not complain.
+                    delivery.add_done_callback(_look)
+                await delivery
+        except TimeoutError as problem:
+            # A crash, a close or a lost broker from here on: the record is in the log, or not, or will be.
+            self._break(f"{describe(stream)} did not acknowledge within {self._timeouts.append_ms} ms")
+            raise OutcomeUnknown(str(self._broken)) from problem
+        except KafkaError as problem:
+            self._break(f"{describe(stream)} answered {tell(problem)}")
+            raise OutcomeUnknown(str(self._broken)) from problem
+        finally:
+            self._limits.discard(limit)
+
+    async def close(self) -> None:
+        """Fail what is in flight with `OutcomeUnknown`, send no more, disconnect; takes `close_ms` at most."""
+        if self._closed:
+            return
+        self._closed = True
+        self._break("it was closed")
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            limit.reschedule(now)
+        await self._producer.abandon(self._timeouts.close_ms / 1000)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise OutcomeUnknown(f"this writer cannot be used any more, open another: {self._broken}")
+
+    def _break(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = why
+
+
+class KafkaReader:
+    """A `Reader`: one consumer with all partitions assigned, always reading from the leaders."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, partitions: Mapping[int, TopicPartition], timeouts: KafkaTimeouts) -> None:
+        self._consumer = consumer
+        self._partitions = partitions
+        self._streams = {partition: stream for stream, partition in partitions.items()}
+        self._timeouts = timeouts
+        self._paused: frozenset[TopicPartition] = frozenset()
+        self._broken: str | None = None
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Records as soon as a broker has any; nothing while brokers are away, which is not an error here.
+
+        Raises `Fatal` for an offset that the log does not have, `NotReady` for all else: then open another reader at the
+        offsets that you have reached, because this one may have lost records that it had fetched.
+        """
+        if self._broken is not None:
+            raise NotReady(f"this reader cannot be used any more, open another: {self._broken}")
+        try:
+            fetched = await self._consumer.getmany(timeout_ms=timeout_ms)
+        except OffsetOutOfRangeError as problem:
+            self._broken = tell(problem)
+            raise Fatal(self._out_of_range(problem)) from problem
+        except ConsumerStoppedError:
+            return []
+        except KafkaError as problem:
+            self._broken = tell(problem)
+            raise NotReady(f"reading from Kafka failed: {self._broken}") from problem
+        if not fetched and self._consumer._fetcher.error_future.done() and self._broken is None:
+            self._broken = "its fetching task ended"
+            raise NotReady(f"reading from Kafka failed: {self._broken}")
+        return [
+            Record(stream, record.offset, record.timestamp, record.key, record.value)
+            for partition, records in fetched.items()
+            for stream in (self._streams[partition],)
+            for record in records
+        ]
+
+    def pause(self, streams: Collection[int]) -> None:
+        """What was fetched of a paused stream and not returned is dropped, and fetched again later."""
+        paused = frozenset([self._partitions[stream] for stream in streams])
+        self._consumer.pause(*(paused - self._paused))
+        self._consumer.resume(*(self._paused - paused))
+        self._paused = paused
+
+    async def close(self) -> None:
+        """A poll that waits returns nothing; takes `close_ms` at most."""
+        self._broken = "it was closed"
+        await stop_consumer(self._consumer, self._timeouts.close_ms / 1000)
+
+    def _out_of_range(self, problem: OffsetOutOfRangeError) -> str:
+        (found,) = problem.args
+        places = ", ".join(
+            f"{describe(self._streams[partition])} ({partition.topic}) at offset {offset}" for partition, offset in found.items()
+        )
+        return (
+            f"Kafka has nothing to read in {places}: records were deleted, or the log was cut, or it is another log. "
+            "Do not skip: compare with the other workers, then rebuild this index or restore the log"
+        )
+
+
+def _look(delivery: "asyncio.Future[Any]") -> None:
+    if not delivery.cancelled():
+        delivery.exception()

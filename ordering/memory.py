@@ -1,0 +1,113 @@
+"""`MemoryLog`: nothing survives; for simulations and tests.
+
+What is appended is durable and visible at once, for as long as the process lives, and no clock but the given one is asked.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Record
+from ordering.stream import Arrivals, LocalReader, describe, size
+
+
+def clock_ms() -> int:
+    """The wall clock in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryLog:
+    """A `Log` in lists. `clock_ms` gives the append times; `identity` is made up if it is not given."""
+
+    def __init__(self, payload_partitions: int, clock_ms: Callable[[], int] = clock_ms, identity: str | None = None) -> None:
+        if payload_partitions < 1:
+            raise ConfigurationError(f"a log has at least one payload partition, not {payload_partitions}")
+        self._streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, payload_partitions)}
+        self._payload_partitions = payload_partitions
+        self._clock_ms = clock_ms
+        self._identity = identity or f"memory:{uuid.uuid4()}"
+        self._arrivals = Arrivals()
+        self._closed = False
+
+    @property
+    def payload_partitions(self) -> int:
+        """How many payload partitions there are."""
+        return self._payload_partitions
+
+    @property
+    def identity(self) -> str:
+        """Names this log and no other."""
+        return self._identity
+
+    async def open_writer(self) -> "MemoryWriter":
+        """Raises `NotReady` after close."""
+        self.check_open()
+        return MemoryWriter(self)
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
+        """Raises `NotReady` after close, `ConfigurationError` for a partition that the log does not have."""
+        self.check_open()
+        return LocalReader(self, self._arrivals, offsets_next)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        """Raises `NotReady` after close."""
+        self.check_open()
+        return {stream: Bounds(0, len(records)) for stream, records in self._streams.items()}
+
+    def leaders(self) -> Mapping[int, str | None]:
+        """Every payload partition, in no data centre."""
+        return dict.fromkeys(range(self._payload_partitions))
+
+    async def close(self) -> None:
+        """Readers that wait are told; the records stay with the object and cannot be reached."""
+        self._closed = True
+        self._arrivals.notify()
+
+    def check_open(self) -> None:
+        """Raises `NotReady` after close."""
+        if self._closed:
+            raise NotReady("this log is closed")
+
+    def end(self, stream: int) -> int:
+        """The offset after the last record."""
+        return len(self._streams[stream])
+
+    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+        """Records from `offset_next` on, up to the limits; at least one if there is one."""
+        taken: list[Record] = []
+        for record in self._streams[stream][offset_next : offset_next + records_max]:
+            taken.append(record)
+            bytes_max -= size(record)
+            if bytes_max <= 0:
+                break
+        return taken
+
+    def put(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Add one record to the end; the writer's half of `append`. Raises `OutcomeUnknown` after close."""
+        if self._closed:
+            raise OutcomeUnknown("this log is closed")
+        if stream not in self._streams:
+            raise ConfigurationError(f"this log has no {describe(stream)}, it has {self._payload_partitions}")
+        records = self._streams[stream]
+        records.append(Record(stream, len(records), self._clock_ms(), key, value))
+        self._arrivals.notify()
+
+
+class MemoryWriter:
+    """A `Writer` into a `MemoryLog`."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._closed = False
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Returns at once. Raises `OutcomeUnknown` when the writer or the log is closed."""
+        assert key is not None or value is not None, "a record has a key or a value"
+        if self._closed:
+            raise OutcomeUnknown("this writer is closed: open another")
+        self._log.put(stream, key, value)
+
+    async def close(self) -> None:
+        """Nothing is ever in flight here."""
+        self._closed = True

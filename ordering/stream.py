@@ -1,0 +1,134 @@
+"""What the two local logs share: a reader over streams with dense offsets, and how it is woken.
+
+`MemoryLog` and `EmbeddedLog` differ in where records lie and when they become durable; how a reader walks, waits and pauses
+is the same. A log offers what a `Source` asks and calls `Arrivals.notify` after it made records visible; `LocalReader` does the
+rest.
+One event loop; nothing here is safe to call from another thread.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from ordering.errors import ConfigurationError, Fatal, NotReady
+from ordering.log import ORDERING, Record
+
+POLL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What one poll returns at most, so that replaying a large log takes little memory (one record is always returned whole)."""
+
+POLL_RECORDS_MAX: Final = 4096
+"""The same in records: small ones cost time, and one poll should not hold up the event loop."""
+
+
+class Source(Protocol):
+    """A log as its readers see it: durable records only."""
+
+    @property
+    def payload_partitions(self) -> int:
+        """How many there are."""
+        ...
+
+    def end(self, stream: int) -> int:
+        """The offset after the last visible record."""
+        ...
+
+    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+        """Visible records from `offset_next` on; at least one if there is one."""
+        ...
+
+    def check_open(self) -> None:
+        """Raises `NotReady` when the log is closed, `Fatal` when it failed."""
+        ...
+
+
+class Arrivals:
+    """Wakes all who wait, whenever something they could be waiting for has happened."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake everybody who waits now; whoever waits later waits for the next time."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Return at the next `notify`. Look first, and do not await in between: then nothing is missed."""
+        await self._event.wait()
+
+
+class LocalReader:
+    """A `Reader` over a local log."""
+
+    def __init__(self, source: Source, arrivals: Arrivals, offsets_next: Mapping[int, int]) -> None:
+        streams = [ORDERING, *range(source.payload_partitions)]
+        if unknown := offsets_next.keys() - set(streams):
+            raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {source.payload_partitions}")
+        self._source = source
+        self._arrivals = arrivals
+        self._offsets_next = {stream: offsets_next.get(stream, 0) for stream in streams}
+        self._turns = streams
+        self._paused: frozenset[int] = frozenset()
+        self._closed = False
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Records as soon as there are any. Raises `NotReady` after close, `Fatal` for an offset that the log never had."""
+        if self._closed:
+            raise NotReady("this reader is closed: open another")
+        # A replay polls again and again and never waits: the others on this event loop get their turn here.
+        await asyncio.sleep(0)
+        records = self._take()
+        if not records and timeout_ms > 0:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    while not records and not self._closed:
+                        await self._arrivals.wait()
+                        records = self._take()
+            except TimeoutError:
+                return []
+        return records
+
+    def pause(self, streams: Collection[int]) -> None:
+        """From now on return nothing from exactly these streams."""
+        self._paused = frozenset(streams)
+        self._arrivals.notify()
+
+    async def close(self) -> None:
+        """A poll that waits returns nothing, at once."""
+        self._closed = True
+        self._arrivals.notify()
+
+    def _take(self) -> list[Record]:
+        if self._closed:
+            return []
+        self._source.check_open()
+        records: list[Record] = []
+        bytes_left = POLL_BYTES_MAX
+        for turn, stream in enumerate(self._turns):
+            offset_next, end = self._offsets_next[stream], self._source.end(stream)
+            if offset_next > end:
+                raise Fatal(
+                    f"{describe(stream)} is to be read from offset {offset_next} but ends at {end}: the index is ahead of "
+                    "the log, or the log is another; restore the log, or rebuild the index from it"
+                )
+            if stream in self._paused or offset_next == end:
+                continue
+            if bytes_left <= 0 or len(records) >= POLL_RECORDS_MAX:
+                # Whoever got nothing this time comes first the next time, so that no stream starves behind a long one.
+                self._turns = self._turns[turn:] + self._turns[:turn]
+                break
+            taken = self._source.read(stream, offset_next, bytes_left, POLL_RECORDS_MAX - len(records))
+            self._offsets_next[stream] = taken[-1].offset + 1
+            bytes_left -= sum([size(record) for record in taken])
+            records += taken
+        return records
+
+
+def size(record: Record) -> int:
+    """The bytes that a record says."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+def describe(stream: int) -> str:
+    """A stream's name for a person."""
+    return "the ordering stream" if stream == ORDERING else f"payload partition {stream}"

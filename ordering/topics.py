@@ -1,0 +1,184 @@
+"""Creating and checking the two Kafka topics, apart from using them.
+
+| topic | partitions | what is special |
+|---|---|---|
+| `<prefix>.ordering` | 1 | its order is the global order; the broker's append time is log time |
+| `<prefix>.payload` | 16 | leaders spread over the brokers |
+
+Both keep every record for ever, on as many disks as it takes to lose one, and never elect a leader that lacks a record.
+A topic with other settings loses or forgets records sooner or later, so no worker starts on it.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import for_code
+
+from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, tell
+from ordering.errors import ConfigurationError, NotReady
+
+MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+REPLICATION_WANTED: Final = 3
+
+_FIXED: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    "compression.type": "producer",
+}
+_AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
+_APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+
+_UNKNOWN_TOPIC, _ALREADY_EXISTS = 3, 36
+
+
+class CreatedTopics(msgspec.Struct, frozen=True):
+    """What `create_topics` did."""
+
+    created: tuple[str, ...]
+    existed: tuple[str, ...]
+    """Were there already, and are as they should be."""
+    warnings: tuple[str, ...]
+
+
+def topic_names(prefix: str) -> tuple[str, str]:
+    """The ordering topic and the payload topic of a prefix."""
+    return f"{prefix}.ordering", f"{prefix}.payload"
+
+
+async def create_topics(
+    bootstrap: str,
+    prefix: str,
+    payload_partitions: int = 16,
+    replication: int | None = None,
+    security: KafkaSecurity | None = None,
+    *,
+    timeout_ms: int = 30_000,
+) -> CreatedTopics:
+    """Create both topics, or check them if they exist already; `replication` is 3, or the number of brokers if there are fewer.
+
+    Raises `ConfigurationError` when they cannot be created so, or exist and are wrong, `NotReady` when the brokers are away.
+    """
+    names = topic_names(prefix)
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        facts = await describe_cluster(client, list(names))
+        existed = tuple(name for name in names if name in facts.topics)
+        if len(existed) == 1:
+            (missing,) = set(names) - set(existed)
+            raise ConfigurationError(
+                f"topic {existed[0]} exists and {missing} does not: half a log. If it held records, restore {missing}; "
+                f"if it was never used, delete {existed[0]} and create both again"
+            )
+        if not existed:
+            replicas = replication or min(REPLICATION_WANTED, facts.brokers)
+            await _create(client, names, payload_partitions, replicas, timeout_ms)
+            facts = await _until_described(client, names)
+        if problems := await _problems(client, prefix, facts):
+            raise ConfigurationError(" ".join(problems))
+    return CreatedTopics(() if existed else names, existed, _warnings(facts))
+
+
+async def check_topics(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:
+    """What is wrong with the topics, a sentence each: topic, setting, found, wanted, what to do. Raises `NotReady`."""
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        return (await inspect(client, prefix))[1]
+
+
+async def inspect(client: AIOKafkaAdminClient, prefix: str) -> tuple[ClusterFacts, list[str]]:
+    """The topics of a prefix as they are, and what is wrong with them. Raises `NotReady`, `KafkaError`."""
+    facts = await describe_cluster(client, list(topic_names(prefix)))
+    return facts, await _problems(client, prefix, facts)
+
+
+async def _create(client: AIOKafkaAdminClient, names: tuple[str, str], payload_partitions: int, replication: int, timeout_ms: int) -> None:
+    settings = _FIXED | _APPEND_TIME | {setting: str(least) for setting, least in _AT_LEAST.items()}
+    settings["min.insync.replicas"] = str(_insync_wanted(replication))
+    counts = dict(zip(names, (1, payload_partitions), strict=True))
+    # Both in one request. A crash or an error between the two leaves one topic without the other, which is said, not mended.
+    answer = await client.create_topics(
+        [NewTopic(name, count, replication, topic_configs=settings) for name, count in counts.items()], timeout_ms=timeout_ms
+    )
+    for name, code, *text in answer.topic_errors:
+        if code not in (0, _ALREADY_EXISTS):
+            why = tell(for_code(code)()) + (f" ({text[0]})" if text and text[0] else "")
+            raise ConfigurationError(f"topic {name} with {counts[name]} partitions and {replication} replicas cannot be created: {why}")
+
+
+async def _until_described(client: AIOKafkaAdminClient, names: tuple[str, str]) -> ClusterFacts:
+    """Wait until the broker that answers knows both topics; the caller has set the time limit."""
+    while True:
+        try:
+            facts = await describe_cluster(client, list(names))
+            if facts.topics.keys() >= set(names):
+                await _settings(client, names)
+                return facts
+        except NotReady:
+            pass  # no leader yet
+        await asyncio.sleep(0.05)
+
+
+async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFacts) -> list[str]:
+    names = topic_names(prefix)
+    if missing := [name for name in names if name not in facts.topics]:
+        return [
+            f"Topic {name} does not exist, or this user may not describe it: create both topics with "
+            f"`notary topics create`, or name the right prefix (now {prefix!r})."
+            for name in missing
+        ]
+    found = await _settings(client, names)
+    problems = []
+    ordering = names[0]
+    if (count := len(facts.topics[ordering].replicas)) != 1:
+        problems.append(
+            f"Topic {ordering} has {count} partitions, wanted 1: its order is the global order; create both topics under a new prefix."
+        )
+    for name in names:
+        wanted = {setting: (value, value) for setting, value in _FIXED.items()}
+        if name == ordering:
+            wanted |= {setting: (value, value) for setting, value in _APPEND_TIME.items()}
+        least = _AT_LEAST | {"min.insync.replicas": _insync_wanted(min(facts.topics[name].replicas))}
+        for setting, (value, _) in wanted.items():
+            if (now := found[name].get(setting)) != value:
+                problems.append(_sentence(name, setting, now, value, value))
+        for setting, number in least.items():
+            now = found[name].get(setting)
+            if now is None or int(now) < number:
+                problems.append(_sentence(name, setting, now, f"at least {number}", str(number)))
+    return problems
+
+
+def _sentence(topic: str, setting: str, found: str | None, wanted: str, value: str) -> str:
+    return f"Topic {topic} has {setting}={found}, wanted {wanted}: kafka-configs.sh --alter --topic {topic} --add-config {setting}={value}."
+
+
+async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
+    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, *_APPEND_TIME, "min.insync.replicas"])
+    answers = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names])
+    found: dict[str, dict[str, str | None]] = {}
+    for code, text, _, name, entries in answers[0].resources:
+        if code == _UNKNOWN_TOPIC:
+            raise NotReady(f"the brokers do not all know topic {name} yet")
+        if code != 0:
+            raise ConfigurationError(
+                f"the settings of topic {name} cannot be read: {text or tell(for_code(code)())}; "
+                "give this user the ACL operation DescribeConfigs on it"
+            )
+        found[name] = {setting: value for setting, value, *_ in entries}
+    return found
+
+
+def _insync_wanted(replication: int) -> int:
+    return 2 if replication >= 2 else 1
+
+
+def _warnings(facts: ClusterFacts) -> tuple[str, ...]:
+    warnings = []
+    for name, topic in sorted(facts.topics.items()):
+        if (replicas := min(topic.replicas)) < REPLICATION_WANTED:
+            loses = "the loss of a disk loses the log" if replicas == 1 else "no broker may be away"
+            warnings.append(f"topic {name} has {replicas} replicas instead of {REPLICATION_WANTED}: {loses}")
+    return tuple(warnings)

@@ -1,0 +1,367 @@
+"""`EmbeddedLog` beyond the contract: what it survives, and what it refuses."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rocksdict import Options, Rdict
+
+from ordering.embedded import _META_KEY, STORE_FORMAT_VERSION, EmbeddedLog
+from ordering.errors import ConfigurationError, Fatal, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Record
+from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A log with two payload partitions."""
+    EmbeddedLog.create(tmp_path / "log", 2)
+    return tmp_path / "log"
+
+
+def child(directory: Path, code: str, **options: Any) -> "subprocess.Popen[str]":
+    """Another process that has `log` open and runs the body of an async function."""
+    script = (
+        "import asyncio, resource, sys\n"
+        "from ordering.embedded import EmbeddedLog\n"
+        "from ordering.errors import *\n"
+        "async def main():\n"
+        "    log = EmbeddedLog.open(sys.argv[1])\n" + textwrap.indent(textwrap.dedent(code), "    ") + "\nasyncio.run(main())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([sys.executable, "-c", script, str(directory)], stdout=subprocess.PIPE, text=True, env=environment, **options)
+
+
+async def read_all(log: EmbeddedLog) -> list[Record]:
+    reader = await log.open_reader({})
+    records: list[Record] = []
+    while more := await reader.poll(0):
+        records += more
+    await reader.close()
+    return records
+
+
+async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
+    """A process killed with -9 in the middle of appends leaves every record it was told of, at dense offsets, in order."""
+    acknowledged: set[int] = set()
+    for _ in range(3):
+        process = child(
+            directory,
+            """
+            writer = await log.open_writer()
+            async def append(number):
+                await writer.append(number % 2, b"%d" % number, bytes(number % 5000))
+                print(number)
+            first = sum(bounds.offset_end for bounds in (await log.bounds()).values())
+            await asyncio.gather(*[append(number) for number in range(first, first + 20_000)])
+            """,
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(500)]
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.read().splitlines(keepends=True)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+        acknowledged |= {int(line) for line in lines if line.endswith("\n")}
+
+        log = EmbeddedLog.open(directory)
+        records = await read_all(log)
+        for stream in (0, 1):
+            mine = [record for record in records if record.stream == stream]
+            assert [record.offset for record in mine] == list(range(len(mine)))
+        assert acknowledged <= {int(record.key or b"") for record in records}
+        await log.close()
+
+
+async def test_goes_on_where_it_was(directory: Path) -> None:
+    """An opened log has the identity, the partitions and the next offsets that it had when it was closed."""
+    log = EmbeddedLog.open(directory)
+    identity = log.identity
+    for number in range(3):
+        writer = await log.open_writer()
+        await writer.append(1, b"key", b"%d" % number)
+        await log.close()
+        log = EmbeddedLog.open(directory)
+    assert (log.identity, log.payload_partitions) == (identity, 2)
+    assert (await log.bounds())[1] == Bounds(0, 3)
+    assert [record.value for record in await read_all(log)] == [b"0", b"1", b"2"]
+    await log.close()
+
+
+def test_every_log_has_its_own_identity(tmp_path: Path) -> None:
+    """Two logs are never taken for one another."""
+    assert EmbeddedLog.create(tmp_path / "a") != EmbeddedLog.create(tmp_path / "b")
+
+
+async def test_second_process_is_refused(directory: Path) -> None:
+    """While one process has the log open, another one is told so."""
+    process = child(directory, "print('open'); sys.stdin.read(); await log.close()", stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    with pytest.raises(ConfigurationError, match="open elsewhere"):
+        EmbeddedLog.open(directory)
+    process.communicate("")
+    log = EmbeddedLog.open(directory)
+    with pytest.raises(ConfigurationError, match="open elsewhere"):
+        EmbeddedLog.open(directory)
+    await log.close()
+
+
+def test_missing_store(tmp_path: Path) -> None:
+    """Opening what is not there says so, and makes nothing."""
+    with pytest.raises(ConfigurationError, match=r"no log in .*create"):
+        EmbeddedLog.open(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_create_refuses_what_is_there(directory: Path, tmp_path: Path) -> None:
+    """A log is never created over another one, nor among other files."""
+    with pytest.raises(ConfigurationError, match="holds a log already"):
+        EmbeddedLog.create(directory)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a").touch()
+    with pytest.raises(ConfigurationError, match="not an empty directory"):
+        EmbeddedLog.create(tmp_path / "files")
+    with pytest.raises(ConfigurationError, match="at least one payload partition"):
+        EmbeddedLog.create(tmp_path / "other", 0)
+
+
+def change_meta(directory: Path, row: bytes | None) -> None:
+    options = Options(raw_mode=True)
+    store = Rdict(str(directory), options)
+    if row is None:
+        store.delete(_META_KEY)
+    else:
+        store.put(_META_KEY, row)
+    store.close()
+
+
+def test_newer_format_is_refused(directory: Path) -> None:
+    """A store of a newer format, whatever else it says, is not opened, and the message says to upgrade."""
+    change_meta(directory, msgspec.json.encode({"format_version": STORE_FORMAT_VERSION + 1, "shards": ["new"]}))
+    with pytest.raises(ConfigurationError, match=r"format 2.*up to 1.*upgrade"):
+        EmbeddedLog.open(directory)
+
+
+def test_interrupted_creation_is_refused(directory: Path) -> None:
+    """A store without its meta row was never a log: remove it."""
+    change_meta(directory, None)
+    with pytest.raises(ConfigurationError, match=r"not created to its end.*remove"):
+        EmbeddedLog.open(directory)
+
+
+def test_damaged_meta_is_fatal(directory: Path) -> None:
+    """A meta row that does not decode stops the opening."""
+    change_meta(directory, b"{}")
+    with pytest.raises(Fatal, match="meta row"):
+        EmbeddedLog.open(directory)
+
+
+def crashed_with(directory: Path, count: int, length: int) -> Path:
+    """Append `count` records in a process that is killed then; the file that has them and is in no table yet."""
+    process = child(
+        directory,
+        f"""
+        writer = await log.open_writer()
+        for number in range({count}):
+            await writer.append(0, b"%d" % number, bytes({length}))
+        print("done")
+        sys.stdin.read()
+        """,
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    process.kill()
+    process.communicate()
+    return max(directory.glob("*.log"))
+
+
+async def test_torn_tail_is_dropped(directory: Path) -> None:
+    """A last write that a crash cut short was never acknowledged: the log opens without it."""
+    file = crashed_with(directory, count=3, length=500)
+    os.truncate(file, file.stat().st_size - 100)
+    log = EmbeddedLog.open(directory)
+    assert [record.key for record in await read_all(log)] == [b"0", b"1"]
+    writer = await log.open_writer()
+    await writer.append(0, b"next", None)
+    assert (await read_all(log))[-1].offset == 2
+    await log.close()
+
+
+def test_damage_in_the_middle_is_fatal(directory: Path) -> None:
+    """Damage before the end would drop acknowledged records, so the log does not open."""
+    with crashed_with(directory, count=20, length=5_000).open("r+b") as file:
+        file.seek(30_000)
+        file.write(b"\xff" * 16)
+    with pytest.raises(Fatal, match="cannot be opened"):
+        EmbeddedLog.open(directory)
+
+
+async def test_full_disk_breaks_the_log(directory: Path) -> None:
+    """When a write fails, its appends have an unknown outcome, the log is unusable, and what was acknowledged is there."""
+    process = child(
+        directory,
+        """
+        writer = await log.open_writer()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+        number = 0
+        try:
+            while True:
+                await writer.append(0, b"%d" % number, bytes(10_000))
+                number += 1
+        except OutcomeUnknown as problem:
+            print(number, problem)
+        for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+            try:
+                await call()
+            except Fatal as problem:
+                print("fatal", problem)
+        try:
+            await writer.append(0, b"again", None)
+        except OutcomeUnknown:
+            print("broken")
+        """,
+    )
+    output, _ = process.communicate()
+    first, *fatal, broken = output.splitlines()
+    assert "could not be written" in first
+    assert len(fatal) == 3
+    assert all("cannot be used any more" in line for line in fatal)
+    assert broken == "broken"
+    log = EmbeddedLog.open(directory)
+    acknowledged = int(first.split()[0])
+    assert acknowledged > 0
+    assert [record.key for record in await read_all(log)][:acknowledged] == [b"%d" % number for number in range(acknowledged)]
+    await log.close()
+
+
+class HeldDisk:
+    """Stops a log's writes before their fsync until they are let through, and counts the groups."""
+
+    def __init__(self, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.groups: list[int] = []
+        self.reached = threading.Semaphore(0)
+        self.may_go = threading.Semaphore(0)
+        write = log._write
+
+        def held(group: list[Any]) -> None:
+            self.groups.append(len(group))
+            self.reached.release()
+            self.may_go.acquire()
+            write(group)
+
+        monkeypatch.setattr(log, "_write", held)
+
+    async def until_reached(self) -> None:
+        await asyncio.to_thread(self.reached.acquire)
+
+
+async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All appends that come while an fsync runs share the next one, and nobody reads a record before its own."""
+    log = EmbeddedLog.open(directory)
+    disk = HeldDisk(log, monkeypatch)
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    first = asyncio.create_task(writer.append(0, b"first", None))
+    await disk.until_reached()
+    others = [asyncio.create_task(writer.append(0, b"%d" % number, None)) for number in range(50)]
+    await asyncio.sleep(0)
+    assert await reader.poll(0) == []
+    assert (await log.bounds())[0] == Bounds(0, 0)
+    assert not first.done()
+    disk.may_go.release()
+    await first
+    assert [record.key for record in await reader.poll(1)] == [b"first"]
+    await disk.until_reached()
+    disk.may_go.release()
+    await asyncio.gather(*others)
+    assert disk.groups == [1, 50]
+    assert [record.key for record in await reader.poll(1)] == [b"%d" % number for number in range(50)]
+    await reader.close()
+    await log.close()
+
+
+async def test_close_waits_for_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing lets the fsync under way end, and fails the appends behind it."""
+    log = EmbeddedLog.open(directory)
+    disk = HeldDisk(log, monkeypatch)
+    writer = await log.open_writer()
+    first = asyncio.create_task(writer.append(0, b"first", None))
+    await disk.until_reached()
+    second = asyncio.create_task(writer.append(0, b"second", None))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(log.close())
+    with pytest.raises(OutcomeUnknown, match="closed"):
+        await second
+    assert not closing.done()
+    disk.may_go.release()
+    await closing
+    await first
+    log = EmbeddedLog.open(directory)
+    assert [record.key for record in await read_all(log)] == [b"first"]
+    await log.close()
+
+
+async def test_append_time_is_the_clock_at_the_append(directory: Path) -> None:
+    """The log's clock is asked once per append, in the order of the calls, and the answer is kept."""
+    times = iter([1_000, 500, 2**40])
+    log = EmbeddedLog.open(directory, clock_ms=lambda: next(times))
+    writer = await log.open_writer()
+    await asyncio.gather(*[writer.append(ORDERING, None, b"entry") for _ in range(3)])
+    await log.close()
+    log = EmbeddedLog.open(directory)
+    assert [record.append_time_ms for record in await read_all(log)] == [1_000, 500, 2**40]
+    await log.close()
+
+
+async def test_a_poll_is_bounded(directory: Path) -> None:
+    """One poll returns about POLL_BYTES_MAX at most, POLL_RECORDS_MAX records at most, and no stream starves."""
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(20)])
+    await asyncio.gather(*[writer.append(1, b"key", None) for _ in range(2 * POLL_RECORDS_MAX)])
+    reader = await log.open_reader({})
+    polls = [await reader.poll(0) for _ in range(5)]
+    for records in polls:
+        assert len(records) <= POLL_RECORDS_MAX
+        assert sum(len(record.value or b"") for record in records) <= POLL_BYTES_MAX + 1024 * 1024
+    assert {record.stream for records in polls[:2] for record in records} == {0, 1}
+    await reader.close()
+    await log.close()
+
+
+async def test_readers_give_others_their_turn(directory: Path) -> None:
+    """A replay that never waits still lets the rest of the event loop run between its polls."""
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(30)])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    reader = await log.open_reader({})
+    polls = 0
+    while await reader.poll(0):
+        polls += 1
+    assert 1 < polls <= turns
+    counting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await counting
+    await reader.close()
+    await log.close()

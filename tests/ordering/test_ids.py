@@ -1,0 +1,79 @@
+"""Transaction ids and state references: one text for one value, and `Malformed` for everything else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordering.errors import Malformed
+from ordering.ids import INDEX_MAX, STATE_REF_BYTES, excerpt, format_state, parse_hash, parse_state
+
+ID = bytes(range(32))
+
+
+@given(st.binary(min_size=STATE_REF_BYTES, max_size=STATE_REF_BYTES))
+def test_states_round_trip(state: bytes) -> None:
+    """Every 36 bytes have a text, and the text gives them back."""
+    assert parse_state(format_state(state)) == state
+
+
+def test_state_by_hand() -> None:
+    """The index stands behind the id as a big-endian u32, and in decimal in the text."""
+    assert parse_state(ID.hex() + ":258") == ID + b"\x00\x00\x01\x02"
+    assert format_state(ID + b"\x00\x00\x00\x00") == ID.hex() + ":0"
+    assert parse_state(f"{ID.hex()}:{INDEX_MAX}") == ID + b"\xff\xff\xff\xff"
+
+
+def test_hash_by_hand() -> None:
+    """64 lower-case digits are 32 bytes."""
+    assert parse_hash(ID.hex()) == ID
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ID.hex()[:-1],
+        ID.hex() + "0",
+        ID.hex().upper(),
+        ID.hex() + "\n",
+        " " + ID.hex(),
+        "٣" * 64,
+        ID.hex()[:-1] + "g",
+    ],
+)
+def test_malformed_hashes(text: str) -> None:
+    """A second text for a value would be a second transaction to some: only one is accepted."""
+    with pytest.raises(Malformed, match=r"^where: expected 64"):
+        parse_hash(text, "where")
+
+
+@pytest.mark.parametrize("index", ["", "00", "01", "-1", "+1", "1 ", "1\n", "4294967296", "99999999999", "٣", "0x1", "1_0"])
+def test_malformed_states(index: str) -> None:
+    """Indexes have no sign, no leading zeros, ASCII digits, and 32 bits."""
+    with pytest.raises(Malformed, match=r"^inputs\[0\]: expected a state reference"):
+        parse_state(f"{ID.hex()}:{index}", "inputs[0]")
+
+
+@given(st.text())
+def test_parsers_are_total(text: str) -> None:
+    """Any text is a value or `Malformed`, and what is a value is written as it was read."""
+    for parse, form in ((parse_hash, bytes.hex), (parse_state, format_state)):
+        try:
+            value = parse(text)
+        except Malformed:
+            continue
+        assert form(value) == text
+
+
+@given(st.text(min_size=200))
+def test_excerpts_are_short_ascii(text: str) -> None:
+    """A hostile value cannot flood or colour a log."""
+    shown = excerpt(text)
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert len(shown) < 130
+
+
+def test_malformed_without_a_place() -> None:
+    """Where no place is known, none is made up."""
+    assert str(Malformed("odd")) == "odd"

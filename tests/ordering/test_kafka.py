@@ -1,0 +1,370 @@
+"""`KafkaLog` beyond the contract: topics, brokers that are away, leaders that die, offsets that are gone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.errors import CorruptRecordException
+
+from deploy.local import Cluster
+from ordering.connection import KafkaSecurity
+from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.kafka import KafkaLog, KafkaTimeouts
+from ordering.log import ORDERING, Log, Reader, Record
+from ordering.topics import check_topics, create_topics, topic_names
+
+pytestmark = pytest.mark.kafka
+
+T = TypeVar("T")
+QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_ms=1_000, close_ms=500)
+
+
+@pytest.fixture(scope="module")
+def lone_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one broker, so that it can be away as a whole."""
+    with Cluster.create(tmp_path_factory.mktemp("lone") / "cluster", brokers=1) as cluster:
+        yield cluster
+
+
+async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
+    """Call until it does not raise NotReady; the test's time limit is the only one."""
+    while True:
+        try:
+            return await call()
+        except NotReady:
+            await asyncio.sleep(0.05)
+
+
+async def take(reader: Reader, count: int) -> list[Record]:
+    records: list[Record] = []
+    while len(records) < count:
+        records += await reader.poll(60_000)
+    return records
+
+
+class Admin:
+    """The administration client of a test, for what `ordering.topics` does not do."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __aenter__(self) -> AIOKafkaAdminClient:
+        self._client = AIOKafkaAdminClient(bootstrap_servers=self._cluster.bootstrap)
+        await self._client.start()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+# Topics
+
+
+async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Creating topics that are there checks them instead and says so; nothing is wrong with what it made."""
+    names = topic_names(kafka_prefix)
+    first = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
+    again = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
+    assert (first.created, first.existed, first.warnings) == (names, (), ())
+    assert (again.created, again.existed, again.warnings) == ((), names, ())
+    assert await check_topics(kafka_cluster.bootstrap, kafka_prefix) == []
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    assert log.payload_partitions == 3
+    assert set(log.leaders().values()) <= {"dc1", "dc2", "dc3"}
+    await log.close()
+
+
+async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Opening a log that was never created says which topics are missing, and creates none."""
+    for _ in range(2):
+        problems = await check_topics(kafka_cluster.bootstrap, kafka_prefix)
+        assert [name in problem for name, problem in zip(topic_names(kafka_prefix), problems, strict=True)] == [True, True]
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+
+
+async def test_half_a_log_is_refused(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """One topic without the other is never completed silently: the other one's records may be lost."""
+    ordering, payload = topic_names(kafka_prefix)
+    async with Admin(kafka_cluster) as client:
+        await client.create_topics([NewTopic(ordering, 1, 3)])
+    with pytest.raises(ConfigurationError, match=f"{ordering} exists and {payload} does not"):
+        await until_ready(lambda: create_topics(kafka_cluster.bootstrap, kafka_prefix))
+
+
+async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Each wrong setting gives a sentence with the topic, what was found, what is wanted, and the command that mends it."""
+    ordering, payload = topic_names(kafka_prefix)
+    wrong = {
+        "cleanup.policy": "compact",
+        "retention.ms": "604800000",
+        "retention.bytes": "1000",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "true",
+        "compression.type": "gzip",
+        "max.message.bytes": "1000000",
+        "message.timestamp.type": "CreateTime",
+    }
+    async with Admin(kafka_cluster) as client:
+        await client.create_topics([NewTopic(name, 2, 3, topic_configs=wrong) for name in (ordering, payload)])
+    problems = await until_ready(lambda: check_topics(kafka_cluster.bootstrap, kafka_prefix))
+    for setting, value in wrong.items():
+        assert any(f"Topic {ordering} has {setting}={value}, wanted " in problem for problem in problems)
+    assert any(f"Topic {ordering} has 2 partitions, wanted 1" in problem for problem in problems)
+    # A payload's time is nobody's business, and it may have any number of partitions.
+    assert len([problem for problem in problems if payload in problem]) == len(wrong) - 1
+    assert len(problems) == 2 * len(wrong)
+    assert any("--add-config min.insync.replicas=2" in problem for problem in problems)
+    with pytest.raises(ConfigurationError, match=r"retention.ms=604800000, wanted -1"):
+        await create_topics(kafka_cluster.bootstrap, kafka_prefix)
+    with pytest.raises(ConfigurationError, match=r"cleanup.policy=compact, wanted delete"):
+        await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+
+
+async def test_impossible_topics(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """More replicas than brokers cannot be had, and the message says what was asked for."""
+    with pytest.raises(ConfigurationError, match="4 replicas cannot be created"):
+        await create_topics(kafka_cluster.bootstrap, kafka_prefix, replication=4)
+
+
+async def test_few_replicas_are_warned_of(lone_broker: Cluster, kafka_prefix: str) -> None:
+    """One broker will do for trying it out, with a warning that says what it means."""
+    made = await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
+    assert [("1 replicas instead of 3" in warning) for warning in made.warnings] == [True, True]
+    assert await check_topics(lone_broker.bootstrap, kafka_prefix) == []
+
+
+async def test_identity(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """A log keeps its identity, and topics that were deleted and created again are another log."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
+    identities = []
+    for _ in range(2):
+        log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+        identities.append(log.identity)
+        await log.close()
+    async with Admin(kafka_cluster) as client:
+        await client.delete_topics(list(topic_names(kafka_prefix)))
+
+    async def create_again() -> None:
+        made = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
+        if made.existed:  # this broker has not heard of the deletion yet
+            raise NotReady("not deleted yet")
+
+    while True:
+        try:
+            await until_ready(create_again)
+            break
+        except ConfigurationError:  # one is deleted, the other is not yet
+            await asyncio.sleep(0.05)
+    log = await until_ready(lambda: KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix))
+    assert identities[0] == identities[1] != log.identity
+    await log.close()
+
+
+# Offsets
+
+
+async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """An offset before the first one left is Fatal, naming stream and offset: the records were deleted, never skip them."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    writer = await log.open_writer()
+    for number in range(5):
+        await writer.append(1, b"key", b"%d" % number)
+    async with Admin(kafka_cluster) as client:
+        await client.delete_records({TopicPartition(topic_names(kafka_prefix)[1], 1): RecordsToDelete(before_offset=3)})
+    bounds = await log.bounds()
+    assert (bounds[1].offset_first, bounds[1].offset_end) == (3, 5)
+    reader = await log.open_reader({1: 2})
+    with pytest.raises(Fatal, match=r"payload partition 1 .*offset 2\b"):
+        await take(reader, 1)
+    with pytest.raises(NotReady, match="open another"):
+        await reader.poll(0)
+    await reader.close()
+    reader = await log.open_reader({1: 3})
+    assert [record.offset for record in await take(reader, 2)] == [3, 4]
+    await reader.close()
+    await writer.close()
+    await log.close()
+
+
+async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error aiokafka may have dropped records that it had taken, so the reader gives no more."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    reader = await log.open_reader({})
+
+    async def fail(**_: Any) -> None:
+        raise CorruptRecordException("Invalid CRC")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._consumer, "getmany", fail)
+        with pytest.raises(NotReady, match="Invalid CRC"):
+            await reader.poll(0)
+    with pytest.raises(NotReady, match=r"open another.*Invalid CRC"):
+        await reader.poll(0)
+    await reader.close()
+    await log.close()
+
+
+async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """The time of a record is the broker's append time, whatever time a writer writes into it."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
+    await producer.start()
+    for time_ms in (1, 2**41):
+        await producer.send_and_wait(topic_names(kafka_prefix)[0], b"entry", partition=0, timestamp_ms=time_ms)
+    await producer.stop()
+    reader = await log.open_reader({})
+    first, second = await take(reader, 2)
+    assert 1 < first.append_time_ms <= second.append_time_ms < 2**41
+    await reader.close()
+    await log.close()
+
+
+# Brokers that are away
+
+AWAY = [("kill", "start"), ("pause", "resume")]
+
+
+@pytest.mark.parametrize(("leave", "come_back"), AWAY, ids=["killed", "silent"])
+async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
+    """While no broker answers, every call fails in its time and nothing hangs; afterwards the same log and reader go on."""
+    await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=QUICK)
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    await writer.append(ORDERING, None, b"before")
+    assert [record.value for record in await take(reader, 1)] == [b"before"]
+    try:
+        await asyncio.to_thread(getattr(lone_broker, leave), 1)
+        with pytest.raises(NotReady, match="partitions end"):
+            await log.bounds()
+        with pytest.raises(OutcomeUnknown, match="within 1500 ms"):
+            await writer.append(ORDERING, None, b"while")
+        with pytest.raises(OutcomeUnknown, match="open another"):
+            await writer.append(0, b"key", b"broken")
+        for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+            with pytest.raises(NotReady):
+                await call()
+        with pytest.raises(NotReady):
+            await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=QUICK)
+        assert await reader.poll(1) == []
+        await writer.close()
+    finally:
+        await asyncio.to_thread(getattr(lone_broker, come_back), 1)
+        await asyncio.to_thread(lone_broker.wait_until_serving)
+    await until_ready(log.bounds)
+    writer = await until_ready(log.open_writer)
+    await writer.append(ORDERING, None, b"after")
+    values: list[bytes | None] = []
+    while b"after" not in values:
+        values += [record.value for record in await reader.poll(60_000)]
+    # What was appended in the dark may have arrived; it was given up, so it is not sent again.
+    assert values in ([b"after"], [b"while", b"after"])
+    await reader.close()
+    await writer.close()
+    await log.close()
+
+
+async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, kafka_prefix: str) -> None:
+    """Closing a writer fails what is in flight at once, though its time is not over and the broker is silent."""
+    await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
+    patient = KafkaTimeouts(append_ms=3_600_000, close_ms=500)
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=patient)
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    await asyncio.to_thread(lone_broker.pause, 1)
+    try:
+        appends = [asyncio.create_task(writer.append(number % 2, b"key", bytes(500_000))) for number in range(20)]
+        await asyncio.sleep(0)
+        await writer.close()
+        assert {type(outcome) for outcome in await asyncio.gather(*appends, return_exceptions=True)} == {OutcomeUnknown}
+        await reader.close()
+        await log.close()
+    finally:
+        await asyncio.to_thread(lone_broker.resume, 1)
+        await asyncio.to_thread(lone_broker.wait_until_serving)
+
+
+async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) -> None:
+    """Append numbers to the ordering stream until told to stop, with a new writer whenever one fails."""
+    number = 0
+    while not enough.is_set():
+        writer = await until_ready(log.open_writer)
+        try:
+            while not enough.is_set():
+                number += 1
+                await writer.append(ORDERING, None, b"%d" % number)
+                acknowledged.append(number)
+        except OutcomeUnknown:
+            pass
+        finally:
+            await writer.close()
+
+
+async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """When the ordering leader dies, appends and reading go on by themselves; nothing acknowledged is lost or out of order."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    reader = await log.open_reader({})
+    async with Admin(kafka_cluster) as client:
+        (topic,) = await client.describe_topics([topic_names(kafka_prefix)[0]])
+    leader = topic["partitions"][0]["leader"]
+    acknowledged: list[int] = []
+    enough = asyncio.Event()
+    work = asyncio.create_task(appending(log, acknowledged, enough))
+    try:
+        records = await take(reader, 20)
+        await asyncio.to_thread(kafka_cluster.kill, leader)
+        before = len(acknowledged)
+        while len(acknowledged) < before + 50:
+            records += await reader.poll(100)
+        enough.set()
+        await work
+        end = (await until_ready(log.bounds))[ORDERING].offset_end
+        while len(records) < end:
+            records += await reader.poll(60_000)
+    finally:
+        enough.set()
+        await asyncio.gather(work, return_exceptions=True)
+        await asyncio.to_thread(kafka_cluster.start, leader)
+        await asyncio.to_thread(kafka_cluster.wait_until_serving)
+    assert [record.offset for record in records] == list(range(end))
+    seen = [int(record.value or b"") for record in records]
+    assert seen == sorted(set(seen))
+    assert set(acknowledged) <= set(seen)
+    await reader.close()
+    await log.close()
+
+
+# Security settings
+
+
+@pytest.mark.parametrize(
+    ("security", "why"),
+    [
+        (KafkaSecurity(protocol="TLS"), "'TLS': use PLAINTEXT"),
+        (KafkaSecurity(protocol="SSL", ca_file="/nowhere/ca.pem"), "/nowhere/ca.pem.*cannot be used"),
+        (KafkaSecurity(protocol="SASL_PLAINTEXT"), "needs a SASL user and a password"),
+        (KafkaSecurity(protocol="SASL_SSL", sasl_mechanism="GSSAPI"), "'GSSAPI': use PLAIN"),
+    ],
+)
+def test_unusable_security(security: KafkaSecurity, why: str) -> None:
+    """What cannot work is said before anything is tried."""
+    with pytest.raises(ConfigurationError, match=why):
+        security.settings()
+
+
+def test_security_settings() -> None:
+    """A user over SASL, and TLS with the system's authorities, reach aiokafka under its own names."""
+    settings = KafkaSecurity(protocol="SASL_SSL", sasl_user="notary", sasl_password="secret").settings()
+    assert settings.pop("ssl_context").check_hostname
+    assert settings == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "notary",
+        "sasl_plain_password": "secret",
+    }

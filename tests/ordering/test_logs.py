@@ -1,0 +1,315 @@
+"""The contract of `ordering.log`, held against all three logs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING, Bounds, Log, Reader, Record
+from ordering.memory import MemoryLog
+from ordering.topics import create_topics
+
+PARTITIONS = 4
+LONG_MS = 60_000
+"""Longer than any test: a poll that waits so long and returns was woken."""
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+async def log(request: pytest.FixtureRequest, tmp_path: Path, kafka_prefix: str) -> AsyncIterator[Log]:
+    match request.param:
+        case "memory":
+            made: Log = MemoryLog(PARTITIONS)
+        case "embedded":
+            EmbeddedLog.create(tmp_path / "log", PARTITIONS)
+            made = EmbeddedLog.open(tmp_path / "log")
+        case _:
+            bootstrap = request.getfixturevalue("kafka_cluster").bootstrap
+            await create_topics(bootstrap, kafka_prefix, PARTITIONS)
+            made = await KafkaLog.open(bootstrap, kafka_prefix)
+    yield made
+    await made.close()
+
+
+async def take(reader: Reader, count: int) -> list[Record]:
+    """Poll until there are `count` records."""
+    records: list[Record] = []
+    while len(records) < count:
+        records += await reader.poll(LONG_MS)
+    assert len(records) == count
+    return records
+
+
+def of(records: list[Record], stream: int) -> list[Record]:
+    return [record for record in records if record.stream == stream]
+
+
+async def test_reads_what_was_appended_before_it(log: Log) -> None:
+    """A reader that comes later sees every acknowledged record, in the order of its stream."""
+    writer = await log.open_writer()
+    for number in range(5):
+        await writer.append(ORDERING, None, b"entry %d" % number)
+        await writer.append(number % PARTITIONS, b"key", b"payload %d" % number)
+    reader = await log.open_reader({})
+    records = await take(reader, 10)
+    assert [record.value for record in of(records, ORDERING)] == [b"entry %d" % number for number in range(5)]
+    assert [record.offset for record in of(records, ORDERING)] == list(range(5))
+    assert [record.value for record in of(records, 0)] == [b"payload 0", b"payload 4"]
+    await reader.close()
+    await writer.close()
+
+
+async def test_wakes_a_reader_that_waits(log: Log) -> None:
+    """A poll that waits returns when a record arrives, not when its time is over."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    waiting = asyncio.create_task(take(reader, 2))
+    await asyncio.gather(writer.append(ORDERING, None, b"entry"), writer.append(2, b"key", b"payload"))
+    assert {(record.stream, record.key, record.value) for record in await waiting} == {
+        (ORDERING, None, b"entry"),
+        (2, b"key", b"payload"),
+    }
+    await reader.close()
+    await writer.close()
+
+
+async def test_polls_in_vain(log: Log) -> None:
+    """A poll of a log without news returns nothing when its time is over."""
+    reader = await log.open_reader({})
+    assert await reader.poll(1) == []
+    assert await reader.poll(0) == []
+    await reader.close()
+
+
+async def test_reads_from_an_offset(log: Log) -> None:
+    """A reader starts each stream at the offset given for it, and at 0 where none is given."""
+    writer = await log.open_writer()
+    for number in range(4):
+        await writer.append(ORDERING, None, b"%d" % number)
+        await writer.append(1, b"key", b"%d" % number)
+    reader = await log.open_reader({ORDERING: 3, 2: 0})
+    records = await take(reader, 5)
+    assert [(record.offset, record.value) for record in of(records, ORDERING)] == [(3, b"3")]
+    assert [record.offset for record in of(records, 1)] == [0, 1, 2, 3]
+    await reader.close()
+    await writer.close()
+
+
+async def test_starts_at_the_end(log: Log) -> None:
+    """A reader may start at the end of a stream, and gets what comes next."""
+    writer = await log.open_writer()
+    await writer.append(ORDERING, None, b"old")
+    reader = await log.open_reader({ORDERING: 1})
+    await writer.append(ORDERING, None, b"new")
+    assert [(record.offset, record.value) for record in await take(reader, 1)] == [(1, b"new")]
+    await reader.close()
+    await writer.close()
+
+
+async def test_never_resets_an_offset_silently(log: Log) -> None:
+    """An offset beyond the end means that the index knows more than the log: Fatal, naming the stream and the offset."""
+    writer = await log.open_writer()
+    await writer.append(1, b"key", b"value")
+    reader = await log.open_reader({1: 7})
+    with pytest.raises(Fatal, match=r"payload partition 1\b.*offset 7\b"):
+        await take(reader, 1)
+    await reader.close()
+    await writer.close()
+
+
+async def test_every_reader_sees_the_same(log: Log) -> None:
+    """What one reader saw, each later reader sees again: offsets, bytes and append times."""
+    writer = await log.open_writer()
+    early = await log.open_reader({})
+    await asyncio.gather(*[writer.append(number % PARTITIONS, b"%d" % number, b"x" * number) for number in range(40)])
+    await writer.append(ORDERING, None, b"entry")
+    late = await log.open_reader({})
+    seen = [sorted(await take(reader, 41), key=lambda record: (record.stream, record.offset)) for reader in (early, late)]
+    assert seen[0] == seen[1]
+    for reader in (early, late):
+        await reader.close()
+    await writer.close()
+
+
+async def test_keeps_the_order_of_a_writer(log: Log) -> None:
+    """Appends to one stream that are under way together stand in the order in which they were called, whatever their size."""
+    writer = await log.open_writer()
+    values = [b"%d:" % number + b"x" * (number * 7919 % 100_000) for number in range(200)]
+    appends: list[asyncio.Task[None]] = []
+    for number, value in enumerate(values):
+        # Some dozens under way: later ones are called just when room is made for earlier ones that wait.
+        if number >= 40:
+            await appends[number - 40]
+        appends.append(asyncio.create_task(writer.append(0, b"key", value)))
+    await asyncio.gather(*appends)
+    reader = await log.open_reader({})
+    assert [record.value for record in await take(reader, 200)] == values
+    await reader.close()
+    await writer.close()
+
+
+async def test_two_writers(log: Log) -> None:
+    """Two writers share a stream: each one's order is kept, and no offset is given twice."""
+    writers = [await log.open_writer(), await log.open_writer()]
+    await asyncio.gather(*[writers[number % 2].append(ORDERING, b"%d" % (number % 2), b"%d" % (number // 2)) for number in range(60)])
+    reader = await log.open_reader({})
+    records = await take(reader, 60)
+    assert [record.offset for record in records] == list(range(60))
+    for name in (b"0", b"1"):
+        assert [record.value for record in records if record.key == name] == [b"%d" % number for number in range(30)]
+    await reader.close()
+    for writer in writers:
+        await writer.close()
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"key", None), (None, b"value"), (b"", b"value"), (b"key", b""), (b"", None)])
+async def test_tells_null_from_empty(log: Log, key: bytes | None, value: bytes | None) -> None:
+    """A missing key or value comes back missing, an empty one empty: a fill is a null value."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    await writer.append(1, key, value)
+    (record,) = await take(reader, 1)
+    assert (record.key, record.value) == (key, value)
+    await reader.close()
+    await writer.close()
+
+
+async def test_large_record(log: Log) -> None:
+    """A record of several MiB goes through whole, and small ones around it keep their places."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    large = bytes(range(256)) * 12 * 1024
+    for value in (b"before", large, b"after"):
+        await writer.append(3, b"key", value)
+    assert [record.value for record in await take(reader, 3)] == [b"before", large, b"after"]
+    await reader.close()
+    await writer.close()
+
+
+async def test_replays_more_than_one_poll_holds(log: Log) -> None:
+    """Every record of a log that is larger than a poll is read once, from all streams."""
+    writer = await log.open_writer()
+    await asyncio.gather(*[writer.append(number % PARTITIONS, b"%d" % number, bytes(300_000)) for number in range(60)])
+    await asyncio.gather(*[writer.append(ORDERING, None, b"%d" % number) for number in range(5_000)])
+    reader = await log.open_reader({})
+    records = await take(reader, 5_060)
+    assert [record.value for record in of(records, ORDERING)] == [b"%d" % number for number in range(5_000)]
+    for stream in range(PARTITIONS):
+        assert [record.offset for record in of(records, stream)] == list(range(15))
+    await reader.close()
+    await writer.close()
+
+
+async def test_pause(log: Log) -> None:
+    """Nothing comes from a paused stream while others go on; afterwards all that was missed does."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    reader.pause([1, 2])
+    for number in range(5):
+        await writer.append(1, b"key", b"%d" % number)
+        await writer.append(ORDERING, None, b"%d" % number)
+        assert [record.stream for record in await take(reader, 1)] == [ORDERING]
+    reader.pause([2])
+    assert [(record.stream, record.offset) for record in await take(reader, 5)] == [(1, number) for number in range(5)]
+    await writer.append(2, b"key", b"late")
+    await writer.append(1, b"key", b"more")
+    assert [(record.stream, record.value) for record in await take(reader, 1)] == [(1, b"more")]
+    reader.pause([])
+    assert [(record.stream, record.value) for record in await take(reader, 1)] == [(2, b"late")]
+    await reader.close()
+    await writer.close()
+
+
+async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
+    """Pausing and unpausing at any moment, with records on their way, neither loses nor repeats one."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    appending = asyncio.gather(*[writer.append(number % 2, b"key", b"%d" % number) for number in range(400)])
+    records: list[Record] = []
+    turn = 0
+    while len(records) < 400:
+        turn += 1
+        reader.pause([[0], [], [1], []][turn % 4])
+        records += await reader.poll(5)
+    await appending
+    for stream in (0, 1):
+        assert [record.offset for record in of(records, stream)] == list(range(200))
+    await reader.close()
+    await writer.close()
+
+
+async def test_bounds(log: Log) -> None:
+    """Bounds name every stream, and an acknowledged record is inside them at once."""
+    assert await log.bounds() == {stream: Bounds(0, 0) for stream in range(ORDERING, PARTITIONS)}
+    writer = await log.open_writer()
+    for _ in range(3):
+        await writer.append(2, b"key", b"value")
+    await writer.append(ORDERING, None, b"entry")
+    bounds = await log.bounds()
+    assert (bounds[2], bounds[ORDERING], bounds[0]) == (Bounds(0, 3), Bounds(0, 1), Bounds(0, 0))
+    await writer.close()
+
+
+async def test_leaders(log: Log) -> None:
+    """In a healthy log every payload partition can take an append."""
+    assert log.leaders().keys() == set(range(PARTITIONS))
+    assert log.payload_partitions == PARTITIONS
+
+
+async def test_unknown_partition(log: Log) -> None:
+    """A partition that the log does not have is a configuration error, not a record lost."""
+    writer = await log.open_writer()
+    with pytest.raises(ConfigurationError, match="payload partition 4"):
+        await writer.append(PARTITIONS, b"key", b"value")
+    await writer.append(0, b"key", b"value")
+    with pytest.raises(ConfigurationError, match="payload partition 9"):
+        await log.open_reader({9: 0})
+    await writer.close()
+
+
+async def test_cancelled_append(log: Log) -> None:
+    """A cancelled append leaves its writer usable; its record may be there, but not twice and not out of order."""
+    writer, reader = await log.open_writer(), await log.open_reader({})
+    appends = [asyncio.create_task(writer.append(ORDERING, None, b"%d" % number)) for number in range(20)]
+    await asyncio.sleep(0)
+    for append in appends[5:15]:
+        append.cancel()
+    outcomes = await asyncio.gather(*appends, return_exceptions=True)
+    await writer.append(ORDERING, None, b"20")
+    seen: list[int] = []
+    while not seen or seen[-1] != 20:
+        seen += [int(record.value or b"") for record in await reader.poll(LONG_MS)]
+    assert seen == sorted(set(seen))
+    assert {number for number, outcome in enumerate(outcomes) if outcome is None} <= set(seen)
+    await reader.close()
+    await writer.close()
+
+
+async def test_closed_writer(log: Log) -> None:
+    """A closed writer takes nothing more, and closing twice is harmless."""
+    writer = await log.open_writer()
+    await writer.append(ORDERING, None, b"kept")
+    await writer.close()
+    await writer.close()
+    with pytest.raises(OutcomeUnknown, match="closed"):
+        await writer.append(ORDERING, None, b"refused")
+    assert (await log.bounds())[ORDERING].offset_end == 1
+
+
+async def test_closed_reader(log: Log) -> None:
+    """Closing a reader ends a poll that waits, and later polls say that it is closed."""
+    reader = await log.open_reader({})
+    waiting = asyncio.create_task(reader.poll(LONG_MS))
+    await asyncio.sleep(0)
+    await reader.close()
+    assert await waiting == []
+    await reader.close()
+    with pytest.raises(NotReady, match="closed"):
+        await reader.poll(0)
+
+
+async def test_closed_log(log: Log) -> None:
+    """A closed log opens nothing and says so."""
+    await log.close()
+    await log.close()
+    for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+        with pytest.raises(NotReady, match="closed"):
+            await call()
