@@ -1,0 +1,189 @@
+"""A request, and the transaction id that stands for it (docs/formats.md, Request).
+
+A client writes states as text in any order; here they are 36 bytes each, in ascending byte order, as the id hashes them and
+as the index looks them up. The id covers the notary's name, so the same request at two notaries is two transactions.
+
+    SHA-256("notary/transaction/v1\\n", u16 length, notary name, u32 count, inputs, u32 count, references, i64 from, i64
+until, content_hash)
+
+Every worker reads every request of every other one, so this is the hottest decoder of the project: `request_of` first takes
+a short cut that is right for whatever it accepts, and leaves the rest, such as all errors, to the plain reading.
+"""
+
+from functools import lru_cache
+from hashlib import sha256
+from struct import Struct
+from typing import Annotated, Final
+
+import msgspec
+
+from ordering.errors import Malformed
+from ordering.ids import INDEX_MAX, STATE_REF_BYTES, StateRef, TransactionId, excerpt, parse_hash, parse_state
+from payload.strict_json import decode_strictly
+
+INPUTS_AND_REFERENCES_MAX: Final = 10_000
+"""Inputs and references of one request together."""
+
+TIME_MAX_MS: Final = 2**53 - 1
+"""Times are at most this either way: the integers that every JSON parser reads exactly."""
+
+OPEN_FROM_MS: Final = -(2**63)
+OPEN_UNTIL_MS: Final = 2**63 - 1
+
+_TRANSACTION_DOMAIN: Final = b"notary/transaction/v1\n"
+_NAME_LENGTH = Struct(">H")
+_COUNT = Struct(">I")
+_WINDOW = Struct(">qq")
+
+_Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """What a client asks. `from_ms <= log time < until_ms`; an open end is the least or the greatest i64."""
+
+    transaction_id: TransactionId
+    inputs: tuple[StateRef, ...]
+    """Ascending, none twice."""
+    references: tuple[StateRef, ...]
+    """Ascending, none twice; a state may be an input too."""
+    from_ms: int
+    until_ms: int
+    content_hash: bytes
+
+
+class WindowJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """`time_window` as JSON has it: both members are given, null for an open end."""
+
+    from_: _Time | None = msgspec.field(name="from")
+    until: _Time | None = msgspec.field()
+
+
+class RequestJson(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request as JSON has it, members in the contract's order. Encoding leaves out what is empty, no more."""
+
+    inputs: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    time_window: WindowJson | msgspec.UnsetType = msgspec.UNSET
+    content_hash: str
+
+
+_decode_request = msgspec.json.Decoder(RequestJson).decode
+
+
+def decode_request(body: bytes, notary_name: str) -> Request:
+    """The request that one JSON object is; `Malformed` for anything else, never another exception."""
+    return request_of(decode_strictly(_decode_request, body), transaction_prefix(notary_name))
+
+
+@lru_cache(maxsize=16)
+def transaction_prefix(notary_name: str) -> bytes:
+    """What the ids of one notary have in common; the name (1..255 bytes of UTF-8) has been checked with the configuration."""
+    name = notary_name.encode()
+    return _TRANSACTION_DOMAIN + _NAME_LENGTH.pack(len(name)) + name
+
+
+def request_of(wire: RequestJson, prefix: bytes) -> Request:
+    """The request that `wire` says, with its id; `Malformed`, placed within the request, if it breaks the contract."""
+    window = wire.time_window
+    if window is msgspec.UNSET:
+        from_ms, until_ms = OPEN_FROM_MS, OPEN_UNTIL_MS
+        if not wire.inputs and not wire.references:
+            raise Malformed("asks nothing; give inputs, references or a time_window")
+    else:
+        from_ms, until_ms = _ends(window)
+    count = len(wire.inputs) + len(wire.references)
+    if count > INPUTS_AND_REFERENCES_MAX:
+        raise Malformed(
+            f"{len(wire.inputs)} inputs and {len(wire.references)} references, at most {INPUTS_AND_REFERENCES_MAX} together; "
+            "split the transaction"
+        )
+    inputs, references, content_hash = _states_quickly(wire, count) or _states_plainly(wire)
+    if len(inputs) > 1:
+        inputs.sort()
+        if len(set(inputs)) != len(inputs):
+            raise _twice(wire.inputs, "inputs")
+    if len(references) > 1:
+        references.sort()
+        if len(set(references)) != len(references):
+            raise _twice(wire.references, "references")
+    transaction_id = sha256(
+        b"".join(
+            (
+                prefix,
+                _COUNT.pack(len(inputs)),
+                *inputs,
+                _COUNT.pack(len(references)),
+                *references,
+                _WINDOW.pack(from_ms, until_ms),
+                content_hash,
+            )
+        )
+    ).digest()
+    return Request(transaction_id, tuple(inputs), tuple(references), from_ms, until_ms, content_hash)
+
+
+def _ends(window: WindowJson) -> tuple[int, int]:
+    from_ms, until_ms = window.from_, window.until
+    if from_ms is None and until_ms is None:
+        raise Malformed("both ends are null; give at least one, or leave time_window out", "time_window")
+    if from_ms is None:
+        from_ms = OPEN_FROM_MS
+    elif until_ms is None:
+        until_ms = OPEN_UNTIL_MS
+    if until_ms is None or from_ms < until_ms:
+        return from_ms, OPEN_UNTIL_MS if until_ms is None else until_ms
+    raise Malformed(f"from {from_ms} is not before until {until_ms}; no time is in this window", "time_window")
+
+
+class _Suffixes(dict[str, str]):
+    """`:<decimal index>` of a state reference -> the index as 8 hex digits. Small ones are kept, others worked out anew."""
+
+    def __missing__(self, suffix: str) -> str:
+        """ValueError, as `bytes.fromhex` has it, if this is no suffix of a reference."""
+        index = int(suffix[1:])
+        # `int` takes signs, white space, underscores and the digits of other scripts; only the canonical text comes out again.
+        if index > INDEX_MAX or f":{index}" != suffix:
+            raise ValueError("not the suffix of a state reference")
+        return f"{index:08x}"
+
+
+_SUFFIXES = _Suffixes({f":{index}": f"{index:08x}" for index in range(256)})
+
+
+def _states_quickly(wire: RequestJson, count: int) -> tuple[list[StateRef], list[StateRef], bytes] | None:
+    """Inputs, references and content hash out of one `fromhex` for all, or None where the plain reading must decide.
+
+    `fromhex` is more lenient than the contract: it takes capitals and white space. That the bytes written as hex again are the
+    very text excludes both. Each id has its own 64 digits, in front of its suffix; the length then leaves 64 for the hash.
+    """
+    try:
+        text = "".join([ref[:64] + _SUFFIXES[ref[64:]] for ref in wire.inputs + wire.references]) + wire.content_hash
+        octets = bytes.fromhex(text)
+    except ValueError:
+        return None
+    states_end = count * STATE_REF_BYTES
+    if octets.hex() != text or len(octets) != states_end + 32:
+        return None
+    inputs_end = len(wire.inputs) * STATE_REF_BYTES
+    return (
+        [octets[at : at + STATE_REF_BYTES] for at in range(0, inputs_end, STATE_REF_BYTES)],
+        [octets[at : at + STATE_REF_BYTES] for at in range(inputs_end, states_end, STATE_REF_BYTES)],
+        octets[states_end:],
+    )
+
+
+def _states_plainly(wire: RequestJson) -> tuple[list[StateRef], list[StateRef], bytes]:
+    """The same, value by value: what the short cut must equal, and what says where an error is."""
+    return (
+        [parse_state(ref, f"inputs[{at}]") for at, ref in enumerate(wire.inputs)],
+        [parse_state(ref, f"references[{at}]") for at, ref in enumerate(wire.references)],
+        parse_hash(wire.content_hash, "content_hash"),
+    )
+
+
+def _twice(refs: tuple[str, ...], member: str) -> Malformed:
+    seen: dict[str, int] = {}
+    for at, ref in enumerate(refs):
+        if (first := seen.setdefault(ref, at)) != at:
+            return Malformed(f"{excerpt(ref)} stands in {member}[{first}] already; give each state once", f"{member}[{at}]")
+    raise AssertionError("two states are equal only if their texts are")

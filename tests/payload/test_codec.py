@@ -1,0 +1,73 @@
+"""Payload records: a batch comes back as it went in, and anything else is a corrupt record, for every worker alike (R3)."""
+
+import json
+
+import pytest
+
+from ordering.errors import CorruptRecord
+from payload import Submission, decode_batch, decode_requests, decode_submission, encode_batch
+
+NOTARY = "O=Notary"
+
+
+def submission(party: str, *indices: int) -> Submission:
+    requests = [{"inputs": [f"{'ab' * 32}:{index}"], "content_hash": "00" * 32} for index in indices]
+    return decode_submission(json.dumps({"party": party, "signature": "AAAA", "requests": requests}).encode(), NOTARY)
+
+
+def test_a_batch_is_a_json_array_of_its_submissions() -> None:
+    """Any JSON parser reads the value; there is no white space and nothing was encoded again."""
+    first, second = submission("A", 1), submission("B", 2, 3)
+    value = encode_batch([first.encoded, second.encoded])
+    assert value == b"[" + first.encoded + b"," + second.encoded + b"]"
+    assert [each["party"] for each in json.loads(value)] == ["A", "B"]
+
+
+def test_a_batch_comes_back_whole() -> None:
+    """Submissions, and their requests in order, are those that went in."""
+    submissions = (submission("A", 1), submission("B", 2, 3), submission("C", 4))
+    value = encode_batch([each.encoded for each in submissions])
+    assert decode_batch(value, NOTARY) == submissions
+    assert decode_requests(value, NOTARY) == tuple(request for each in submissions for request in each.requests)
+
+
+def test_a_batch_of_nothing_decodes() -> None:
+    """No submissions are no requests; whether the entry agrees is for the joiner to see."""
+    assert decode_requests(encode_batch([]), NOTARY) == ()
+
+
+def test_two_submissions_of_one_batch_may_ask_the_same() -> None:
+    """Clients do not know of each other; once per submission is the rule, and R7 decides the second one."""
+    value = encode_batch([submission("A", 1).encoded, submission("B", 1).encoded])
+    assert len({request.transaction_id for request in decode_requests(value, NOTARY)}) == 1
+
+
+GOOD = submission("A", 1).encoded
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"", "0 bytes end inside a value"),
+        (b"null", "expected an array, got null"),
+        (GOOD, "expected an array, got an object"),
+        (b"[" + GOOD, "end inside a value"),
+        (b"[" + GOOD + b"]\n[]", "trailing characters"),
+        (b"[" + GOOD + b",]", "trailing comma"),
+        (b"[" + GOOD + b",7]", "[1]: expected an object, got an integer"),
+        (b"[" * 100_000, "[0]: expected an object, got an array"),
+        (b"[" + GOOD + b"," + GOOD.replace(b'"A"', b'""') + b"]", "[1].party: 0 bytes"),
+        (b"[" + GOOD + b"," + GOOD.replace(b'"AAAA"', b'"AAA"') + b"]", "[1].signature: expected base64"),
+        (b"[" + GOOD + b"," + GOOD.replace(b":1", b":01") + b"]", "[1].requests[0].inputs[0]: expected a state reference"),
+        (b"[" + GOOD.replace(b'"content_hash"', b'"hash"') + b"]", "[0].requests[0]: unknown member 'hash'"),
+        (b"[" + GOOD.replace(b'"A"', b'"\xff"') + b"]", "not UTF-8"),
+    ],
+)
+def test_what_no_worker_writes_is_a_corrupt_record(value: bytes, message: str) -> None:
+    """Both decoders refuse alike, and say which submission it was."""
+    with pytest.raises(CorruptRecord) as of_requests:
+        decode_requests(value, NOTARY)
+    with pytest.raises(CorruptRecord) as of_batch:
+        decode_batch(value, NOTARY)
+    assert message in str(of_requests.value)
+    assert str(of_requests.value) == str(of_batch.value)

@@ -1,0 +1,234 @@
+"""Of all inputs: decoding is total, ids are the contract's, and encoding is a fixed point.
+
+The transaction id and the JSON rules are written here a second time, naively, from docs/formats.md alone.
+"""
+
+import base64
+import hashlib
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ordering.errors import CorruptRecord, Malformed
+from payload import Submission, decode_batch, decode_request, decode_requests, decode_submission, encode_batch, signed_message
+from payload import request as request_module
+
+# Machines here are shared: how long an example takes says nothing.
+SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+NOTARY = "O=Notär,L=London"
+
+# A few ids and indices only, so that equal states, common prefixes and every length of index are frequent.
+hashes = st.sampled_from(["00" * 32, "ff" * 32, "0123456789abcdef" * 4]) | st.binary(min_size=32, max_size=32).map(bytes.hex)
+indices = st.sampled_from([0, 1, 9, 10, 255, 256, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+states = st.builds(lambda transaction_id, index: f"{transaction_id}:{index}", hashes, indices)
+times = st.integers(-(2**53) + 1, 2**53 - 1)
+windows = st.one_of(
+    st.builds(lambda at: {"from": at, "until": None}, times),
+    st.builds(lambda at: {"from": None, "until": at}, times),
+    st.lists(times, min_size=2, max_size=2, unique=True).map(lambda ends: {"from": min(ends), "until": max(ends)}),
+)
+requests = st.fixed_dictionaries(
+    {"content_hash": hashes},
+    optional={
+        "inputs": st.lists(states, max_size=6, unique=True),
+        "references": st.lists(states, max_size=6, unique=True),
+        "time_window": windows,
+    },
+).filter(lambda request: request.get("inputs") or request.get("references") or "time_window" in request)
+parties = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+submissions = st.fixed_dictionaries(
+    {
+        "party": parties,
+        "signature": st.binary(max_size=80).map(lambda signature: base64.b64encode(signature).decode()),
+        "requests": st.lists(requests, min_size=1, max_size=4, unique_by=lambda request: naive_id(request, NOTARY)),
+    }
+)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | states | hashes,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["party", "signature", "requests", "inputs", "references", "time_window", "content_hash", "from", "until", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+def naive_state(text: str) -> bytes:
+    transaction_id, index = text.split(":")
+    return bytes.fromhex(transaction_id) + struct.pack(">I", int(index))
+
+
+def naive_id(request: dict[str, Any], notary: str) -> bytes:
+    """The contract's formula, step by step, from the parsed JSON."""
+    digest = hashlib.sha256()
+    digest.update(b"notary/transaction/v1\n")
+    digest.update(struct.pack(">H", len(notary.encode())) + notary.encode())
+    for member in ("inputs", "references"):
+        listed = sorted(naive_state(text) for text in request.get(member, []))
+        digest.update(struct.pack(">I", len(listed)))
+        for state in listed:
+            digest.update(state)
+    window = request.get("time_window", {"from": None, "until": None})
+    digest.update(struct.pack(">q", -(2**63) if window["from"] is None else window["from"]))
+    digest.update(struct.pack(">q", 2**63 - 1 if window["until"] is None else window["until"]))
+    digest.update(bytes.fromhex(request["content_hash"]))
+    return digest.digest()
+
+
+def naive_encoding(submission: dict[str, Any]) -> bytes:
+    """What the worker writes: the contract's members in its order, empty ones left out, no white space."""
+    kept = [
+        {
+            **{member: request[member] for member in ("inputs", "references") if request.get(member)},
+            **({"time_window": {end: request["time_window"][end] for end in ("from", "until")}} if "time_window" in request else {}),
+            "content_hash": request["content_hash"],
+        }
+        for request in submission["requests"]
+    ]
+    ordered = {"party": submission["party"], "signature": submission["signature"], "requests": kept}
+    return json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def accepted_or_none(decode: Any, error: type[Exception], body: bytes) -> Any:
+    """What `decode` makes of `body`, None when it raises `error` with a message; any other exception fails the test."""
+    try:
+        return decode(body, NOTARY)
+    except error as problem:
+        if not str(problem):
+            raise
+        return None
+
+
+def outcome(body: bytes) -> Submission | None:
+    """The submission, or None when it is malformed. A batch of just this body must be accepted exactly when the body is."""
+    submission: Submission | None = accepted_or_none(decode_submission, Malformed, body)
+    value = encode_batch([body])
+    batch = accepted_or_none(decode_batch, CorruptRecord, value)
+    in_batch = accepted_or_none(decode_requests, CorruptRecord, value)
+    if submission is not None:
+        assert batch == (submission,)
+        assert in_batch == submission.requests
+    else:
+        # White space alone, or several values with commas between, make an array that has not just one element.
+        assert batch is None or len(batch) != 1
+        assert (in_batch is None) == (batch is None)
+    return submission
+
+
+@given(requests, parties)
+@SHARED
+def test_ids_are_those_of_the_naive_formula(request: dict[str, Any], notary: str) -> None:
+    """For any valid request at any notary."""
+    decoded = decode_request(json.dumps(request).encode(), notary)
+    assert decoded.transaction_id == naive_id(request, notary)
+    assert list(decoded.inputs) == sorted(naive_state(text) for text in request.get("inputs", []))
+    assert list(decoded.references) == sorted(naive_state(text) for text in request.get("references", []))
+    assert decoded.content_hash.hex() == request["content_hash"]
+
+
+@given(submissions)
+@SHARED
+def test_the_encoding_is_a_fixed_point(submission: dict[str, Any]) -> None:
+    """Encoded once, a submission decodes to itself, for ever, and never grows."""
+    body = json.dumps(submission, ensure_ascii=False).encode()
+    once = decode_submission(body, NOTARY)
+    assert once.encoded == naive_encoding(submission) or b"\\" in once.encoded  # json and msgspec escape control characters apart
+    assert json.loads(once.encoded) == json.loads(naive_encoding(submission))
+    assert decode_submission(once.encoded, NOTARY) == once
+    assert len(once.encoded) <= len(body)
+    assert decode_batch(encode_batch([once.encoded, once.encoded]), NOTARY) == (once, once)
+    assert decode_requests(encode_batch([once.encoded]), NOTARY) == once.requests
+
+
+@given(submissions, st.randoms(use_true_random=False), st.sampled_from([None, 1, "\t"]), st.booleans())
+@SHARED
+def test_the_text_of_the_json_does_not_matter(submission: dict[str, Any], random: Any, indent: Any, ascii_only: bool) -> None:
+    """Members in any order, any white space and any escapes give the same submission and the same encoded bytes."""
+
+    def shuffled(value: Any) -> Any:
+        if isinstance(value, dict):
+            members = list(value.items())
+            random.shuffle(members)
+            return {name: shuffled(member) for name, member in members}
+        return [shuffled(each) for each in value] if isinstance(value, list) else value
+
+    rewritten = json.dumps(shuffled(submission), indent=indent, ensure_ascii=ascii_only).encode()
+    assert decode_submission(rewritten, NOTARY) == decode_submission(json.dumps(submission).encode(), NOTARY)
+
+
+@given(parties, parties, st.lists(st.binary(min_size=32, max_size=32), max_size=5))
+@SHARED
+def test_the_signed_message_is_the_contracts(notary: str, party: str, ids: list[bytes]) -> None:
+    """Domain, both names with their lengths, the count and the ids, in order."""
+    expected = b"notary/submission/v1\n"
+    for name in (notary, party):
+        expected += struct.pack(">H", len(name.encode())) + name.encode()
+    assert signed_message(notary, party, ids) == expected + struct.pack(">I", len(ids)) + b"".join(ids)
+
+
+@given(st.binary(max_size=200))
+@SHARED
+def test_decoding_arbitrary_bytes_is_total(body: bytes) -> None:
+    """Any bytes are a submission or `Malformed`, a batch or `CorruptRecord`."""
+    outcome(body)
+    batch = accepted_or_none(decode_batch, CorruptRecord, body)
+    assert (accepted_or_none(decode_requests, CorruptRecord, body) is None) == (batch is None)
+
+
+@given(anything)
+@settings(SHARED, max_examples=300)
+def test_decoding_arbitrary_json_is_total(value: Any) -> None:
+    """So is any JSON, with the contract's names at wrong places, and with what Python's json calls JSON."""
+    outcome(json.dumps(value).encode())
+    outcome(json.dumps({"party": "P", "signature": "", "requests": value}).encode())
+    outcome(json.dumps({"party": "P", "signature": "", "requests": [value]}).encode())
+
+
+@given(submissions, st.data())
+@settings(SHARED, max_examples=300)
+def test_decoding_mutated_submissions_is_total(submission: dict[str, Any], data: st.DataObject) -> None:
+    """A valid body with a few bytes changed, cut or doubled is refused, or means something that decodes as itself again."""
+    body = bytearray(json.dumps(submission, ensure_ascii=False).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body)))
+        end = min(len(body), at + data.draw(st.integers(0, 4)))
+        body[at:end] = data.draw(st.binary(max_size=4) | st.sampled_from([b'"', b",", b"}", b"]", b"\\", b"0", b"null", b"\\ud800"]))
+    accepted = outcome(bytes(body))
+    if accepted is not None:
+        assert decode_submission(accepted.encoded, NOTARY) == accepted
+        naive = json.loads(bytes(body))
+        assert [request.transaction_id for request in accepted.requests] == [naive_id(each, NOTARY) for each in naive["requests"]]
+
+
+near_states = st.builds(
+    lambda head, middle, tail: head + middle + tail,
+    hashes | st.sampled_from(["00" * 31, "00" * 33, "0A" * 32, "0 " * 32, "00" * 31 + "  ", "", "\u0660" * 64]),
+    st.sampled_from([":", "", "::", ";", ": "]),
+    indices.map(str) | st.sampled_from(["", "00", "01", "-1", "+1", "1_0", " 1", "1 ", "\u0661", "4294967296", "9" * 11, "9" * 5000]),
+)
+near_hashes = hashes | st.sampled_from(["", "00" * 31, "00" * 33, "0A" * 32, "00" * 31 + "  ", "00" * 30, "0" * 63])
+
+
+@given(st.lists(states | near_states, max_size=4), st.lists(states | near_states, max_size=3), near_hashes)
+@example(["00" * 32 + ":4294967296", "ff" * 32 + ":4294967296"], [], "00" * 31)
+@settings(SHARED, max_examples=500)
+def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], references: list[str], content_hash: str) -> None:
+    """One `fromhex` for a request gives what reading value by value gives, and no value passes it that does not pass there."""
+    wire = request_module.RequestJson(inputs=tuple(inputs), references=tuple(references), content_hash=content_hash)
+    quick = request_module._states_quickly(wire, len(inputs) + len(references))
+    if quick is None:
+        with pytest.raises(Malformed):
+            request_module._states_plainly(wire)
+    else:
+        assert quick == request_module._states_plainly(wire)
