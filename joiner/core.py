@@ -1,0 +1,394 @@
+"""The joiner's core: judge ordering records at the head, join each entry with its content (R2 to R5). Pure.
+
+`step` takes records as they were read, in any interleaving of the streams that keeps each stream's order, and the time of a clock that
+never runs backwards. It returns `Ready`: what was joined, what to persist with it, and what the worker might append. The batches that
+all steps emit together are a function of the log: neither the clock nor how the records were split over steps changes them.
+
+The rules of this file:
+- The head is the first ordering record not yet judged. It is judged when it can be finished; until then nothing of it is counted, so that
+  what is persisted never holds half a record.
+- An entry that counts and whose content was not seen is a *hole*. Nothing behind it is judged.
+- The clock decides one thing: when to *propose* a fill or a fence. Whether one takes effect is decided by the log.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from joiner.buffer import Buffer, Buffered
+from joiner.lives import Life, Lives
+from ordering.errors import CorruptRecord
+from ordering.ids import TransactionId
+from ordering.log import ORDERING, Record
+from ordering.records import (
+    FORMAT_VERSION,
+    Activate,
+    Checkpoint,
+    Entry,
+    Fence,
+    OrderingRecord,
+    Register,
+    decode,
+    decode_batch_key,
+)
+from payload import Request, decode_requests
+
+SENT_AT_AHEAD_MAX_MS = 60_000
+"""How far the broker's append time may be ahead of the sender's clock before it is held back (R6, docs/formats.md)."""
+
+FILLS_PROPOSED_MAX = 64
+
+
+class JoinerLimits(msgspec.Struct, frozen=True):
+    """Bounds and timeouts of one worker; none of them changes a decision (R6)."""
+
+    hole_timeout_ms: int = 1_500
+    worker_timeout_ms: int = 30_000
+    buffer_bytes_max: int = 128 << 20
+    queue_ids_max: int = 500_000
+    step_requests_max: int = 2_000
+
+
+class JoinerState(msgspec.Struct, frozen=True):
+    """Where to go on from: what the index holds of the joiner (R8). `offsets_next` names every stream."""
+
+    offsets_next: Mapping[int, int]
+    log_time_ms: int = 0
+    lives: tuple[Life, ...] = ()
+
+
+class OwnBatch(Protocol):
+    """A batch that this worker sent: if the record read back has the same bytes, its requests need no second decoding."""
+
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def requests(self) -> tuple[Request, ...]: ...
+
+
+class OrderedBatch(msgspec.Struct, frozen=True):
+    """An entry that counted, with the content that every worker sees for it. A filled one asks nothing."""
+
+    offset: int
+    incarnation: int
+    sequence: int
+    log_time_ms: int
+    filled: bool
+    requests: tuple[Request, ...]
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """A life ended here; `by` is the namesake that registered, or None when a peer fenced it."""
+
+    life: Life
+    by: Life | None
+
+
+class FillWanted(msgspec.Struct, frozen=True):
+    """A fill that this worker may append, if its reader is at the end of that partition (R4)."""
+
+    partition: int
+    incarnation: int
+    sequence: int
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that no correct worker writes often, or at all: to be counted and logged, never to stop for."""
+
+    kind: str  # malformed | skipped | bad-content | orphan-dropped
+    stream: int
+    offset: int
+    text: str
+
+
+class Ready(msgspec.Struct):
+    """The effects of one step. `batches`, `lives`, `log_time_ms` and `offsets_next` become durable together, before any answer (R8)."""
+
+    offsets_next: dict[int, int]
+    log_time_ms: int
+    advanced: bool = False  # whether the head moved: otherwise there is nothing to persist
+    batches: list[OrderedBatch] = msgspec.field(default_factory=list)
+    lives: list[Life] = msgspec.field(default_factory=list)
+    registered: list[Life] = msgspec.field(default_factory=list)
+    fenced: list[Fenced] = msgspec.field(default_factory=list)
+    checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
+    fills: list[FillWanted] = msgspec.field(default_factory=list)
+    fences: list[Fence] = msgspec.field(default_factory=list)
+    notices: list[Notice] = msgspec.field(default_factory=list)
+    paused: frozenset[int] = frozenset()
+    more: bool = False  # the step stopped at its bound: step again with no records
+    stop: str = ""  # why this worker must not go past the head
+
+
+class _Queued(msgspec.Struct, frozen=True, gc=False):
+    """An ordering record not yet judged; `record` is an error where it did not decode."""
+
+    offset: int
+    append_time_ms: int
+    arrived_ms: int
+    record: OrderingRecord | CorruptRecord
+
+
+class Joiner:
+    """The state of one reading of the log, from `state` on."""
+
+    def __init__(
+        self,
+        notary_name: str,
+        payload_partitions: int,
+        state: JoinerState,
+        limits: JoinerLimits | None = None,
+        own: Mapping[tuple[int, int], OwnBatch] | None = None,
+    ) -> None:
+        self.lives = Lives(state.lives)
+        self._notary_name = notary_name
+        self._partitions = payload_partitions
+        self._limits = limits or JoinerLimits()
+        self._own = own if own is not None else {}
+        self._log_time_ms = state.log_time_ms
+        self._offset_head = state.offsets_next[ORDERING]
+        # Where reading stands: the next offset of every stream that has not been handed in yet.
+        self._read_next = dict(state.offsets_next)
+        self._queue: deque[_Queued] = deque()
+        self._queue_ids = 0
+        self._buffer = Buffer(payload_partitions)
+        self._hole: Entry | None = None
+        self._hole_since_ms = 0
+        self._fill_proposed_ms: dict[tuple[int, int], int] = {}
+        self._fence_proposed_ms: dict[int, int] = {}
+        self._buffer_full = False
+        self._queue_full = False
+
+    @property
+    def hole(self) -> Entry | None:
+        """The entry at the head that waits for its content."""
+        return self._hole
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the payloads cost whose entries have not been judged."""
+        return self._buffer.size_bytes
+
+    @property
+    def buffered_records(self) -> int:
+        """How many payloads' entries have not been judged."""
+        return self._buffer.records
+
+    def read_next(self) -> dict[int, int]:
+        """Per stream the offset that the next record handed in should have at least: where a remade reader starts."""
+        return dict(self._read_next)
+
+    def step(self, records: Sequence[Record], now_ms: int) -> Ready:
+        """Take records and the time; say what follows."""
+        ready = Ready({}, self._log_time_ms)
+        for record in records:
+            # A reader that was remade may repeat what was handed in already.
+            if record.offset < self._read_next[record.stream]:
+                continue
+            self._read_next[record.stream] = record.offset + 1
+            if record.stream == ORDERING:
+                self._take_ordering(record, now_ms)
+            else:
+                self._take_payload(record, ready)
+        self._judge(ready)
+        self._propose_fills(ready, now_ms)
+        self._propose_fences(ready, now_ms)
+        ready.lives = list(self.lives.changed.values())
+        self.lives.changed.clear()
+        ready.log_time_ms = self._log_time_ms
+        if ready.advanced:
+            ready.offsets_next = self._offsets_next()
+        ready.paused = self._paused()
+        return ready
+
+    def _take_ordering(self, record: Record, now_ms: int) -> None:
+        decoded: OrderingRecord | CorruptRecord
+        try:
+            decoded = decode(record.value)
+        except CorruptRecord as problem:
+            decoded = problem
+        if isinstance(decoded, Entry):
+            self._queue_ids += len(decoded.transaction_ids)
+        self._queue.append(_Queued(record.offset, record.append_time_ms, now_ms, decoded))
+
+    def _take_payload(self, record: Record, ready: Ready) -> None:
+        try:
+            incarnation, sequence = decode_batch_key(record.key)
+        except CorruptRecord as problem:
+            ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
+            return
+        # A life not seen yet is kept: its register record may lie ahead in the ordering topic (R5).
+        if not self.lives.is_past(incarnation, sequence):
+            self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.value))
+
+    def _judge(self, ready: Ready) -> None:
+        """Judge records at the head until there is none, one is a hole, or the step is full."""
+        requests = 0
+        hole: Entry | None = None
+        while self._queue:
+            if requests >= self._limits.step_requests_max:
+                ready.more = True
+                break
+            head = self._queue[0]
+            record = head.record
+            if isinstance(record, Entry):
+                batch = self._judge_entry(head, record, ready)
+                if isinstance(batch, Entry):
+                    hole = batch
+                    break
+                if batch is not None:
+                    ready.batches.append(batch)
+                    requests += len(batch.requests)
+                self._queue_ids -= len(record.transaction_ids)
+            elif isinstance(record, Activate) and record.format_version > FORMAT_VERSION:
+                ready.stop = (
+                    f"ordering record {head.offset} activates format version {record.format_version} and this software reads"
+                    f" {FORMAT_VERSION}: install a newer version and start again; nothing is lost"
+                )
+                break
+            else:
+                self._judge_control(head, record, ready)
+            self._queue.popleft()
+            self._offset_head = head.offset + 1
+            ready.advanced = True
+        if hole is not self._hole:
+            self._hole = hole
+            self._hole_since_ms = -1  # the clock of a new hole starts in _propose_fills
+
+    def _judge_entry(self, head: _Queued, entry: Entry, ready: Ready) -> OrderedBatch | Entry | None:
+        """The batch; the entry itself while it is a hole; None when it does not count."""
+        incarnation, sequence = entry.incarnation, entry.sequence
+        if not self.lives.counts(incarnation, sequence):
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
+            return None
+        if entry.partition >= self._partitions:
+            # The number of partitions is fixed for the life of a log, so every worker says the same.
+            text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition} of {self._partitions}"
+            ready.notices.append(Notice("malformed", ORDERING, head.offset, text))
+            return None
+        content = self._buffer.get(entry.partition, incarnation, sequence)
+        if content is None:
+            return entry
+        self._log_time_ms = max(self._log_time_ms, min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
+        requests = self._requests(entry, content, ready)
+        self.lives.count(incarnation, sequence, self._log_time_ms)
+        self._drop_through(incarnation, sequence, ready, expected=1)
+        return OrderedBatch(head.offset, incarnation, sequence, self._log_time_ms, requests is None, requests or ())
+
+    def _requests(self, entry: Entry, content: Buffered, ready: Ready) -> tuple[Request, ...] | None:
+        """The batch's requests; None for a fill, and for what counts as one (R3)."""
+        if content.value is None:
+            return None
+        own = self._own.get((entry.incarnation, entry.sequence))
+        try:
+            if own is not None and own.value == content.value:
+                requests = own.requests
+            else:
+                requests = decode_requests(content.value, self._notary_name)
+            if not _same_ids(requests, entry.transaction_ids):
+                raise CorruptRecord("its transaction ids are not those of the entry")
+        except CorruptRecord as problem:
+            text = f"payload ({entry.incarnation}, {entry.sequence}) counts as a fill: {problem}"
+            ready.notices.append(Notice("bad-content", entry.partition, content.offset, text))
+            return None
+        return requests
+
+    def _judge_control(self, head: _Queued, record: OrderingRecord | CorruptRecord, ready: Ready) -> None:
+        if isinstance(record, Register):
+            registered = self.lives.register(record.nonce, record.name, self._log_time_ms)
+            if registered is None:
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
+                return
+            life, fenced = registered
+            ready.registered.append(life)
+            if fenced is not None:
+                ready.fenced.append(Fenced(fenced, life))
+                self._drop_through(fenced.incarnation, None, ready)
+        elif isinstance(record, Fence):
+            fenced = self.lives.fence(record.incarnation, record.sequence_last)
+            if fenced is None:
+                text = f"fence({record.incarnation}, {record.sequence_last}) does not count"
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+                return
+            ready.fenced.append(Fenced(fenced, None))
+            self._drop_through(fenced.incarnation, None, ready)
+        elif isinstance(record, Checkpoint):
+            ready.checkpoints.append(record)
+        elif isinstance(record, CorruptRecord):
+            ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))
+
+    def _drop_through(self, incarnation: int, sequence: int | None, ready: Ready, expected: int = 0) -> None:
+        dropped = self._buffer.drop_through(incarnation, sequence) - expected
+        if dropped > 0:
+            text = f"{dropped} payloads of life {incarnation} will never be asked for"
+            ready.notices.append(Notice("orphan-dropped", ORDERING, self._offset_head, text))
+
+    def _propose_fills(self, ready: Ready, now_ms: int) -> None:
+        """R4: the hole at the head when it is old enough, and with it the holes behind it that are as old."""
+        if self._hole is None:
+            return
+        if self._hole_since_ms < 0:
+            self._hole_since_ms = now_ms
+        oldest_ms = now_ms - self._limits.hole_timeout_ms
+        if self._hole_since_ms > oldest_ms:
+            return
+        # A proposal is repeated only after another timeout: one fill on its way is enough.
+        self._fill_proposed_ms = {key: at for key, at in self._fill_proposed_ms.items() if at > oldest_ms}
+        for queued in self._queue:
+            if queued.arrived_ms > oldest_ms or len(ready.fills) >= FILLS_PROPOSED_MAX:
+                break
+            entry = queued.record
+            if not isinstance(entry, Entry) or entry.partition >= self._partitions:
+                continue
+            key = (entry.incarnation, entry.sequence)
+            if (
+                self.lives.counts(*key)
+                and key not in self._fill_proposed_ms
+                and self._buffer.get(entry.partition, *key) is None
+            ):
+                self._fill_proposed_ms[key] = now_ms
+                ready.fills.append(FillWanted(entry.partition, *key))
+
+    def _propose_fences(self, ready: Ready, now_ms: int) -> None:
+        """R5: a life silent for worker_timeout of log time while an orphan of it waits here."""
+        silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
+        for incarnation in self._buffer.incarnations():
+            life = self.lives.get(incarnation)
+            if life is None or life.fenced or life.active_at_ms >= silent_since_ms:
+                continue
+            proposed_ms = self._fence_proposed_ms.get(incarnation)
+            if proposed_ms is None or now_ms - proposed_ms >= self._limits.hole_timeout_ms:
+                self._fence_proposed_ms[incarnation] = now_ms
+                ready.fences.append(Fence(incarnation, life.sequence_last))
+
+    def _offsets_next(self) -> dict[int, int]:
+        """R8: where a restart reads again: the head, and the earliest payload still buffered of each partition."""
+        offsets = {ORDERING: self._offset_head}
+        for partition in range(self._partitions):
+            earliest = self._buffer.offset_earliest(partition)
+            offsets[partition] = self._read_next[partition] if earliest is None else earliest
+        return offsets
+
+    def _paused(self) -> frozenset[int]:
+        """Bounded memory: which streams to leave alone for now. Never the partition that the head waits for."""
+        limits = self._limits
+        self._buffer_full = self._buffer.size_bytes > (
+            limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max
+        )
+        self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
+        paused: set[int] = set()
+        if self._buffer_full:
+            paused.update(range(self._partitions))
+            if self._hole is not None:
+                paused.discard(self._hole.partition)
+        if self._queue_full:
+            paused.add(ORDERING)
+        return frozenset(paused)
+
+
+def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:
+    return len(requests) == len(ids) and all(
+        request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True)
+    )

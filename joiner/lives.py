@@ -1,0 +1,98 @@
+"""The lives of all workers, as the ordering topic tells them (R2, R5).
+
+A life begins with a `register` record and is named by an *incarnation*, the ordinal of that record among all that counted. Its state
+is how far its batches were counted, and whether it is fenced:
+
+| record | counts if | then |
+|---|---|---|
+| register(nonce, name) | the nonce is new | a life begins; every earlier life of that name is fenced |
+| fence(i, last) | life i is not fenced and `last` is its last sequence counted | life i is fenced |
+| entry(i, s) | life i is not fenced and s is higher than its last sequence counted | s is its last sequence counted |
+
+Nothing else changes a life, so this is a function of the log. Sequences start at 1: 0 says that none was counted.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+SEQUENCE_NONE: Final = 0
+
+
+class Life(msgspec.Struct, frozen=True, gc=False):
+    """One life of one worker. `active_at_ms` is the log time at which it last registered or had an entry counted."""
+
+    incarnation: int
+    name: str
+    nonce: bytes
+    sequence_last: int
+    fenced: bool
+    active_at_ms: int
+
+
+class Lives:
+    """All lives so far. Made from the lives that the index holds; `changed` collects those to persist with the step."""
+
+    def __init__(self, lives: Iterable[Life] = ()) -> None:
+        self._lives: dict[int, Life] = {life.incarnation: life for life in lives}
+        self._nonces: set[bytes] = {life.nonce for life in self._lives.values()}
+        self._unfenced_by_name: dict[str, int] = {
+            life.name: life.incarnation for life in self._lives.values() if not life.fenced
+        }
+        self.changed: dict[int, Life] = {}
+
+    def get(self, incarnation: int) -> Life | None:
+        """The life of that incarnation, None if none has registered yet."""
+        return self._lives.get(incarnation)
+
+    def all(self) -> list[Life]:
+        """Every life, in the order of registration."""
+        return list(self._lives.values())
+
+    def counts(self, incarnation: int, sequence: int) -> bool:
+        """R2: whether an entry of that name counts at the head now."""
+        life = self._lives.get(incarnation)
+        return life is not None and not life.fenced and sequence > life.sequence_last
+
+    def is_past(self, incarnation: int, sequence: int) -> bool:
+        """Whether an entry of that name can never count any more. False for a life not seen yet: it may lie ahead (R5)."""
+        life = self._lives.get(incarnation)
+        return life is not None and (life.fenced or sequence <= life.sequence_last)
+
+    def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
+        """An entry counted."""
+        life = self._lives[incarnation]
+        assert not life.fenced and sequence > life.sequence_last
+        self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
+
+    def register(self, nonce: bytes, name: str, log_time_ms: int) -> tuple[Life, Life | None] | None:
+        """A register record: (the new life, the life it fenced or None); None when the nonce is known already."""
+        if nonce in self._nonces:
+            return None
+        # Every earlier life of the name but the last was fenced when its successor registered.
+        before = self._unfenced_by_name.get(name)
+        fenced = self._fence(before) if before is not None else None
+        life = Life(len(self._lives) + 1, name, nonce, SEQUENCE_NONE, False, log_time_ms)
+        self._nonces.add(nonce)
+        self._unfenced_by_name[name] = life.incarnation
+        self._put(life)
+        return life, fenced
+
+    def fence(self, incarnation: int, sequence_last: int) -> Life | None:
+        """A fence record: the life that it fenced, None when it does not count."""
+        life = self._lives.get(incarnation)
+        if life is None or life.fenced or life.sequence_last != sequence_last:
+            return None
+        del self._unfenced_by_name[life.name]
+        return self._fence(incarnation)
+
+    def _fence(self, incarnation: int) -> Life:
+        life = self._lives[incarnation]
+        fenced = Life(incarnation, life.name, life.nonce, life.sequence_last, True, life.active_at_ms)
+        self._put(fenced)
+        return fenced
+
+    def _put(self, life: Life) -> None:
+        self._lives[life.incarnation] = life
+        self.changed[life.incarnation] = life

@@ -1,0 +1,397 @@
+"""One worker's way into the log: gather, send both at once, send again what did not count (R1, R4, R5).
+
+A submission waits in the queue, travels in a batch, and is answered when the log has decided it:
+
+    queued -> in a batch (incarnation, sequence) -> ordered with content -> answered
+                      |                                  ^
+                      +-- filled, passed or fenced ------+  (queued again, at the front, for a new batch)
+
+A batch goes back to the queue only when the *log* says that it will never count: a fill came first, a later sequence of its life was
+counted, or its life was fenced. A failed append says nothing about the log, so it ends the life instead: the worker registers again
+with a new writer, and its own register record fences the old life at a definite place in the order (R5). Until that place is read the
+old life's batches may still count; once it is read they cannot. No timer is needed to be safe, and nothing is sent twice for nothing.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from joiner.core import Fenced, OrderedBatch, Ready
+from ordering.errors import Fatal, NotReady, OutcomeUnknown, Overloaded
+from ordering.log import ORDERING, Log, Writer
+from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
+from payload import PartitionChoice, Request, Submission, encode_batch
+
+log = logging.getLogger("notary.sender")
+
+Decision = TypeVar("Decision")
+
+NAMESAKE_FENCES_MAX = 3
+
+
+class SenderSettings(msgspec.Struct, frozen=True):
+    """Who sends, and the bounds of what it holds."""
+
+    worker_name: str
+    software_version: str
+    data_centre: str | None = None
+    in_flight_max: int = 4
+    batch_bytes_max: int = 512 << 10
+    batch_requests_max: int = 2_000
+    batch_bytes_early: int = 128 << 10  # with another batch in flight, wait until this much is gathered
+    pending_requests_max: int = 40_000
+    pending_bytes_max: int = 64 << 20
+    attempts_max: int = 20
+    reopen_wait_s: float = 0.5
+
+
+class _Pending(Generic[Decision]):
+    """A submission from its admission to its answer."""
+
+    __slots__ = ("answer", "attempts", "encoded", "requests")
+
+    def __init__(self, submission: Submission, answer: asyncio.Future[Sequence[Decision]]) -> None:
+        self.encoded = submission.encoded
+        self.requests = submission.requests
+        self.answer = answer
+        self.attempts = 0
+
+
+class _Batch(Generic[Decision]):
+    """What one payload record carries; it also serves the joiner as the content it need not decode again (`OwnBatch`)."""
+
+    __slots__ = ("requests", "submissions", "value")
+
+    def __init__(self, submissions: list[_Pending[Decision]]) -> None:
+        self.submissions = submissions
+        self.value = encode_batch([pending.encoded for pending in submissions])
+        self.requests: tuple[Request, ...] = tuple([request for pending in submissions for request in pending.requests])
+
+
+class _Life:
+    """This worker's present life: the only one that sends. `broken` says why it must end."""
+
+    def __init__(self, incarnation: int, writer: Writer) -> None:
+        self.incarnation = incarnation
+        self.writer = writer
+        self.sequence_next = 1
+        self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
+        self.broken = ""
+
+
+class Sender(Generic[Decision]):
+    """Takes submissions, gets them decided. One event loop; `run` must be running, and `resolve` be called with every step."""
+
+    def __init__(
+        self,
+        log_: Log,
+        settings: SenderSettings,
+        clock_ms: Callable[[], int],
+        nonce: Callable[[], bytes],
+    ) -> None:
+        self._log = log_
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._nonce = nonce
+        self._choice = PartitionChoice(settings.data_centre)
+        self._queue: deque[_Pending[Decision]] = deque()
+        self._queued_bytes = 0
+        self.unresolved: dict[tuple[int, int], _Batch[Decision]] = {}
+        """Batches that the log has not spoken on, by name; the joiner's `own`."""
+        self._pending_requests = 0
+        self._pending_bytes = 0
+        self._life: _Life | None = None
+        self._writer: Writer | None = None
+        self._registering: tuple[bytes, asyncio.Future[int]] | None = None
+        self._nonces: set[bytes] = set()
+        self._incarnations: set[int] = set()
+        self._namesake_fences = 0
+        self._fatal: Fatal | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._rate = _Rate()
+        self.batches_sent = 0
+        self.batches_sent_again = 0
+
+    # ---- what the service sees ----
+
+    @property
+    def pending_requests(self) -> int:
+        """Requests taken in and not answered yet."""
+        return self._pending_requests
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the submissions taken in and not answered yet."""
+        return self._pending_bytes
+
+    @property
+    def incarnation(self) -> int | None:
+        """This worker's present life; None while it registers."""
+        return None if self._life is None else self._life.incarnation
+
+    def not_ready(self, append_wait_max_s: float) -> str | None:
+        """Why nothing can be taken now; None when it can."""
+        life = self._life
+        if self._closing:
+            return "this worker is shutting down"
+        if life is None or life.broken:
+            return "this worker has no registered life: it is reading the log up to its register record, or registering again"
+        oldest = min(life.appending_since.values(), default=None)
+        if oldest is not None and asyncio.get_running_loop().time() - oldest > append_wait_max_s:
+            return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
+        return None
+
+    def check_room(self, requests: int, size_bytes: int) -> None:
+        """Raise `Overloaded`, with an estimate of when to come again, when the bounded queue has no room for this much."""
+        settings = self._settings
+        if self._pending_requests and (
+            self._pending_requests + requests > settings.pending_requests_max
+            or self._pending_bytes + size_bytes > settings.pending_bytes_max
+        ):
+            wait_s = self._rate.seconds_for(self._pending_requests)
+            raise Overloaded(f"{self._pending_requests} requests are waiting already: send the same again later", wait_s)
+
+    def submit(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
+        """Take a submission in; its decisions come in the order of its requests, or `OutcomeUnknown`. Raises `Overloaded`."""
+        self.check_room(len(submission.requests), len(submission.encoded))
+        answer: asyncio.Future[Sequence[Decision]] = asyncio.get_running_loop().create_future()
+        pending = _Pending(submission, answer)
+        self._queue.append(pending)
+        self._queued_bytes += len(pending.encoded)
+        self._pending_requests += len(pending.requests)
+        self._pending_bytes += len(pending.encoded)
+        self._idle.clear()
+        self._wake.set()
+        return answer
+
+    async def drain(self) -> None:
+        """Return when everything taken in has been answered."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._closing = True
+
+    # ---- what the log says ----
+
+    def resolve(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> None:
+        """A step that is durable now: answer what it decided, queue again what it says will never count."""
+        for life in ready.registered:
+            if self._registering is not None and life.nonce == self._registering[0]:
+                self._incarnations.add(life.incarnation)
+                if not self._registering[1].done():
+                    self._registering[1].set_result(life.incarnation)
+        now_s = asyncio.get_running_loop().time()
+        for batch, decided in zip(ready.batches, outcomes, strict=True):
+            self._rate.add(len(batch.requests), now_s)
+            if batch.incarnation in self._incarnations:
+                self._resolve_own(batch, decided)
+        for fenced in ready.fenced:
+            self._resolve_fenced(fenced)
+
+    def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision]) -> None:
+        name = (ordered.incarnation, ordered.sequence)
+        # What this life sent before it and the log has not spoken on was passed: it will never count.
+        self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
+        batch = self.unresolved.get(name)
+        if batch is None:
+            return
+        if ordered.filled:
+            self._send_again([name])
+            return
+        del self.unresolved[name]
+        at = 0
+        for pending in batch.submissions:
+            count = len(pending.requests)
+            if not pending.answer.done():
+                pending.answer.set_result(decided[at : at + count])
+            at += count
+            self._let_go(pending)
+
+    def _resolve_fenced(self, fenced: Fenced) -> None:
+        incarnation = fenced.life.incarnation
+        if incarnation not in self._incarnations:
+            return
+        self._send_again([name for name in self.unresolved if name[0] == incarnation])
+        if self._life is not None and self._life.incarnation == incarnation:
+            self._life.broken = "it was fenced"
+            self._wake.set()
+        if fenced.by is not None and fenced.by.nonce not in self._nonces:
+            self._namesake_fences += 1
+            log.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
+            if self._namesake_fences >= NAMESAKE_FENCES_MAX:
+                self._fatal = Fatal(
+                    f"another process registered as worker {fenced.life.name!r} {NAMESAKE_FENCES_MAX} times:"
+                    " two processes share a name; give each its own with --name"
+                )
+                self._wake.set()
+
+    def _send_again(self, names: list[tuple[int, int]]) -> None:
+        """Back to the front of the queue, in the order in which they were sent."""
+        for name in reversed(names):
+            batch = self.unresolved.pop(name)
+            self.batches_sent_again += 1
+            for pending in reversed(batch.submissions):
+                pending.attempts += 1
+                if pending.attempts >= self._settings.attempts_max:
+                    if not pending.answer.done():
+                        pending.answer.set_exception(OutcomeUnknown(f"not decided after {pending.attempts} batches"))
+                        pending.answer.exception()  # seen: a client that left does not make a warning
+                    self._let_go(pending)
+                else:
+                    self._queue.appendleft(pending)
+                    self._queued_bytes += len(pending.encoded)
+        self._wake.set()
+
+    def _let_go(self, pending: _Pending[Decision]) -> None:
+        self._pending_requests -= len(pending.requests)
+        self._pending_bytes -= len(pending.encoded)
+        if not self._pending_requests:
+            self._idle.set()
+
+    # ---- lives ----
+
+    async def run(self) -> None:
+        """Live, one life after the other, until cancelled. Raises `Fatal` when a namesake keeps fencing this worker."""
+        while True:
+            try:
+                writer = await self._log.open_writer()
+            except NotReady as problem:
+                log.info("no writer yet: %s", problem)
+                await asyncio.sleep(self._settings.reopen_wait_s)
+                continue
+            self._writer = writer
+            try:
+                life = await self._register(writer)
+                self._life = life
+                log.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
+                await self._live(life)
+                log.warning("life ends incarnation=%d: %s", life.incarnation, life.broken)
+            except OutcomeUnknown as problem:
+                # The register record may be in the log all the same: then it begins a life that stays silent.
+                log.warning("could not register: %s", problem)
+                await asyncio.sleep(self._settings.reopen_wait_s)
+            finally:
+                self._life = self._writer = None
+                await writer.close()
+
+    async def _register(self, writer: Writer) -> _Life:
+        nonce = self._nonce()
+        self._nonces.add(nonce)
+        registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        # Listening before the record can be read.
+        self._registering = (nonce, registered)
+        record = Register(nonce, FORMAT_VERSION, self._settings.worker_name, self._settings.software_version)
+        await writer.append(ORDERING, None, encode(record))
+        return _Life(await registered, writer)
+
+    async def _live(self, life: _Life) -> None:
+        """Send batches until the life is broken."""
+        async with asyncio.TaskGroup() as sends:
+            while True:
+                if self._fatal is not None:
+                    raise self._fatal
+                if life.broken:
+                    break
+                self._send_what_is_due(life, sends)
+                self._wake.clear()
+                await self._wake.wait()
+            # The appends on their way are given up with the writer: whether they arrive, the log will tell.
+            await life.writer.close()
+
+    def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
+        settings = self._settings
+        while self._queue:
+            in_flight = len(life.appending_since)
+            if in_flight >= settings.in_flight_max or (in_flight and self._queued_bytes < settings.batch_bytes_early):
+                return
+            partition = self._choice.choose(self._log.leaders())
+            if partition is None:
+                log.warning("no payload partition has a leader")
+                asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
+                return
+            batch = self._gather()
+            sequence, life.sequence_next = life.sequence_next, life.sequence_next + 1
+            self.unresolved[life.incarnation, sequence] = batch
+            life.appending_since[sequence] = asyncio.get_running_loop().time()
+            self.batches_sent += 1
+            sends.create_task(self._send(life, sequence, partition, batch))
+
+    def _gather(self) -> _Batch[Decision]:
+        """The next batch: at least one submission, then as many as fit."""
+        settings = self._settings
+        submissions: list[_Pending[Decision]] = []
+        size = requests = 0
+        while self._queue:
+            pending = self._queue[0]
+            size += len(pending.encoded)
+            requests += len(pending.requests)
+            if submissions and (size > settings.batch_bytes_max or requests > settings.batch_requests_max):
+                break
+            submissions.append(self._queue.popleft())
+            self._queued_bytes -= len(pending.encoded)
+        return _Batch(submissions)
+
+    async def _send(self, life: _Life, sequence: int, partition: int, batch: _Batch[Decision]) -> None:
+        """R1: payload and entry at once. A crash between them leaves a hole that is filled, or an orphan that is dropped."""
+        ids = tuple([request.transaction_id for request in batch.requests])
+        entry = Entry(life.incarnation, sequence, self._clock_ms(), partition, ids)
+        key = batch_key(life.incarnation, sequence)
+        try:
+            both = await asyncio.gather(
+                life.writer.append(partition, key, batch.value),
+                life.writer.append(ORDERING, None, encode(entry)),
+                return_exceptions=True,
+            )
+        finally:
+            del life.appending_since[sequence]
+            self._wake.set()
+        for problem in both:
+            if isinstance(problem, OutcomeUnknown):
+                life.broken = life.broken or str(problem)
+            elif isinstance(problem, BaseException):
+                raise problem
+
+    async def append_aside(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Append a record that is no batch of ours (a fill, a fence); nothing while there is no writer.
+
+        It must not need a life: what keeps this worker's own register record from being read may be a hole before it.
+        """
+        if self._writer is None:
+            return
+        try:
+            await self._writer.append(stream, key, value)
+        except OutcomeUnknown as problem:
+            if self._life is not None:
+                self._life.broken = self._life.broken or str(problem)
+                self._wake.set()
+            elif self._registering is not None and not self._registering[1].done():
+                self._registering[1].set_exception(problem)
+                self._registering[1].exception()  # seen: the append of the register record may fail first, and nobody wait here
+
+
+class _Rate:
+    """Requests decided a second, over the last second or more: what an honest Retry-After needs."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since_s = 0.0
+        self._per_s = 0.0
+
+    def add(self, requests: int, now_s: float) -> None:
+        self._count += requests
+        if now_s - self._since_s >= 1:
+            self._per_s = self._count / (now_s - self._since_s)
+            self._since_s, self._count = now_s, 0
+
+    def seconds_for(self, requests: int) -> int:
+        """Whole seconds until that many are decided, 1 to 60; 2 where nothing is known."""
+        return min(60, max(1, math.ceil(requests / self._per_s))) if self._per_s else 2
