@@ -1,0 +1,268 @@
+"""`Cluster`: a folder of brokers, and all that can be done to it."""
+
+import base64
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from deploy.local import tether
+from deploy.local.errors import CannotRun
+from deploy.local.files import locked
+from deploy.local.health import ClusterStatus, look
+from deploy.local.ports import free_ports
+from deploy.local.process import Process, spawn
+from deploy.local.runtime import Runtime, prepare
+from deploy.local.settings import Settings, server_properties
+from deploy.local.state import Broker, State, read_state, state_file, write_state
+
+LOG_TAIL_LINES = 15
+
+
+class Cluster:
+    """The brokers of one folder. Made by `create` or `open`; all methods are synchronous and may be called from several
+    processes.
+
+    As a context manager it is up inside the block and gone, with its data, after it, even when this process is killed
+    inside. Every method raises CannotRun with what to do when it cannot do its work.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._tether: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def exists(directory: Path | str) -> bool:
+        """Whether there is a cluster in this folder, running or not."""
+        return state_file(Path(directory)).is_file()
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path | str,
+        brokers: int = 3,
+        *,
+        session_timeout_ms: int = 6_000,
+        heap_mib: int = 400,
+        overrides: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Make a new cluster in a folder that is empty or not there; choose its ports. `up` starts it."""
+        settings = Settings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
+        folder = Path(directory).absolute()
+        # `down` removes the folder, so it must never be one with something else in it.
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            found = (
+                "has a cluster already: open it, or take it `down` first"
+                if cls.exists(folder)
+                else "is not empty: name another folder"
+            )
+            raise CannotRun(f"a new cluster cannot be made in {folder}: it {found}")
+        folder.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2 * brokers)
+        rows = tuple(Broker(i, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, brokers + 1))
+        # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool refuses one that starts with a
+        # dash.
+        cluster_id = "N" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        write_state(folder, State(cluster_id, settings, rows))
+        return cls(folder)
+
+    @classmethod
+    def open(cls, directory: Path | str) -> Self:
+        """Return the cluster that is in this folder."""
+        folder = Path(directory).absolute()
+        read_state(folder)
+        return cls(folder)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, `host:port,host:port`, for a client's bootstrap_servers."""
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.state.brokers)
+
+    @property
+    def state(self) -> State:
+        """What cluster.json says now."""
+        return read_state(self.directory)
+
+    def up(self, timeout_seconds: float = 90.0) -> None:
+        """Start every broker that does not run, and wait until the cluster serves. On a cluster that is up it does
+        nothing."""
+        runtime = prepare()
+        with self._locked():
+            state = self.state
+            self._format_new(runtime, state)
+            for broker in state.brokers:
+                self._spawn(runtime, broker.id)
+        self.wait_until_serving(timeout_seconds)
+
+    def down(self, *, keep_data: bool = False, grace_seconds: float = 15.0) -> None:
+        """End all brokers, and remove the folder.
+
+        With `keep_data` the brokers are asked first (SIGTERM), killed when they take longer than the grace, and `up`
+        starts them again with their data. Without it they are killed at once: what an orderly end would save is
+        removed anyway.
+        """
+        if not self.exists(self.directory):
+            return
+        with self._locked():
+            state = self.state
+            processes = [broker.process for broker in state.brokers if broker.process]
+            if keep_data:
+                for process in processes:
+                    process.send(signal.SIGCONT)  # a paused process does not hear SIGTERM
+                    process.send(signal.SIGTERM)
+                deadline = time.monotonic() + grace_seconds
+                for process in processes:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+            for process in processes:
+                _kill(process)
+            if keep_data:
+                for broker in state.brokers:
+                    state = state.with_process(broker.id, None)
+                write_state(self.directory, state)
+            else:
+                # The state goes first: a crash from here on leaves a folder without a cluster, and nothing that runs.
+                state_file(self.directory).unlink()
+                shutil.rmtree(self.directory)
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker again, on the ports and data that it had. Returns at once: `wait_until_serving` tells when it
+        serves."""
+        runtime = prepare()
+        with self._locked():
+            self._format_new(runtime, self.state)
+            self._spawn(runtime, broker_id)
+
+    def kill(self, broker_id: int) -> None:
+        """End a broker as a crash would (SIGKILL). Returns when its process is gone."""
+        self._end(broker_id, _kill)
+
+    def stop(self, broker_id: int, grace_seconds: float = 30.0) -> None:
+        """End a broker in order (SIGTERM): it hands its partitions over first. It is killed when it takes longer than
+        the grace."""
+
+        def ask(process: Process) -> None:
+            process.send(signal.SIGCONT)
+            process.send(signal.SIGTERM)
+            if not process.wait(grace_seconds):
+                _kill(process)
+
+        self._end(broker_id, ask)
+
+    def pause(self, broker_id: int) -> None:
+        """Freeze a broker (SIGSTOP): it keeps its connections and answers nothing, as behind a network that swallows
+        packets."""
+        self._signal(broker_id, signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        """Let a frozen broker go on (SIGCONT)."""
+        self._signal(broker_id, signal.SIGCONT)
+
+    def status(self) -> ClusterStatus:
+        """Return what runs, and what the running brokers say of the cluster."""
+        return look(self.state)
+
+    def wait_until_serving(self, timeout_seconds: float = 60.0) -> None:
+        """Wait until the cluster serves with the brokers that run now (`ClusterStatus.serving`).
+
+        After a crash that is when the session of the dead broker has ended and others lead its partitions. Raises
+        CannotRun when a broker dies meanwhile, with the end of its log, and when the time is over, with what is
+        missing.
+        """
+        running = {broker.id for broker in self.state.brokers if broker.condition == "running"}
+        deadline = time.monotonic() + timeout_seconds
+        while not (status := self.status()).serving:
+            for broker in status.brokers:
+                if broker.id in running and broker.condition == "died":
+                    raise CannotRun(
+                        f"broker {broker.id} of {self.directory} died while it started:\n{self._log_tail(broker.id)}"
+                    )
+            if time.monotonic() > deadline:
+                logs = self.directory / "broker-*" / "server.log"
+                raise CannotRun(
+                    f"the cluster in {self.directory} does not serve after {timeout_seconds:g} s: {status.reason}. See {logs}"
+                )
+            time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        self._tether = tether.tie(self.directory)
+        try:
+            self.up()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()
+        if self._tether is not None:
+            tether.release(self._tether)
+            self._tether = None
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.directory / "lock")
+
+    def _folder(self, broker_id: int) -> Path:
+        return self.directory / f"broker-{broker_id}"
+
+    def _format_new(self, runtime: Runtime, state: State) -> None:
+        """Write the properties of all brokers, and make the data folders of those that have none. A crash here is
+        repaired by the next run."""
+        new: dict[int, Path] = {}
+        for broker in state.brokers:
+            folder = self._folder(broker.id)
+            folder.mkdir(exist_ok=True)
+            properties = server_properties(state.settings, broker.id, state.ports, folder / "data")
+            (folder / "server.properties").write_text(properties)
+            if not _is_formatted(folder / "data", broker.id):
+                shutil.rmtree(folder / "data", ignore_errors=True)
+                new[broker.id] = folder / "data"
+        if new:
+            runtime.format(new, server_properties(state.settings, 1, state.ports, self.directory), state.cluster_id)
+
+    def _spawn(self, runtime: Runtime, broker_id: int) -> None:
+        state = self.state
+        broker = state.broker(broker_id)
+        if broker.process is not None and broker.process.alive:
+            return
+        folder = self._folder(broker_id)
+        process = spawn(runtime.broker(folder / "server.properties", state.settings.heap_mib), folder / "server.log")
+        # A crash between these two lines leaves a broker that cluster.json does not know. It holds its ports, so that
+        # the next start of it fails and says so in its log; nothing but the user can tell whose it is.
+        write_state(self.directory, state.with_process(broker_id, process))
+
+    def _end(self, broker_id: int, how: Callable[[Process], None]) -> None:
+        with self._locked():
+            state = self.state
+            process = state.broker(broker_id).process
+            if process is not None:
+                how(process)
+            write_state(self.directory, state.with_process(broker_id, None))
+
+    def _signal(self, broker_id: int, number: signal.Signals) -> None:
+        with self._locked():
+            process = self.state.broker(broker_id).process
+            if process is None or not process.send(number):
+                raise CannotRun(f"broker {broker_id} does not run, so {number.name} cannot reach it: `start` it first")
+
+    def _log_tail(self, broker_id: int) -> str:
+        log = self._folder(broker_id) / "server.log"
+        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:] if log.exists() else []
+        return "\n".join(f"  {line}" for line in lines) + f"\n(all of it: {log})"
+
+
+def _kill(process: Process) -> None:
+    process.send(signal.SIGKILL)
+    process.wait(10.0)
+
+
+def _is_formatted(data: Path, broker_id: int) -> bool:
+    """Whether the data folder is this broker's own: the storage tool names broker 1 in all, and `Runtime.format`
+    corrects that last."""
+    meta = data / "meta.properties"
+    return meta.is_file() and f"node.id={broker_id}" in meta.read_text().splitlines()

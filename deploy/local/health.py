@@ -1,0 +1,142 @@
+"""What the running brokers say of the cluster, each asked directly: one broker's word would hide that another has not
+caught up."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+
+from deploy.local.state import State
+
+ANSWER_TIMEOUT_MS = 2_000
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker: what its process does (see `state.Broker.condition`), and whether all running brokers count it among
+    them."""
+
+    id: int
+    port: int
+    pid: int | None
+    condition: str
+    registered: bool
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """The cluster as its running brokers see it.
+
+    `serving`: at least one broker runs, all that run count one another and nobody else (a broker that died is counted
+    until its session ends), every partition has a running leader, and as many in-sync replicas as an acknowledged write
+    needs. `reason` says what is missing.
+    """
+
+    serving: bool
+    reason: str
+    cluster_id: str
+    bootstrap: str
+    brokers: tuple[BrokerStatus, ...]
+    topics: int
+    partitions: int
+    offline_partitions: int
+    unwritable_partitions: int
+
+
+@dataclass(frozen=True)
+class _View:
+    """One broker's answer: the brokers that it knows, and (leader, in-sync replicas, replicas) of every partition."""
+
+    registered: frozenset[int]
+    topics: int
+    partitions: tuple[tuple[int, frozenset[int], int], ...]
+
+
+def look(state: State) -> ClusterStatus:
+    """Ask every running broker. Takes milliseconds, and at most the answer timeout of 2 s when a broker hangs."""
+    conditions = {broker.id: broker.condition for broker in state.brokers}
+    running = {broker_id for broker_id, condition in conditions.items() if condition == "running"}
+    views = _run(_ask_all({broker.id: broker.port for broker in state.brokers if broker.id in running}))
+    registered = frozenset.intersection(*(view.registered for view in views.values())) if views else frozenset()
+    partitions = [partition for view in views.values() for partition in view.partitions]
+    offline = sum(leader not in running for leader, _, _ in partitions)
+    needed = state.settings.in_sync_min
+    unwritable = sum(len(in_sync & running) < min(needed, replicas) for _, in_sync, replicas in partitions)
+    reason = ""
+    if not running:
+        reason = "no broker runs"
+    elif silent := running - views.keys():
+        reason = f"no answer yet from broker {_list(silent)}"
+    elif strangers := {other for view in views.values() for other in view.registered ^ running}:
+        reason = f"not all brokers agree on broker {_list(strangers)}"
+    elif offline:
+        reason = "partitions without a running leader"
+    elif unwritable:
+        reason = f"partitions with fewer than {needed} in-sync replicas"
+    # Each running broker has counted every partition once.
+    share = max(1, len(views))
+    return ClusterStatus(
+        serving=not reason,
+        reason=reason,
+        cluster_id=state.cluster_id,
+        bootstrap=",".join(f"127.0.0.1:{broker.port}" for broker in state.brokers),
+        brokers=tuple(
+            BrokerStatus(
+                broker.id,
+                broker.port,
+                broker.process.pid if broker.process and conditions[broker.id] in ("running", "paused") else None,
+                conditions[broker.id],
+                broker.id in registered,
+            )
+            for broker in state.brokers
+        ),
+        topics=max((view.topics for view in views.values()), default=0),
+        partitions=len(partitions) // share,
+        offline_partitions=-(-offline // share),
+        unwritable_partitions=-(-unwritable // share),
+    )
+
+
+async def _ask_all(ports: dict[int, int]) -> dict[int, _View]:
+    answers = await asyncio.gather(*map(_ask, ports.values()))
+    return {broker_id: view for broker_id, view in zip(ports, answers, strict=True) if view is not None}
+
+
+async def _ask(port: int) -> _View | None:
+    """Return what the broker on this port says, None when it does not answer."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
+            connection = await create_conn("127.0.0.1", port, request_timeout_ms=ANSWER_TIMEOUT_MS)
+            try:
+                answer = (await connection.send(MetadataRequest(None))).to_object()
+            finally:
+                connection.close()
+    except (OSError, KafkaError, TimeoutError):
+        return None
+    return _View(
+        frozenset(broker["node_id"] for broker in answer["brokers"]),
+        len(answer["topics"]),
+        tuple(
+            (partition["leader"], frozenset(partition["isr"]), len(partition["replicas"]))
+            for topic in answer["topics"]
+            for partition in topic["partitions"]
+        ),
+    )
+
+
+def _run(question: Coroutine[Any, Any, dict[int, _View]]) -> dict[int, _View]:
+    """Run in a thread of its own: the caller may be inside an event loop, in which asyncio.run refuses."""
+    answers: dict[int, _View] = {}
+    thread = threading.Thread(target=lambda: answers.update(asyncio.run(question)))
+    thread.start()
+    thread.join()
+    return answers
+
+
+def _list(ids: set[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))

@@ -1,0 +1,96 @@
+"""cluster.json: the one record of which brokers a folder has, on which ports, and which processes run them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from deploy.local.errors import CannotRun
+from deploy.local.files import write_atomically
+from deploy.local.process import Process
+from deploy.local.settings import Settings
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Broker:
+    """One broker: its id from 1 on, its ports on 127.0.0.1, and the process that runs it or ran it last (None: stopped
+    on purpose)."""
+
+    id: int
+    port: int
+    controller_port: int
+    process: Process | None = None
+
+    @property
+    def condition(self) -> str:
+        """One of `running`, `paused` (SIGSTOP), `stopped` (on purpose), `died` (by itself, or with the machine)."""
+        if self.process is None:
+            return "stopped"
+        if not self.process.alive:
+            return "died"
+        return "paused" if self.process.frozen else "running"
+
+
+@dataclass(frozen=True)
+class State:
+    """All that cluster.json says."""
+
+    cluster_id: str
+    settings: Settings
+    brokers: tuple[Broker, ...]
+
+    @property
+    def ports(self) -> dict[int, tuple[int, int]]:
+        """(broker port, controller port) by broker id."""
+        return {broker.id: (broker.port, broker.controller_port) for broker in self.brokers}
+
+    def broker(self, broker_id: int) -> Broker:
+        """Return one broker; raises CannotRun when there is none of that id."""
+        for broker in self.brokers:
+            if broker.id == broker_id:
+                return broker
+        raise CannotRun(f"this cluster has no broker {broker_id}: its brokers are 1 to {len(self.brokers)}")
+
+    def with_process(self, broker_id: int, process: Process | None) -> "State":
+        """Return the state in which `process` runs this broker."""
+        return replace(self, brokers=tuple(replace(b, process=process) if b.id == broker_id else b for b in self.brokers))
+
+
+def state_file(directory: Path) -> Path:
+    """Return where the state of the cluster in `directory` is."""
+    return directory / "cluster.json"
+
+
+def write_state(directory: Path, state: State) -> None:
+    """Replace the state, whole or not at all."""
+    content = {"format": FORMAT, **asdict(state)}
+    write_atomically(state_file(directory), json.dumps(content, indent=2, default=dict) + "\n")
+
+
+def read_state(directory: Path) -> State:
+    """Return the state; raises CannotRun when there is none, or one that we did not write."""
+    path = state_file(directory)
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise CannotRun(
+                f"{path} has format {content['format']}, this program knows {FORMAT}: "
+                "end that cluster with the program that made it"
+            )
+        return State(content["cluster_id"], Settings(**content["settings"]), tuple(map(_broker, content["brokers"])))
+    except FileNotFoundError:
+        raise CannotRun(
+            f"there is no cluster in {directory} (no cluster.json): start one with `up`, or name another folder"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotRun(f"{path} cannot be read ({error}): end its brokers by hand and remove the folder") from error
+
+
+def _broker(row: dict[str, object]) -> Broker:
+    make: Callable[..., Broker] = (
+        Broker  # the values come from JSON; a wrong one is a TypeError or KeyError, which read_state reports
+    )
+    process = row.pop("process")
+    return make(**row, process=Process(**process) if isinstance(process, dict) else None)

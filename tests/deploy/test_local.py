@@ -1,0 +1,186 @@
+"""deploy.local with real brokers. Each test ends every process that it started, also when it fails."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from deploy.local import CannotRun, Cluster
+from deploy.local.__main__ import COULD_NOT, DONE, NO, main
+from deploy.local.process import Process
+from deploy.local.state import write_state
+
+# The first test of a fresh checkout fetches Kafka.
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
+        yield cluster
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+async def produce(cluster: Cluster, topic: str, value: bytes) -> None:
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap, acks="all", enable_idempotence=True, max_request_size=16 << 20
+    ) as producer:
+        await asyncio.wait_for(producer.send_and_wait(topic, value), 30)
+
+
+async def make_topic(cluster: Cluster, name: str, partitions: int) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, partitions, len(cluster.state.brokers))])
+    finally:
+        await admin.close()
+
+
+def test_one_broker_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`up` prints where the brokers are, `status` says what runs, `down` leaves neither a process nor the folder."""
+    folder = tmp_path / "cluster"
+    where = ["--dir", str(folder)]
+    assert main(["status", *where]) == NO
+    try:
+        assert main(["up", *where, "--brokers", "1"]) == DONE
+        bootstrap = capsys.readouterr().out.splitlines()[-1]
+        assert main(["status", *where, "--json"]) == DONE
+        status = json.loads(capsys.readouterr().out)
+        assert status["serving"]
+        assert status["bootstrap"] == bootstrap
+        (broker,) = status["brokers"]
+        assert (broker["id"], broker["condition"], broker["registered"]) == (1, "running", True)
+        assert main(["up", *where]) == DONE, "a second `up` finds it serving"
+        assert main(["up", *where, "--brokers", "3"]) == COULD_NOT
+        assert main(["kill", "2", *where]) == COULD_NOT
+        assert main(["kill", "1", *where]) == DONE
+        assert main(["status", *where]) == NO
+        assert main(["start", "1", *where]) == DONE
+        broker = Cluster.open(folder).state.broker(1)
+        assert f"127.0.0.1:{broker.port}" == bootstrap, "it came back on its port"
+    finally:
+        main(["down", *where])
+    assert not folder.exists()
+    assert broker.process is not None
+    assert not alive(broker.process.pid)
+    assert main(["down", *where]) == DONE, "nothing to take down is no error"
+
+
+def test_data_outlives_down_with_keep_data(tmp_path: Path) -> None:
+    """A cluster taken down with its data comes back with its topics."""
+    with Cluster.create(tmp_path, brokers=1) as cluster:
+        asyncio.run(make_topic(cluster, "kept", 2))
+        cluster.down(keep_data=True)
+        assert not cluster.status().serving
+        cluster.up()
+        assert cluster.status().partitions == 2
+
+
+def test_three_brokers_outlive_the_crash_of_one(three: Cluster) -> None:
+    """With one of three brokers killed by -9 the others go on taking writes, and it comes back."""
+    asyncio.run(make_topic(three, "crash", 6))
+    three.wait_until_serving()
+    three.kill(2)
+    three.wait_until_serving()
+    status = three.status()
+    assert [(broker.condition, broker.registered) for broker in status.brokers] == [
+        ("running", True),
+        ("stopped", False),
+        ("running", True),
+    ]
+    assert (status.partitions, status.offline_partitions) == (6, 0)
+    asyncio.run(produce(three, "crash", b"x" * 7_000_000))
+    three.start(2)
+    three.wait_until_serving()
+    assert all(broker.registered for broker in three.status().brokers)
+
+
+def test_a_paused_broker_is_fenced_and_returns(three: Cluster) -> None:
+    """A frozen broker loses its session, as one that is cut off does, and is counted again when it goes on."""
+    three.pause(3)
+    three.wait_until_serving()
+    assert (three.status().brokers[2].condition, three.status().brokers[2].registered) == ("paused", False)
+    three.resume(3)
+    three.wait_until_serving()
+    assert three.status().brokers[2].registered
+
+
+def test_waiting_works_inside_an_event_loop(three: Cluster) -> None:
+    """The synchronous methods may be called by code that an event loop runs."""
+
+    async def inside() -> bool:
+        three.wait_until_serving()
+        return three.status().serving
+
+    assert asyncio.run(inside())
+
+
+def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
+    """When a process is killed inside a `with Cluster…` block, its brokers end and the folder goes."""
+    script = (
+        "import sys, time; from deploy.local import Cluster\n"
+        "with Cluster.create(sys.argv[1], brokers=1) as cluster:\n"
+        "    print(cluster.state.broker(1).process.pid, flush=True); time.sleep(120)"
+    )
+    folder = tmp_path / "cluster"
+    command = [sys.executable, "-c", script, str(folder)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
+        assert owner.stdout is not None
+        broker = int(owner.stdout.readline())
+        assert alive(broker)
+        owner.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while (alive(broker) or folder.exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(broker)
+    assert not folder.exists()
+
+
+def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
+    """A process that has the pid of a broker of before, but another start time, counts as that broker's death and is
+    left alone."""
+    cluster = Cluster.create(tmp_path / "cluster", brokers=1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        broker = replace(cluster.state.brokers[0], process=Process(bystander.pid, "another boot:1"))
+        write_state(cluster.directory, replace(cluster.state, brokers=(broker,)))
+        assert cluster.status().brokers[0].condition == "died"
+        cluster.kill(1)
+        write_state(cluster.directory, replace(cluster.state, brokers=(broker,)))
+        cluster.down()
+        assert bystander.poll() is None
+        bystander.communicate(b"\n")
+    assert not cluster.directory.exists()
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    """A cluster is only made in a folder of its own, since `down` removes it."""
+    (tmp_path / "letter.txt").write_text("keep me")
+    with pytest.raises(CannotRun, match="not empty"):
+        Cluster.create(tmp_path)
+    assert os.listdir(tmp_path) == ["letter.txt"]
+
+
+def test_a_broker_that_dies_while_starting_is_told_with_its_log(tmp_path: Path) -> None:
+    """When a broker cannot start, the error has the end of its log, where Kafka says why."""
+    cluster = Cluster.create(tmp_path / "cluster", brokers=1, overrides={"num.io.threads": "none"})
+    with pytest.raises(CannotRun, match=r"died while it started|num\.io\.threads"), cluster:
+        pass
+    assert not cluster.directory.exists()
