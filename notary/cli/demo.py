@@ -1,0 +1,194 @@
+"""`notary demo`: the main job on an embedded log, start to finish, in a folder that goes away.
+
+It plays all the parts with the real commands and the real client: an operator makes a notary and registers two banks, a worker serves,
+the banks spend, one of them tries to spend twice, the worker is killed and comes back. Every claim that it prints is checked; the first
+that does not hold ends it with exit code 1.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
+from notary.client import Answer, Client, Signer, TransactionRequest, transaction_ids
+from ordering.errors import NotaryError
+
+NOTARY = "O=Demo Notary,L=London,C=GB"
+BANK_A = "O=Bank A,L=London,C=GB"
+BANK_B = "O=Bank B,L=Zurich,C=CH"
+DEADLINE_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary demo`."""
+    parser.add_argument("--json", action="store_true", help="one JSON line a step")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play it; 0 when everything was as it should be."""
+    tell = _Tell(as_json=arguments.json)
+    with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
+        try:
+            _play(Path(folder), tell)
+        except _NotAsPromised as problem:
+            print(f"notary demo: not as promised: {problem}", file=sys.stderr)
+            return EXIT_NO
+        except NotaryError as problem:
+            print(f"notary demo: {problem}", file=sys.stderr)
+            return EXIT_COULD_NOT
+    return EXIT_DONE
+
+
+def _play(folder: Path, tell: "_Tell") -> None:
+    directory = folder / "notary"
+    tell.step("The operator makes a notary: a key, a configuration, an embedded log.")
+    _command("init", str(directory), "--name", NOTARY, "--origin", "notary.example/demo")
+    config = directory / "notary.toml"
+    tell.step("Two banks make their keys; the operator registers them.")
+    keys = {bank: _make_key(folder, bank) for bank in (BANK_A, BANK_B)}
+    for bank, (_, public) in keys.items():
+        _command("party", "add", bank, "--public-key", str(public), "--config", str(config))
+    with _Worker(config) as worker:
+        tell.step(f"A worker serves at {worker.url}.")
+        signers = {bank: Signer.from_file(str(private)) for bank, (private, _) in keys.items()}
+        with Client([worker.url], BANK_A, signers[BANK_A]) as bank_a, Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
+            coin = f"{sha256(b'the issue of a coin').hexdigest()}:0"
+            rent, car = _spend(coin, "rent"), _spend(coin, "car")
+
+            tell.step("Bank A spends a coin on the rent.")
+            [paid] = bank_a.submit([rent], deadline_s=DEADLINE_S)
+            tell.answer(paid)
+            _expect(paid.outcome == "committed", "a first spend is committed")
+
+            tell.step("Bank B spends the same coin on a car: a double spend.")
+            [refused] = bank_b.submit([car], deadline_s=DEADLINE_S)
+            tell.answer(refused)
+            _expect(refused.reason == "input-conflict", "a double spend is rejected")
+            consumer = sha256(bytes.fromhex(paid.transaction_id)).hexdigest()
+            _expect(refused.conflicts[0].consumed_by == consumer, "the conflict names the hash of the transaction that was first")
+
+            tell.step("Bank A did not hear the answer, and asks again: the same decision, not another.")
+            [again] = bank_a.submit([rent], deadline_s=DEADLINE_S)
+            tell.answer(again)
+            _expect(again == paid, "a retry gets the same decision")
+
+            tell.step("A hundred more, under one signature.")
+            many = bank_a.submit([_spend(f"{sha256(b'%d' % n).hexdigest()}:{n}", str(n)) for n in range(100)], deadline_s=DEADLINE_S)
+            _expect(all(answer.outcome == "committed" for answer in many), "fresh states are spent")
+            _expect([answer.position for answer in many] == list(range(2, 102)), "positions have no gaps")
+            tell.step(f"Committed at positions {many[0].position} to {many[-1].position}.")
+
+        tell.step("The worker is killed (SIGKILL), and another life begins.")
+        worker.kill()
+        worker.start()
+        with Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
+            [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
+            tell.answer(still)
+            _expect(still == refused, "a decision outlives the worker")
+            [rent_id] = transaction_ids([rent], NOTARY)
+            _expect(bank_b.transaction(rent_id) is not None, "what was committed is there")
+    tell.step("Done: no state was spent twice, and nothing that was said was taken back.")
+
+
+def _spend(state: str, what: str) -> TransactionRequest:
+    return TransactionRequest(inputs=[state], content_hash=sha256(what.encode()).hexdigest())
+
+
+def _make_key(folder: Path, bank: str) -> tuple[Path, Path]:
+    """(private, public) PEM files, as a bank's own tools make them."""
+    key = Ed25519PrivateKey.generate()
+    stem = folder / bank[2:8].replace(" ", "-").lower()
+    private, public = stem.with_suffix(".pem"), stem.with_suffix(".pub")
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    private.chmod(0o600)
+    public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+def _command(*words: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "notary", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise _NotAsPromised(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
+
+
+class _NotAsPromised(Exception):  # noqa: N818 - says what it means
+    pass
+
+
+def _expect(held: bool, claim: str) -> None:
+    if not held:
+        raise _NotAsPromised(claim)
+
+
+class _Worker:
+    """`notary serve` in a process of its own."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> "_Worker":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(signal.SIGTERM)
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        command = [sys.executable, "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
+        command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise _NotAsPromised(f"`notary serve` ended with {self._process.wait()} before it was ready")
+        self.url = json.loads(line)["url"]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, with_signal: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(with_signal)
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+
+class _Tell:
+    """What the audience sees."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._steps = 0
+
+    def step(self, text: str) -> None:
+        """A sentence of the play."""
+        self._steps += 1
+        print(json.dumps({"step": text}) if self._as_json else f"{self._steps:2}  {text}", flush=True)
+
+    def answer(self, answer: Answer) -> None:
+        """What the notary said."""
+        if self._as_json:
+            told = {"transaction_id": answer.transaction_id, "position": answer.position, "outcome": answer.outcome, "reason": answer.reason}
+            print(json.dumps(told), flush=True)
+            return
+        reason = f": {answer.reason}" if answer.reason else ""
+        print(f"      -> {answer.transaction_id[:16]}... {answer.outcome}{reason}, position {answer.position}", flush=True)
+        for conflict in answer.conflicts:
+            print(f"         {conflict.kind} {conflict.state[:16]}... was consumed by {conflict.consumed_by[:16]}...", flush=True)

@@ -1,0 +1,112 @@
+"""`notary init`: a notary's key, configuration and log; with `--kafka`, its two topics."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from notary import keys, parties
+from notary.cli import EXIT_DONE
+from notary.config import check_origin
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError
+from ordering.topics import create_topics, topic_names
+
+PARTITIONS_DEFAULT = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary init`."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="made if it is not there; nothing in it is overwritten")
+    parser.add_argument(
+        "--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever"
+    )
+    parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
+    parser.add_argument(
+        "--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log"
+    )
+    parser.add_argument("--topic-prefix", default="notary", help="<prefix>.ordering and <prefix>.payload (default: notary)")
+    parser.add_argument(
+        "--partitions", type=int, default=PARTITIONS_DEFAULT, help=f"of the payload topic (default: {PARTITIONS_DEFAULT})"
+    )
+    parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
+    parser.add_argument("--json", action="store_true", help="say what was made as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make everything; 0 when it is there."""
+    directory: Path = arguments.directory
+    check_origin(arguments.origin)
+    if not 0 < len(arguments.name.encode()) <= 255:
+        raise ConfigurationError(f"--name has 1 to 255 bytes of UTF-8, this one has {len(arguments.name.encode())}")
+    if not 1 <= arguments.partitions <= 1000:
+        raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to 1000")
+    file = directory / "notary.toml"
+    if file.exists():
+        raise ConfigurationError(f"{file} exists already: nothing is overwritten; choose another directory")
+    warnings: list[str] = []
+    topics: list[str] = []
+    if arguments.kafka:
+        # First what can fail: with no topics there is no configuration that claims them.
+        made = asyncio.run(
+            create_topics(
+                arguments.kafka,
+                arguments.topic_prefix,
+                payload_partitions=arguments.partitions,
+                replication=arguments.replication,
+            )
+        )
+        warnings, topics = list(made.warnings), list(topic_names(arguments.topic_prefix))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigurationError(f"cannot make {directory}: {problem.strerror}") from None
+    key = keys.create(directory / "notary-key.pem")
+    parties.write(directory / "parties.json", {})
+    if not arguments.kafka:
+        EmbeddedLog.create(directory / "log", arguments.partitions)
+    # Last: a directory with a configuration is complete.
+    file.write_text(_toml(arguments))
+    verifier_key = keys.verifier_key(arguments.origin, key.public_key())
+    for warning in warnings:
+        print(f"notary init: warning: {warning}", file=sys.stderr)
+    if arguments.json:
+        told = {
+            "directory": str(directory),
+            "config": str(file),
+            "verifier_key": verifier_key,
+            "topics": topics,
+            "warnings": warnings,
+        }
+        print(json.dumps(told))
+    else:
+        print(f"configuration  {file}")
+        print(f"key            {directory / 'notary-key.pem'} (keep it secret, keep a copy)")
+        print(f"verifier key   {verifier_key}")
+        print(f"log            {', '.join(topics) or directory / 'log'}")
+        print(f"next           notary party add NAME --public-key FILE --config {file}")
+    return EXIT_DONE
+
+
+def _toml(arguments: argparse.Namespace) -> str:
+    # JSON strings are TOML basic strings.
+    lines = [
+        "# A notary's configuration. Every setting: docs/configuration.md.",
+        f"name = {json.dumps(arguments.name, ensure_ascii=False)}",
+        f"origin = {json.dumps(arguments.origin, ensure_ascii=False)}",
+        'key_file = "notary-key.pem"',
+        'parties_file = "parties.json"',
+        "",
+        "[log]",
+    ]
+    if arguments.kafka:
+        lines += [
+            'kind = "kafka"',
+            f"bootstrap = {json.dumps(arguments.kafka)}",
+            f"topic_prefix = {json.dumps(arguments.topic_prefix)}",
+        ]
+    else:
+        lines += ['kind = "embedded"', 'directory = "log"']
+    lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]
+    return "\n".join(lines)

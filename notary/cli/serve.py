@@ -1,0 +1,181 @@
+"""`notary serve`: one worker, until SIGTERM or SIGINT."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE
+from notary.config import Config, load, parse_listen
+from notary.http import App, Server
+from notary.worker import Worker, open_log
+from ordering.errors import Fatal, NotReady
+from ordering.log import Log
+
+log = logging.getLogger("notary.serve")
+
+LOG_RETRY_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary serve`."""
+    parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, as `notary init` makes it")
+    parser.add_argument("--name", metavar="W", help="this worker's name, unique among the workers (default: the host's name)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one")
+    parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="what goes to stderr"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve; 0 after a signal, 2 when it cannot go on."""
+    flags = {"worker.name": arguments.name, "http.listen": arguments.listen}
+    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    set_up_logging(arguments.log_level, as_json=arguments.json)
+    return uvloop.run(_serve(config, as_json=arguments.json))
+
+
+def set_up_logging(level: str, *, as_json: bool) -> None:
+    """Log lines to stderr: time, level, logger, fragment and fields; or the same as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # aiokafka says at INFO and WARNING what our own lines say better, many times a second while a broker is away.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL if level != "debug" else logging.DEBUG)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+async def _serve(config: Config, *, as_json: bool) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    http = config.http
+    app = App(health=not http.health_listen)
+    servers = [_server(config, app, http.listen)]
+    apps = [app]
+    if http.health_listen:
+        apps.append(App(service=False))
+        servers.append(_server(config, apps[1], http.health_listen))
+    for server in servers:
+        await server.start()
+    try:
+        return await _serve_with(config, apps, servers[0].url, stop, as_json=as_json)
+    finally:
+        # Answers leave before the port closes; a probe hears `shutting down` meanwhile.
+        for server in servers:
+            await server.stop(5.0)
+
+
+def _server(config: Config, app: App, listen: str) -> Server:
+    host, port = parse_listen(listen)
+    return Server(
+        app,
+        host,
+        port,
+        connections_max=config.http.connections_max,
+        head_s_max=config.http.head_ms_max / 1000,
+        keep_alive_s=config.http.keep_alive_ms / 1000,
+    )
+
+
+async def _serve_with(config: Config, apps: list[App], url: str, stop: asyncio.Event, *, as_json: bool) -> int:
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        worker_log = await _until_open(config, apps, stop)
+        if worker_log is None:
+            return EXIT_DONE
+        try:
+            worker = await Worker.start(config, worker_log)
+            try:
+                for app in apps:
+                    app.attach(worker)
+                return await _until_stopped(worker, apps, url, stopping, as_json=as_json)
+            finally:
+                worker.close()
+        finally:
+            await worker_log.close()
+    finally:
+        stopping.cancel()
+
+
+async def _until_open(config: Config, apps: list[App], stop: asyncio.Event) -> Log | None:
+    """The log, as soon as it can be reached; None when a signal came first."""
+    while not stop.is_set():
+        try:
+            return await open_log(config)
+        except NotReady as problem:
+            log.warning("the log cannot be reached yet: %s", problem)
+            for app in apps:
+                app.starting(f"the log cannot be reached: {problem}")
+        await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=LOG_RETRY_S)
+    return None
+
+
+async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: asyncio.Task[bool], *, as_json: bool) -> int:
+    running = asyncio.create_task(worker.run())
+    ready = asyncio.create_task(_say_when_ready(worker, url, as_json=as_json))
+    code = EXIT_DONE
+    try:
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for app in apps:
+            app.stopping()
+        if not running.done():
+            log.info("stopping: answering what was taken in, requests=%d", worker.sender.pending_requests)
+            await asyncio.wait(
+                [running, asyncio.create_task(worker.sender.drain())],
+                timeout=worker.config.worker.drain_ms_max / 1000,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            # The handlers that were answered get their turn before anything else ends.
+            await asyncio.sleep(0.05)
+    finally:
+        ready.cancel()
+        running.cancel()
+        try:
+            await running
+        except asyncio.CancelledError:
+            pass
+        except BaseExceptionGroup as problems:
+            fatal, others = problems.split(Fatal)
+            if others is not None:
+                raise others from None
+            for problem in leaves(fatal):
+                log.error("stopped: %s", problem)
+                print(f"notary serve: {problem}", file=sys.stderr)
+            code = EXIT_COULD_NOT
+    return code
+
+
+def leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
+    """The exceptions of nested groups."""
+    found: list[BaseException] = []
+    for problem in group.exceptions if group is not None else ():
+        found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return found
+
+
+async def _say_when_ready(worker: Worker, url: str, *, as_json: bool) -> None:
+    while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
+        await asyncio.sleep(0.01)
+    line = f"notary worker {worker.config.worker.name} ready at {url}"
+    print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told)

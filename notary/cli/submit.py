@@ -1,0 +1,300 @@
+"""`notary submit`: sign requests, have them decided, write the decisions (docs/command-line.md).
+
+Three things go on at once, so that none waits for another: requests are read and cut into submissions, up to `--in-flight` of them
+are with the notary, and answers are written in the order of the requests. Memory is bounded by the submissions in flight.
+
+Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7).
+So whatever goes wrong, what was decided is written, the rest is named on stderr, and the exit code is 2.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import IO, Final, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from notary.client import (
+    BATCH_REQUESTS_MAX,
+    Answer,
+    AsyncClient,
+    Contradiction,
+    Refused,
+    Signer,
+    Unanswered,
+    batches,
+)
+from notary.client.request_file import RequestRead, read_requests
+from ordering.errors import ConfigurationError, Malformed, NotaryError
+from payload import REQUESTS_MAX
+
+T = TypeVar("T")
+_Batch: TypeAlias = list[RequestRead]
+
+EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
+PROGRESS_INTERVAL_S: Final = 0.1
+IN_FLIGHT_MAX: Final = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `notary submit`."""
+    parser.add_argument("file", metavar="FILE", help="requests: a JSON array, or one JSON object a line; - for standard input")
+    parser.add_argument("--key", metavar="FILE", required=True, help="the party's private key, PEM (Ed25519 or ECDSA P-256)")
+    parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
+    parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; asked in turn until one answers")
+    parser.add_argument("--notary-name", metavar="NAME", help="the notary's name (default: ask the notary)")
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        type=_whole(1, REQUESTS_MAX),
+        default=BATCH_REQUESTS_MAX,
+        help=f"requests of one submission, under one signature (default {BATCH_REQUESTS_MAX}); 1 to have each decided at once",
+    )
+    parser.add_argument(
+        "--in-flight",
+        metavar="N",
+        type=_whole(1, IN_FLIGHT_MAX),
+        default=4,
+        help="submissions sent before the first is answered (default 4); 1 to have requests decided in the order of the file",
+    )
+    parser.add_argument(
+        "--deadline", metavar="SECONDS", type=_seconds, default=60.0, help="how long to try for each submission (default 60)"
+    )
+    parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
+    parser.add_argument("--json", action="store_true", help="decisions as JSON, a line each: what is written anyway")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Submit what the arguments say; the exit code."""
+    signer = Signer.from_file(arguments.key)
+    urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
+    # Made before the file is opened: its arguments are checked, and nothing is left open if they are wrong.
+    client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name)
+    stream, name = _open(arguments.file)
+    tally = _Tally()
+    try:
+        asyncio.run(_Run(arguments, client, stream, name, tally).run())
+    except* BrokenPipeError:
+        raise BrokenPipeError from None  # bare, as `notary.cli` expects it: whoever read our output has left
+    tally.report()
+    if tally.problems:
+        return EXIT_COULD_NOT
+    return EXIT_NO if tally.rejected and arguments.fail_on_rejection else EXIT_DONE
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What became of a submission: an answer for each request, or fewer and the problem that says why."""
+
+    answers: tuple[Answer | None, ...]
+    problem: NotaryError | None = None
+
+
+class _Run:
+    """One run: a reader, a task for each submission in flight, and a writer."""
+
+    def __init__(self, arguments: argparse.Namespace, client: AsyncClient, stream: IO[bytes], name: str, tally: "_Tally") -> None:
+        self._arguments = arguments
+        self._client = client
+        self._stream = stream
+        self._name = name
+        self._tally = tally
+        self._in_read = False
+        self._slots = asyncio.Semaphore(arguments.in_flight)
+        # In the order of the requests; bounded by the slots.
+        self._sent: asyncio.Queue[tuple[_Batch, asyncio.Task[_Outcome]] | None] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Read, submit and write until the requests end or something is wrong; the tally says what came of it."""
+        try:
+            async with self._client as client:
+                deadline_s = self._arguments.deadline
+                name = self._arguments.notary_name or (await client.notary(deadline_s=deadline_s)).name
+                async with asyncio.TaskGroup() as group:
+                    reader = group.create_task(self._read_all(name, group))
+                    await self._write_all(reader)
+        finally:
+            # A read that never returns, as of a silent pipe, holds the stream's lock; its thread ends with the process.
+            if not self._in_read:
+                self._stream.close()
+
+    async def _read_all(self, notary_name: str, group: asyncio.TaskGroup) -> None:
+        submissions = _submissions(read_requests(self._stream, self._name, notary_name), self._arguments.batch)
+
+        def read() -> _Batch | None:
+            try:
+                return next(submissions, None)
+            finally:
+                self._in_read = False
+
+        try:
+            while True:
+                await self._slots.acquire()
+                self._in_read = True
+                if (batch := await _in_thread(read)) is None:
+                    break
+                self._sent.put_nowait((batch, group.create_task(self._submit(batch))))
+        except Malformed as problem:
+            self._tally.problems.append(problem)
+        except OSError as problem:
+            self._tally.problems.append(ConfigurationError(f"{self._name} cannot be read: {problem.strerror}"))
+        finally:
+            self._sent.put_nowait(None)
+
+    async def _submit(self, batch: _Batch) -> _Outcome:
+        try:
+            requests = [each.request for each in batch]
+            return _Outcome(tuple(await self._client.submit(requests, deadline_s=self._arguments.deadline)))
+        except (Unanswered, Refused, Contradiction) as problem:
+            return _Outcome(problem.answers, problem)
+        except NotaryError as problem:
+            return _Outcome((None,) * len(batch), problem)
+
+    async def _write_all(self, reader: "asyncio.Task[None]") -> None:
+        write = _writer()
+        while (sent := await self._sent.get()) is not None:
+            batch, submission = sent
+            outcome = await submission
+            lines = b"".join([msgspec.json.encode(answer) + b"\n" for answer in outcome.answers if answer is not None])
+            if lines:
+                # In a thread: whoever reads our output may take his time, and the submissions in flight have deadlines.
+                await _in_thread(lambda lines=lines: write(lines))
+            self._tally.add(batch, outcome)
+            # Only now: what is read but not yet written is bounded too.
+            self._slots.release()
+            if outcome.problem is not None:
+                # No more is sent, it would most likely fare the same; what is in flight is waited for, and written.
+                reader.cancel()
+
+
+class _Tally:
+    """What came of the requests, and how it is told on stderr."""
+
+    def __init__(self) -> None:
+        self.problems: list[NotaryError] = []
+        self.committed = self.rejected = 0
+        self._unknown: list[RequestRead] = []
+        self._refused: list[RequestRead] = []
+        # A line that is written over and over is for eyes only.
+        self._shows_progress = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._progress_at = 0.0
+
+    def add(self, batch: _Batch, outcome: _Outcome) -> None:
+        """Count a submission that is done with."""
+        if outcome.problem is not None:
+            self.problems.append(outcome.problem)
+        for each, answer in zip(batch, outcome.answers, strict=True):
+            if answer is None:
+                (self._refused if isinstance(outcome.problem, Refused | Malformed) else self._unknown).append(each)
+            elif answer.committed:
+                self.committed += 1
+            else:
+                self.rejected += 1
+        if self._shows_progress and time.monotonic() - self._progress_at >= PROGRESS_INTERVAL_S:
+            self._progress_at = time.monotonic()
+            print(f"\r{self._counts():<78}", end="", file=sys.stderr, flush=True)
+
+    def report(self) -> None:
+        """Say what went wrong, which requests have no answer, what to do, and the counts."""
+        if self._progress_at:
+            print(f"\r{'':<78}", end="\r", file=sys.stderr)
+        for each in self._unknown:
+            _say(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
+        if self._refused:
+            _say(f"not taken: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
+        for text in dict.fromkeys(str(problem) for problem in self.problems):
+            _say(text)
+        if self.problems:
+            _say("the same command again is safe: what is decided stays decided, and is written again")
+        _say(self._counts())
+
+    def _counts(self) -> str:
+        counts = {"unknown": len(self._unknown), "not taken": len(self._refused)}
+        others = "".join(f", {count} {what}" for what, count in counts.items() if count)
+        return f"{self.committed + self.rejected} requests decided: {self.committed} committed, {self.rejected} rejected{others}"
+
+
+def _submissions(requests: Iterator[RequestRead], requests_max: int) -> Iterator[_Batch]:
+    """The requests, in submissions that the contract allows: none too large, none with the same transaction twice."""
+    for batch in batches(requests, lambda each: each.request_bytes, requests_max):
+        apart: dict[str, RequestRead] = {}
+        for each in batch:
+            if each.transaction_id in apart:
+                yield list(apart.values())
+                apart = {}
+            apart[each.transaction_id] = each
+        yield list(apart.values())
+
+
+def _open(file: str) -> tuple[IO[bytes], str]:
+    try:
+        if file == "-":
+            # A reader of its own: a thread that waits in `sys.stdin` would hold the lock that Python wants when it ends.
+            return open(0, "rb", closefd=False), "standard input"
+        return open(file, "rb"), file
+    except OSError as problem:
+        raise ConfigurationError(f"{file} cannot be read: {problem.strerror}; give a file of requests, or - for standard input") from None
+
+
+def _writer() -> Callable[[bytes], object]:
+    """How to write to stdout from a thread, at once and whole."""
+    try:
+        # For the same reason as in `_open`; where stdout is no file (captured, in tests) there is no such trouble.
+        raw = open(sys.stdout.fileno(), "wb", closefd=False)
+    except OSError:
+        return lambda lines: (sys.stdout.write(lines.decode()), sys.stdout.flush())
+    return lambda lines: (raw.write(lines), raw.flush())
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """What `function` gives, called in a daemon thread: unlike an executor's, it does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, problem: BaseException | None) -> None:
+        if done.done():
+            return  # cancelled meanwhile
+        if problem is not None:
+            done.set_exception(problem)
+        else:
+            done.set_result(cast(T, result))
+
+    def work() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = function()
+        except BaseException as problem:
+            failure = problem
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, name="notary-submit", daemon=True).start()
+    return await done
+
+
+def _say(text: str) -> None:
+    print(f"notary submit: {text}", file=sys.stderr)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if 0 < seconds < float("inf"):
+        return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")

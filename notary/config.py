@@ -1,0 +1,238 @@
+"""Configuration: `notary.toml`, then `NOTARY_*` environment variables, then flags; the later wins (docs/configuration.md).
+
+Every setting has one name: `[http] listen` in the file is `NOTARY_HTTP_LISTEN` in the environment. A key that is not a setting is an error
+wherever it stands, so that a misspelt one is never silently the default. Paths in the file are relative to the file.
+None of these settings changes a decision (R6), except the notary's name, which is part of every transaction id and never changes.
+"""
+
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from joiner import DriverSettings, JoinerLimits
+from notary.index import IndexSettings
+from ordering.connection import KafkaSecurity
+from ordering.errors import ConfigurationError
+
+_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
+_WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[log]`: which log, and where."""
+
+    kind: Literal["embedded", "kafka"] = "embedded"
+    directory: str = "log"
+    bootstrap: str = ""
+    topic_prefix: str = "notary"
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    sasl_username: str = ""
+    sasl_password_file: str = ""
+    append_timeout_ms: int = 20_000
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[worker]`: this process. An empty name is the host's."""
+
+    name: str = ""
+    data_centre: str = ""
+    hole_timeout_ms: int = 1_500
+    worker_timeout_ms: int = 30_000
+    buffer_bytes_max: int = 128 << 20
+    unreachable_ms: int = 3_000
+    append_wait_ms_max: int = 5_000
+    drain_ms_max: int = 20_000
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[http]`: where the service listens, and how long it is patient. An empty `health_listen` serves health on `listen`."""
+
+    listen: str = "127.0.0.1:8080"
+    health_listen: str = ""
+    connections_max: int = 2_000
+    head_ms_max: int = 10_000
+    body_ms_max: int = 20_000
+    keep_alive_ms: int = 75_000
+    wait_ms_default: int = 10_000
+    wait_ms_max: int = 60_000
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[limits]`: what this worker takes in before it says `overloaded` or `quota-exceeded` (0: no quota)."""
+
+    pending_requests_max: int = 40_000
+    pending_bytes_max: int = 64 << 20
+    party_requests_per_s: int = 0
+
+
+class IndexConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[index]`: where the workers' indexes are kept, each in a folder named by its worker, and with how much memory."""
+
+    directory: str = "index"
+    cache_bytes: int = 256 << 20
+    write_buffer_bytes: int = 64 << 20
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything `notary serve` needs."""
+
+    name: str
+    origin: str
+    key_file: str = "notary-key.pem"
+    parties_file: str = "parties.json"
+    log: LogConfig = LogConfig()
+    worker: WorkerConfig = WorkerConfig()
+    http: HttpConfig = HttpConfig()
+    limits: LimitsConfig = LimitsConfig()
+    index: IndexConfig = IndexConfig()
+    directory: str = ""
+    """Where the file stands: not a setting of its own."""
+
+    def path(self, relative: str) -> Path:
+        """A path of the file, from where the file stands."""
+        return Path(self.directory) / relative
+
+    @property
+    def index_directory(self) -> Path:
+        """This worker's index."""
+        return self.path(self.index.directory) / self.worker.name
+
+    @property
+    def index_settings(self) -> IndexSettings:
+        """What the index is opened with."""
+        return IndexSettings(cache_bytes=self.index.cache_bytes, write_buffer_bytes=self.index.write_buffer_bytes)
+
+    @property
+    def joiner_limits(self) -> JoinerLimits:
+        """The joiner's timeouts and bounds."""
+        worker = self.worker
+        return JoinerLimits(
+            hole_timeout_ms=worker.hole_timeout_ms,
+            worker_timeout_ms=worker.worker_timeout_ms,
+            buffer_bytes_max=worker.buffer_bytes_max,
+        )
+
+    @property
+    def driver_settings(self) -> DriverSettings:
+        """The driver's."""
+        return DriverSettings(unreachable_s=self.worker.unreachable_ms / 1000)
+
+    @property
+    def kafka_security(self) -> KafkaSecurity | None:
+        """How to speak to the brokers; None for plain text."""
+        log = self.log
+        if log.security_protocol == "PLAINTEXT":
+            return None
+
+        def file(relative: str) -> str | None:
+            return str(self.path(relative)) if relative else None
+
+        password = self.path(log.sasl_password_file).read_text().strip() if log.sasl_password_file else None
+        return KafkaSecurity(
+            protocol=log.security_protocol,
+            ca_file=file(log.ca_file),
+            cert_file=file(log.cert_file),
+            key_file=file(log.key_file),
+            sasl_mechanism=log.sasl_mechanism,
+            sasl_user=log.sasl_username or None,
+            sasl_password=password,
+        )
+
+
+def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration of a file, the environment and flags (`{"http.listen": ...}`); `ConfigurationError` names file and key."""
+    try:
+        tree = tomllib.loads(file.read_text())
+    except OSError as problem:
+        raise ConfigurationError(
+            f"cannot read the configuration {file}: {problem.strerror}. Make one with `notary init`"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigurationError(f"{file} is not TOML: {problem}") from None
+    if "directory" in tree:
+        raise ConfigurationError(f"{file}: `directory` is not a setting at the top level")
+    names = _setting_names()
+    for variable, text in (os.environ if environment is None else environment).items():
+        if variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS:
+            if variable not in names:
+                raise ConfigurationError(f"the environment variable {variable} names no setting; see docs/configuration.md")
+            _put(tree, *names[variable], text)
+    for dotted, value in (flags or {}).items():
+        section, _, key = dotted.rpartition(".")
+        _put(tree, section, key, value)
+    worker = tree.setdefault("worker", {})
+    if isinstance(worker, dict) and not worker.get("name"):
+        worker["name"] = socket.gethostname()
+    tree["directory"] = str(file.absolute().parent)
+    try:
+        # Not strict: a number of the environment is text.
+        config = msgspec.convert(tree, Config, strict=False)
+    except msgspec.ValidationError as problem:
+        raise ConfigurationError(f"{file}: {str(problem).replace('$.', '').replace('`$`', 'the top level')}") from None
+    _check(file, config)
+    return config
+
+
+def _check(file: Path, config: Config) -> None:
+    if not 0 < len(config.name.encode()) <= 255:
+        raise ConfigurationError(f"{file}: name has 1 to 255 bytes of UTF-8, this one has {len(config.name.encode())}")
+    check_origin(config.origin)
+    if _WORKER_NAME(config.worker.name) is None:
+        raise ConfigurationError(
+            f"{file}: worker.name {config.worker.name!r} should be 1 to 100 letters, digits, dots, dashes: it names the index's folder"
+        )
+    if config.log.kind == "kafka" and not config.log.bootstrap:
+        raise ConfigurationError(f"{file}: log.kind is kafka, and log.bootstrap names no broker (HOST:PORT,...)")
+    for section in (config.worker, config.http, config.limits, config.index, config.log):
+        for field in msgspec.structs.fields(section):
+            value = getattr(section, field.name)
+            may_be_zero = field.name in ("party_requests_per_s", "wait_ms_default")
+            if isinstance(value, int) and (value < 0 or (value == 0 and not may_be_zero)):
+                raise ConfigurationError(f"{file}: {field.name} = {value} should be positive")
+    for listen in (config.http.listen, config.http.health_listen):
+        if listen:
+            parse_listen(listen)
+
+
+def check_origin(origin: str) -> None:
+    """Raise `ConfigurationError` unless the origin can be a signed note's key name (docs/formats.md, Receipt)."""
+    if not origin or "+" in origin or any(character.isspace() for character in origin):
+        raise ConfigurationError(
+            f"the origin {origin!r} must not be empty, nor hold white space or `+`: e.g. notary.example/london"
+        )
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """(host, port) of HOST:PORT; port 0 takes a free one."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or not host:
+        raise ConfigurationError(f"expected HOST:PORT to listen on, got {text!r}: e.g. 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+def _setting_names() -> dict[str, tuple[str, str]]:
+    """Environment variable -> (section, key)."""
+    names: dict[str, tuple[str, str]] = {}
+    for field in msgspec.structs.fields(Config):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            for inner in msgspec.structs.fields(field.type):
+                names[f"NOTARY_{field.name}_{inner.name}".upper()] = (field.name, inner.name)
+        elif field.name != "directory":
+            names[f"NOTARY_{field.name}".upper()] = ("", field.name)
+    return names
+
+
+def _put(tree: dict[str, Any], section: str, key: str, value: Any) -> None:
+    inside = tree.setdefault(section, {}) if section else tree
+    if isinstance(inside, dict):
+        inside[key] = value

@@ -1,0 +1,129 @@
+"""Decisions: what they are, their leaf in the tree, their row in the index and their JSON (docs/formats.md, Decision).
+
+A decision is the outcome of one request, decided once, for ever. Its *position* is its index in the sequence of all decisions.
+"""
+
+from enum import IntEnum
+from hashlib import sha256
+from struct import Struct, error
+from typing import Final
+
+import msgspec
+
+from ordering.errors import CorruptRecord
+from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
+
+LEAF_PREFIX: Final = b"notary/decision/v1\n"
+LEAF_BYTES: Final = 104
+
+_LEAF = Struct(">Q32sqBI")
+_ROW = Struct(">QqB")
+_CONFLICT_BYTES = STATE_REF_BYTES + 1 + 32
+_HASH_OF_NOTHING = sha256(b"").digest()
+
+
+class Outcome(IntEnum):
+    """The outcome byte of a leaf; the lower of two that apply wins (R7's precedence comes first)."""
+
+    COMMITTED = 0
+    INPUT_CONFLICT = 1
+    REFERENCE_CONFLICT = 2
+    OUTSIDE_TIME_WINDOW = 3
+
+
+REASONS: Final = (None, "input-conflict", "reference-conflict", "outside-time-window")
+
+
+class Kind(IntEnum):
+    """Whether a state that was consumed already stood among the inputs or the references."""
+
+    INPUT = 0
+    REFERENCE = 1
+
+
+KINDS: Final = ("input", "reference")
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False):
+    """A state that was consumed before; `consumed_by` is the SHA-256 of the consuming transaction's id."""
+
+    state: StateRef
+    kind: Kind
+    consumed_by: bytes
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """One decision. `conflicts` stand in ascending byte order of the state."""
+
+    position: int
+    transaction_id: TransactionId
+    outcome: Outcome
+    log_time_ms: int
+    conflicts: tuple[Conflict, ...] = ()
+
+
+class _ConflictJson(msgspec.Struct):
+    state: str
+    kind: str
+    consumed_by: str
+
+
+class DecisionJson(msgspec.Struct):
+    """A decision as clients read it; msgspec writes the members in this order."""
+
+    transaction_id: str
+    position: int
+    outcome: str
+    reason: str | None
+    conflicts: list[_ConflictJson]
+    log_time: int
+
+
+def to_json(decision: Decision) -> DecisionJson:
+    """The decision as the contract's JSON object, for an encoder."""
+    outcome = decision.outcome
+    return DecisionJson(
+        decision.transaction_id.hex(),
+        decision.position,
+        "rejected" if outcome else "committed",
+        REASONS[outcome],
+        [_ConflictJson(format_state(c.state), KINDS[c.kind], c.consumed_by.hex()) for c in decision.conflicts],
+        decision.log_time_ms,
+    )
+
+
+def leaf(decision: Decision) -> bytes:
+    """The 104 bytes that a receipt proves."""
+    conflicts = decision.conflicts
+    return (
+        LEAF_PREFIX
+        + _LEAF.pack(decision.position, decision.transaction_id, decision.log_time_ms, decision.outcome, len(conflicts))
+        + (sha256(_conflict_bytes(conflicts)).digest() if conflicts else _HASH_OF_NOTHING)
+    )
+
+
+def to_row(decision: Decision) -> bytes:
+    """The index row under the transaction id: u64 position, i64 log time, u8 outcome, then 69 bytes a conflict."""
+    head = _ROW.pack(decision.position, decision.log_time_ms, decision.outcome)
+    return head + _conflict_bytes(decision.conflicts) if decision.conflicts else head
+
+
+def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
+    """The decision of an index row; `CorruptRecord` when it is none."""
+    try:
+        position, log_time_ms, outcome = _ROW.unpack_from(row)
+        if (len(row) - _ROW.size) % _CONFLICT_BYTES:
+            raise CorruptRecord(f"the decision row of {transaction_id.hex()} has {len(row)} bytes")
+        conflicts = tuple(
+            [
+                Conflict(row[at : at + 36], Kind(row[at + 36]), row[at + 37 : at + _CONFLICT_BYTES])
+                for at in range(_ROW.size, len(row), _CONFLICT_BYTES)
+            ]
+        )
+        return Decision(position, transaction_id, Outcome(outcome), log_time_ms, conflicts)
+    except (error, ValueError) as problem:
+        raise CorruptRecord(f"the decision row of {transaction_id.hex()} does not decode: {problem}") from problem
+
+
+def _conflict_bytes(conflicts: tuple[Conflict, ...]) -> bytes:
+    return b"".join([c.state + bytes((c.kind,)) + c.consumed_by for c in conflicts])

@@ -1,0 +1,192 @@
+"""The OpenAPI 3.1 document of the service. Its examples and limits come from the code that enforces them."""
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from notary.decision import KINDS, REASONS
+from notary.http.problems import NAMES
+from notary.version import VERSION
+from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX, TIME_MAX_MS
+
+_HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_STATE = {"type": "string", "pattern": "^[0-9a-f]{64}:(0|[1-9][0-9]{0,9})$", "description": "`<transaction id>:<index>`"}
+_TIME = {"type": "integer", "minimum": -TIME_MAX_MS, "maximum": TIME_MAX_MS, "description": "ms since 1970-01-01 UTC"}
+_TIME_OR_NULL = {**_TIME, "type": ["integer", "null"]}
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties) if required is None else required,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def _problem(description: str, *, retry: bool = False) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": description, "content": {"application/problem+json": {"schema": _ref("Problem")}}}
+    if retry:
+        answer["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+    return answer
+
+
+_SCHEMAS = {
+    "Request": _object(
+        {
+            "inputs": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
+            "references": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
+            "time_window": _object(
+                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL}, description="At least one end; from < until when it has both."
+            ),
+            "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
+        },
+        ["content_hash"],
+        description=f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
+    ),
+    "Submission": _object(
+        {
+            "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
+            "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
+            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX},
+        },
+        description=f"At most {SUBMISSION_BYTES_MAX} bytes.",
+    ),
+    "Decision": _object(
+        {
+            "transaction_id": _HASH,
+            "position": {"type": "integer", "minimum": 0},
+            "outcome": {"enum": ["committed", "rejected"]},
+            "reason": {"enum": list(REASONS)},
+            "conflicts": {
+                "type": "array",
+                "items": _object({"state": _STATE, "kind": {"enum": list(KINDS)}, "consumed_by": _HASH}),
+            },
+            "log_time": _TIME,
+        }
+    ),
+    "Consumed": _object(
+        {"state": _STATE, "consumed_by": {"type": ["string", "null"]}, "position": {"type": ["integer", "null"]}}
+    ),
+    "Notary": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "origin": {"type": "string"},
+            "verifier_key": {"type": "string"},
+            "software_version": {"type": "string"},
+            "limits": {"type": "object"},
+        },
+        "required": ["name", "origin", "verifier_key", "software_version", "limits"],
+    },
+    "Problem": {
+        "type": "object",
+        "properties": {
+            "type": {"enum": [f"/problems/{name}" for name in NAMES]},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "where": {"type": "string", "description": "the place in the body, such as requests[3].inputs[0]"},
+        },
+        "required": ["type", "title", "status", "detail"],
+    },
+}
+
+
+def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _get(
+    operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    return {"get": {"operationId": operation, "summary": summary, "responses": answers, "parameters": parameters or []}}
+
+
+_SUBMIT = {
+    "operationId": "submit",
+    "summary": "Have requests decided",
+    "parameters": [
+        {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "description": "`wait=N`: seconds to wait (RFC 7240)"},
+    ],
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Submission")}}},
+    "responses": {
+        "200": _json(
+            _object({"decisions": {"type": "array", "items": _ref("Decision")}}), "Every decision, in the order of the requests"
+        ),
+        "202": {
+            **_json(
+                _object({"decisions": {"type": "array", "items": {"anyOf": [_ref("Decision"), {"type": "null"}]}}}),
+                "The wait ran out: decisions given are final, the others unknown; the same again is safe",
+            ),
+            "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
+        },
+        "400": _problem("malformed: says which request and field"),
+        "401": _problem("unknown-party"),
+        "403": _problem("bad-signature"),
+        "413": _problem("too-large"),
+        "415": _problem("unsupported-media-type"),
+        "429": _problem("quota-exceeded", retry=True),
+        "503": _problem("overloaded or not-ready: surely not applied", retry=True),
+    },
+}
+
+_NOT_READY = _problem("not-ready", retry=True)
+
+_DOCUMENT: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Notary", "version": VERSION, "description": "No state is spent twice, and anyone can check it."},
+    "paths": {
+        "/v1/submissions": {"post": _SUBMIT},
+        "/v1/transactions/{id}": _get(
+            "transaction",
+            "The decision of a transaction",
+            {
+                "200": _json(_ref("Decision"), "The decision"),
+                "400": _problem("malformed"),
+                "404": _problem("not decided here"),
+                "503": _NOT_READY,
+            },
+            [_path_parameter("id", _HASH)],
+        ),
+        "/v1/states/{ref}": _get(
+            "state",
+            "Who consumed a state",
+            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY},
+            [_path_parameter("ref", _STATE)],
+        ),
+        "/v1/notary": _get(
+            "notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}
+        ),
+        "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),
+        "/readyz": _get(
+            "readyz",
+            "Whether submissions are taken",
+            {"200": _text("ok"), "503": _text("a reason a line")},
+            [{"name": "verbose", "in": "query", "allowEmptyValue": True, "schema": {"type": "string"}}],
+        ),
+        "/metrics": _get("metrics", "Prometheus text", {"200": _text("metrics")}),
+        "/openapi.json": _get("openapi", "This document", {"200": _json({"type": "object"}, "OpenAPI 3.1")}),
+    },
+    "components": {"schemas": _SCHEMAS},
+}
+
+
+@lru_cache(maxsize=1)
+def document() -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(_DOCUMENT)

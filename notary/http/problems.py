@@ -1,0 +1,67 @@
+"""Problem documents (RFC 9457): one table from our errors to status, name and title."""
+
+from typing import Final
+
+import msgspec
+
+from notary.admission import BadSignature, QuotaExceeded, UnknownParty
+from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
+
+CONTENT_TYPE: Final = b"application/problem+json"
+
+
+class TooLarge(NotaryError):
+    """A body larger than the limit."""
+
+
+class UnsupportedMediaType(NotaryError):
+    """A body of another type than JSON."""
+
+
+class NotFound(NotaryError):
+    """No such thing, or not yet."""
+
+
+class MethodNotAllowed(NotaryError):
+    """The path is there, for other methods."""
+
+    def __init__(self, what: str, allow: str) -> None:
+        self.allow = allow
+        super().__init__(what)
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A problem document. `where` names the place in the body, for `malformed`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    where: str = ""
+
+
+_TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
+    Malformed: (400, "malformed", "The submission breaks the format"),
+    UnknownParty: (401, "unknown-party", "The party is not registered"),
+    BadSignature: (403, "bad-signature", "The signature does not verify"),
+    NotFound: (404, "not-found", "Nothing is known under this address"),
+    MethodNotAllowed: (405, "method-not-allowed", "This address answers other methods"),
+    TooLarge: (413, "too-large", "The body is too large"),
+    UnsupportedMediaType: (415, "unsupported-media-type", "The body is not JSON"),
+    QuotaExceeded: (429, "quota-exceeded", "The party's quota is used up"),
+    Overloaded: (503, "overloaded", "Too much is waiting already"),
+    NotReady: (503, "not-ready", "This worker cannot decide now"),
+}
+NAMES: Final = tuple(name for _, name, _ in _TABLE.values())
+
+
+def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """(status, headers, body) for an error; one that is not in the table is a programming error and raises `KeyError`."""
+    status, name, title = _TABLE[type(error)]
+    headers = [(b"content-type", CONTENT_TYPE)]
+    where = error.where if isinstance(error, Malformed) else ""
+    if isinstance(error, QuotaExceeded | Overloaded | NotReady):
+        headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
+    return status, headers, msgspec.json.encode(Problem(f"/problems/{name}", title, status, str(error), where))

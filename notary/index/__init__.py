@@ -1,0 +1,24 @@
+"""index: one worker's RocksDB store (R8): consumed states, decisions, and how far it has read.
+
+The log is the truth; the index is what one worker made of it. It is written by one write batch a step, which holds the step's rows *and*
+the offsets to read again from, so they are kept or lost together. It need not fsync: what a machine's crash takes off its end is read
+again from the log. What it must never do is run ahead of its log, or belong to another: it refuses to open then.
+
+| column family | key | value |
+|---|---|---|
+| `states` | 36-byte state | transaction id that consumed it, u64 position |
+| `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
+| `positions` | u64 position | transaction id |
+| `meta` | see `rows` | format version, notary name, log identity, offsets, log time, lives |
+
+| file | subject |
+|---|---|
+| `rows` | the rows of `states`, `positions` and `meta`, to the byte (pure) |
+| `store` | opening the store: options, their reading back, who it belongs to |
+| `index` | `Index`: apply a step, answer a question |
+"""
+
+from notary.index.index import Consumed, Index
+from notary.index.store import INDEX_FORMAT_VERSION, IndexSettings
+
+__all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings"]

@@ -1,0 +1,89 @@
+"""What a worker counts, for Prometheus (docs/metrics.md). One registry a worker, so that two in one process do not mix."""
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from joiner import Ready
+from notary.decision import REASONS
+from notary.version import VERSION
+
+if TYPE_CHECKING:
+    from notary.worker import Worker
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+
+
+class Metrics:
+    """The metrics of one worker."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        of = self.registry
+        self._answers = Counter("notary_http_answers", "Answers to HTTP calls.", ["call", "status"], registry=of)
+        self._latency = Histogram(
+            "notary_submission_seconds", "From the end of a submission's body to its answer.", buckets=_LATENCY_S, registry=of
+        )
+        self._batch_requests = Histogram(
+            "notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of
+        )
+        decisions = Counter("notary_decisions", "Decisions that this worker's index took in.", ["outcome"], registry=of)
+        self._decisions = [decisions.labels(reason or "committed") for reason in REASONS]
+        self._filled = Counter("notary_batches_filled", "Batches whose content is a fill.", registry=of)
+        self._notices = Counter("notary_log_notices", "Records that were skipped or dropped.", ["kind"], registry=of)
+        self._fills = Counter("notary_fills_proposed", "Holes for which this worker proposed a fill.", registry=of)
+        self._lives = Counter("notary_lives", "What happened to lives, anyone's.", ["event"], registry=of)
+        Gauge("notary_build_info", "The software version.", ["version"], registry=of).labels(VERSION).set(1)
+
+    def observe(self, ready: Ready) -> None:
+        """Count what a step saw."""
+        for batch in ready.batches:
+            self._batch_requests.observe(len(batch.requests))
+            if batch.filled:
+                self._filled.inc()
+        for notice in ready.notices:
+            self._notices.labels(notice.kind).inc()
+        if ready.fills:
+            self._fills.inc(len(ready.fills))
+        if ready.registered:
+            self._lives.labels("registered").inc(len(ready.registered))
+        if ready.fenced:
+            self._lives.labels("fenced").inc(len(ready.fenced))
+
+    def count_decisions(self, by_outcome: list[int]) -> None:
+        """Count new decisions, by outcome byte."""
+        for counter, count in zip(self._decisions, by_outcome, strict=True):
+            if count:
+                counter.inc(count)
+
+    def answered(self, call: str, status: int, seconds: float | None = None) -> None:
+        """Count an answer of the service."""
+        self._answers.labels(call, status).inc()
+        if seconds is not None:
+            self._latency.observe(seconds)
+
+    def watch(self, worker: "Worker") -> None:
+        """Gauges that read the worker when they are asked for."""
+        driver, sender, index = worker.driver, worker.sender, worker.index
+        for name, text, read in (
+            ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
+            ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.pending_requests),
+            ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.pending_bytes),
+            ("notary_batches_sent", "Batches sent by this process.", lambda: sender.batches_sent),
+            ("notary_batches_sent_again", "Batches that the log said will never count.", lambda: sender.batches_sent_again),
+            ("notary_incarnation", "This worker's present life, 0 for none.", lambda: sender.incarnation or 0),
+            ("notary_buffered_bytes", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_bytes),
+            ("notary_buffered_records", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_records),
+            ("notary_hole", "1 while the head is a hole.", lambda: int(driver.joiner.hole is not None)),
+            ("notary_lag_records", "Records of the log not read yet.", lambda: driver.lag_records),
+            ("notary_log_clock_skew_seconds", "Append times against this clock.", lambda: driver.clock_skew_ms / 1000),
+            ("notary_log_time_seconds", "Log time after the last step.", lambda: index.log_time_ms / 1000),
+            ("notary_readers_remade", "Readers that stood still and were made anew.", lambda: driver.readers_remade),
+            ("notary_ready", "1 while this worker takes submissions.", lambda: int(worker.not_ready() is None)),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def text(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,138 @@
+"""The parties whose submissions this notary takes: a JSON file of name -> PEM public key, read again when it changes.
+
+It is an affair of admission (R6): it says what a worker lets into the log, never how something is decided.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from ordering.errors import ConfigurationError
+from payload import PARTY_BYTES_MAX
+
+log = logging.getLogger("notary.parties")
+
+PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
+Verify: TypeAlias = Callable[[bytes, bytes], bool]
+"""(signature, message) -> whether it is a good one."""
+
+
+def load_public_key(pem: bytes, source: str) -> PartyKey:
+    """The Ed25519 or P-256 key of a PEM public key or certificate; `ConfigurationError` names `source`."""
+    try:
+        certificate = b"BEGIN CERTIFICATE" in pem
+        key: object = x509.load_pem_x509_certificate(pem).public_key() if certificate else serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as problem:
+        raise ConfigurationError(f"{source} is no PEM public key or certificate: {problem}") from None
+    if isinstance(key, Ed25519PublicKey) or (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
+        return key
+    raise ConfigurationError(f"{source} holds a key of another kind: a party signs with Ed25519 or ECDSA P-256")
+
+
+def verifier(key: PartyKey) -> Verify:
+    """The check that goes with the kind of key. It gives way to other threads while it computes."""
+    if isinstance(key, Ed25519PublicKey):
+
+        def verify_ed25519(signature: bytes, message: bytes) -> bool:
+            try:
+                key.verify(signature, message)
+            except InvalidSignature:
+                return False
+            return True
+
+        return verify_ed25519
+    algorithm = ec.ECDSA(hashes.SHA256())
+
+    def verify_p256(signature: bytes, message: bytes) -> bool:
+        try:
+            key.verify(signature, message, algorithm)
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify_p256
+
+
+class Parties:
+    """The registered parties, as of the file's last change."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._verify: Mapping[str, Verify] = {}
+        self._seen: tuple[int, int, int] | None = None
+        self.reload()
+
+    def get(self, party: str) -> Verify | None:
+        """The party's check; None for one that is not registered."""
+        return self._verify.get(party)
+
+    def __len__(self) -> int:
+        return len(self._verify)
+
+    def reload(self) -> None:
+        """Read the file if it changed. Raises `ConfigurationError`; what was known before stays in force then."""
+        try:
+            state = self._file.stat()
+        except OSError as problem:
+            raise ConfigurationError(
+                f"cannot read the parties {self._file}: {problem.strerror}. `notary init` makes the file"
+            ) from None
+        seen = (state.st_mtime_ns, state.st_size, state.st_ino)
+        if seen == self._seen:
+            return
+        parties = read(self._file)
+        self._verify = {
+            name: verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}")) for name, pem in parties.items()
+        }
+        self._seen = seen
+        log.info("parties read file=%s parties=%d", self._file, len(self._verify))
+
+
+def read(file: Path) -> dict[str, str]:
+    """The file's name -> PEM."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except OSError as problem:
+        raise ConfigurationError(f"cannot read the parties {file}: {problem.strerror}. `notary init` makes the file") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key: {problem}") from None
+
+
+def add(file: Path, name: str, pem: bytes, source: str) -> bool:
+    """Register a party; False if it is registered with that key already. Raises `ConfigurationError` for another key or a bad one."""
+    if not 0 < len(name.encode()) <= PARTY_BYTES_MAX:
+        raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, this one has {len(name.encode())}")
+    key = load_public_key(pem, source)
+    public = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
+    parties = read(file)
+    if name in parties:
+        if parties[name] == public:
+            return False
+        raise ConfigurationError(f"party {name!r} is registered with another key: remove it from {file} first if that is meant")
+    parties[name] = public
+    write(file, parties)
+    return True
+
+
+def write(file: Path, parties: Mapping[str, str]) -> None:
+    """Replace the file at once: a worker that reads it meanwhile sees the old or the new one, whole."""
+    text = msgspec.json.format(msgspec.json.encode(parties), indent=1) + b"\n"
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    Path(temporary).chmod(0o644)
+    Path(temporary).replace(file)
