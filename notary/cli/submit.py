@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import IO, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
 from notary.client import (
     BATCH_REQUESTS_MAX,
     Answer,
@@ -36,7 +38,7 @@ from payload import REQUESTS_MAX
 T = TypeVar("T")
 _Batch: TypeAlias = list[RequestRead]
 
-EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
+
 PROGRESS_INTERVAL_S: Final = 0.1
 IN_FLIGHT_MAX: Final = 64
 
@@ -59,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in-flight",
         metavar="N",
         type=_whole(1, IN_FLIGHT_MAX),
-        default=4,
-        help="submissions sent before the first is answered (default 4); 1 to have requests decided in the order of the file",
+        default=1,
+        help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
     parser.add_argument(
         "--deadline", metavar="SECONDS", type=_seconds, default=60.0, help="how long to try for each submission (default 60)"
@@ -77,10 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name)
     stream, name = _open(arguments.file)
     tally = _Tally()
+    failure: BaseException | None = None
     try:
         asyncio.run(_Run(arguments, client, stream, name, tally).run())
-    except* BrokenPipeError:
-        raise BrokenPipeError from None  # bare, as `notary.cli` expects it: whoever read our output has left
+    except* (NotaryError, BrokenPipeError) as group:
+        failure = group.exceptions[0]
+    if failure is not None:
+        raise failure  # bare, as `notary.cli` expects it
     tally.report()
     if tally.problems:
         return EXIT_COULD_NOT
@@ -104,6 +109,7 @@ class _Run:
         self._name = name
         self._tally = tally
         self._in_read = False
+        self._over = False
         self._slots = asyncio.Semaphore(arguments.in_flight)
         # In the order of the requests; bounded by the slots.
         self._sent: asyncio.Queue[tuple[_Batch, asyncio.Task[_Outcome]] | None] = asyncio.Queue()
@@ -118,7 +124,8 @@ class _Run:
                     reader = group.create_task(self._read_all(name, group))
                     await self._write_all(reader)
         finally:
-            # A read that never returns, as of a silent pipe, holds the stream's lock; its thread ends with the process.
+            # A read that is still going on, as of a silent pipe, holds the stream's lock: whoever is second closes it.
+            self._over = True
             if not self._in_read:
                 self._stream.close()
 
@@ -130,6 +137,8 @@ class _Run:
                 return next(submissions, None)
             finally:
                 self._in_read = False
+                if self._over:
+                    self._stream.close()
 
         try:
             while True:
@@ -161,8 +170,7 @@ class _Run:
             outcome = await submission
             lines = b"".join([msgspec.json.encode(answer) + b"\n" for answer in outcome.answers if answer is not None])
             if lines:
-                # In a thread: whoever reads our output may take his time, and the submissions in flight have deadlines.
-                await _in_thread(lambda lines=lines: write(lines))
+                await _in_thread(partial(write, lines))
             self._tally.add(batch, outcome)
             # Only now: what is read but not yet written is bounded too.
             self._slots.release()
@@ -205,7 +213,7 @@ class _Tally:
         for each in self._unknown:
             _say(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
         if self._refused:
-            _say(f"not taken: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
+            _say(f"refused: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
         for text in dict.fromkeys(str(problem) for problem in self.problems):
             _say(text)
         if self.problems:
@@ -213,7 +221,7 @@ class _Tally:
         _say(self._counts())
 
     def _counts(self) -> str:
-        counts = {"unknown": len(self._unknown), "not taken": len(self._refused)}
+        counts = {"unknown": len(self._unknown), "refused": len(self._refused)}
         others = "".join(f", {count} {what}" for what, count in counts.items() if count)
         return f"{self.committed + self.rejected} requests decided: {self.committed} committed, {self.rejected} rejected{others}"
 
@@ -240,14 +248,30 @@ def _open(file: str) -> tuple[IO[bytes], str]:
         raise ConfigurationError(f"{file} cannot be read: {problem.strerror}; give a file of requests, or - for standard input") from None
 
 
-def _writer() -> Callable[[bytes], object]:
-    """How to write to stdout from a thread, at once and whole."""
+def _writer() -> Callable[[bytes], None]:
+    """What writes to stdout at once and whole.
+
+    To be called in a thread: whoever reads our output may take his time, while the submissions in flight have deadlines.
+    """
     try:
-        # For the same reason as in `_open`; where stdout is no file (captured, in tests) there is no such trouble.
-        raw = open(sys.stdout.fileno(), "wb", closefd=False)
+        # As in `_open`; where stdout is no file (captured by whoever called `main`) there is no such trouble.
+        raw: IO[bytes] | None = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
     except OSError:
-        return lambda lines: (sys.stdout.write(lines.decode()), sys.stdout.flush())
-    return lambda lines: (raw.write(lines), raw.flush())
+        raw = None
+
+    def write(lines: bytes) -> None:
+        try:
+            if raw is None:
+                sys.stdout.write(lines.decode())
+            else:
+                raw.write(lines)
+                raw.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            raise ConfigurationError(f"standard output cannot be written: {problem.strerror}; run the same again") from None
+
+    return write
 
 
 async def _in_thread(function: Callable[[], T]) -> T:

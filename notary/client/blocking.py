@@ -1,0 +1,108 @@
+"""The client for programs without an event loop.
+
+It is the asyncio client, run in a thread of its own: a plain blocking one could not keep a deadline, since a socket's time limit
+begins anew with every byte that drips in. So it may be used where a loop is running already, such as a notebook, and shared by
+threads. Not to be taken through a fork: make it in the child.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
+from ssl import SSLContext
+from types import TracebackType
+from typing import Self, TypeAlias, TypeVar
+
+from notary.client.answers import Answer, NotaryDescription, StateAnswer
+from notary.client.client import DEADLINE_S, LOOKUP_DEADLINE_S, AsyncClient
+from notary.client.requests import RequestLike
+from notary.client.route import Patience
+from notary.client.signer import Signer
+
+T = TypeVar("T")
+
+_Started: TypeAlias = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]
+
+
+class Client:
+    """`AsyncClient`, blocking: the same arguments, promises and errors. To be closed, so use it with `with`."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        party: str = "",
+        signer: Signer | None = None,
+        *,
+        notary_name: str | None = None,
+        patience: Patience | None = None,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._client = AsyncClient(urls, party, signer, notary_name=notary_name, patience=patience, tls=tls)
+        self._lock = threading.Lock()
+        self._closed = False
+        started: _Started = Future()
+        # A daemon, so that a program that forgets to close the client can still end.
+        self._thread = threading.Thread(target=self._run, args=(started,), name="notary-client", daemon=True)
+        self._thread.start()
+        self._loop, self._stop = started.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. Calls that still wait in other threads raise `CancelledError`."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def submit(self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True) -> list[Answer]:
+        """As `AsyncClient.submit`."""
+        asked = list(requests)  # here, not in the other thread: an iterable may be bound to its own
+        return self._call(lambda client: client.submit(asked, deadline_s=deadline_s, receipts=receipts))
+
+    def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> Answer | None:
+        """As `AsyncClient.transaction`."""
+        return self._call(lambda client: client.transaction(transaction_id, deadline_s=deadline_s))
+
+    def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
+        """As `AsyncClient.state`."""
+        return self._call(lambda client: client.state(state, deadline_s=deadline_s))
+
+    def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
+        """As `AsyncClient.notary`."""
+        return self._call(lambda client: client.notary(deadline_s=deadline_s))
+
+    def _call(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            return await ask(self._client)
+
+        # Under the lock, so that no call comes after the stop, where nobody would ever end it.
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this client is closed; make another")
+            future = asyncio.run_coroutine_threadsafe(asked(), self._loop)
+        try:
+            return future.result()
+        finally:
+            # Interrupted (Ctrl-C): the attempt is given up too. Once it is done this does nothing.
+            future.cancel()
+
+    def _run(self, started: "_Started") -> None:
+        try:
+            asyncio.run(self._live(started))
+        except Exception as problem:
+            if started.done():
+                raise
+            started.set_exception(problem)  # no loop could be made: whoever makes the client must know, not wait
+
+    async def _live(self, started: "_Started") -> None:
+        """The whole life of the thread; when it ends, asyncio.run cancels whatever is still asked."""
+        stop = asyncio.Event()
+        async with self._client:
+            started.set_result((asyncio.get_running_loop(), stop))
+            await stop.wait()

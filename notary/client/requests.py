@@ -1,0 +1,124 @@
+"""Requests as programs write them, a submission's bytes, and cutting many requests into submissions.
+
+A request is a `TransactionRequest` or the contract's JSON object as a mapping. Both go through `payload.decode_submission`, the
+very code of the workers: what passes here passes there, and the transaction ids are theirs.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from notary.client.signer import Signer
+from ordering.errors import Malformed
+from payload import SUBMISSION_BYTES_MAX, Request, decode_submission, signed_message
+
+T = TypeVar("T")
+
+BATCH_REQUESTS_MAX: Final = 100
+"""Requests of one submission, unless told: enough to spread the cost of a signature, few enough to answer soon."""
+
+BATCH_BYTES_MAX: Final = SUBMISSION_BYTES_MAX - 4096
+"""What the requests of one submission may take up: party and signature, however escaped, fit in what is left."""
+
+
+class TimeWindow(msgspec.Struct, frozen=True, rename={"from_ms": "from", "until_ms": "until"}):
+    """`from_ms <= log time < until_ms`, in milliseconds since 1970-01-01 UTC; None is an open end."""
+
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+class TransactionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is asked about one transaction (docs/formats.md, Request). Checked when it is submitted, not when it is made."""
+
+    inputs: Sequence[str] = ()
+    """State references, `<64 hex>:<index>`."""
+    references: Sequence[str] = ()
+    time_window: TimeWindow | None = None
+    content_hash: str
+    """64 lower-case hex digits for everything else in the transaction."""
+
+
+RequestLike: TypeAlias = TransactionRequest | Mapping[str, Any]
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A submission ready to send, any number of times: always these bytes."""
+
+    requests: tuple[Request, ...]
+    body: bytes
+
+    @property
+    def transaction_ids(self) -> tuple[str, ...]:
+        """The ids in the order of the requests, 64 hex digits each."""
+        return tuple(request.transaction_id.hex() for request in self.requests)
+
+
+def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signer: Signer) -> Prepared:
+    """Encode, check and sign a submission. `Malformed` names the request and the field, such as `requests[3].inputs[0]`."""
+    encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
+    name = _encode(party, "party")
+    decoded = decode_submission(_submission(name, b"", encoded), notary_name).requests
+    # The ids are what is signed, so the signature comes last; it is made once, and the bytes never change again.
+    signature = signer.sign(signed_message(notary_name, party, [request.transaction_id for request in decoded]))
+    body = _submission(name, b2a_base64(signature, newline=False), encoded)
+    if len(body) > SUBMISSION_BYTES_MAX:
+        raise Malformed(
+            f"the submission has {len(body)} bytes, at most {SUBMISSION_BYTES_MAX}; cut the requests with `submissions`", "requests"
+        )
+    return Prepared(decoded, body)
+
+
+def transaction_ids(requests: Iterable[RequestLike], notary_name: str) -> tuple[str, ...]:
+    """The ids that these requests have at that notary, 64 hex digits each; `Malformed` as for `prepare`."""
+    encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
+    return tuple(each.transaction_id.hex() for each in decode_submission(_submission(b'"-"', b"", encoded), notary_name).requests)
+
+
+def encode_request(request: RequestLike, where: str = "") -> bytes:
+    """The request's JSON; `Malformed` at `where` for what JSON cannot say. Whether it is a good request is not looked at."""
+    return _encode(request, where)
+
+
+def submissions(
+    requests: Iterable[RequestLike], requests_max: int = BATCH_REQUESTS_MAX, bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[list[RequestLike]]:
+    """The requests, in their order, in lists that each fit one submission. Takes from the iterable no more than it must."""
+    return batches(requests, lambda request: len(encode_request(request)), requests_max, bytes_max)
+
+
+def batches(
+    items: Iterable[T], bytes_of: Callable[[T], int], requests_max: int = BATCH_REQUESTS_MAX, bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[list[T]]:
+    """`submissions` for whatever stands for a request, given how many bytes its JSON has.
+
+    One that is too large by itself comes alone: submitting it says what is wrong.
+    """
+    batch: list[T] = []
+    batch_bytes = 0
+    for item in items:
+        item_bytes = bytes_of(item) + 1  # and a comma
+        if batch and batch_bytes + item_bytes > bytes_max:
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(item)
+        batch_bytes += item_bytes
+        # At once, not when the next one comes: that may take long on a pipe.
+        if len(batch) >= requests_max:
+            yield batch
+            batch, batch_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(value: object, where: str) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise Malformed(f"cannot be written as JSON: {problem}", where) from None
+
+
+def _submission(party: bytes, signature: bytes, requests: Sequence[bytes]) -> bytes:
+    return b'{"party":%b,"signature":"%b","requests":[%b]}' % (party, signature, b",".join(requests))

@@ -1,0 +1,54 @@
+"""A party's private key: Ed25519, or ECDSA P-256 with SHA-256 (docs/formats.md, Submission)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from ordering.errors import ConfigurationError
+
+_MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out FILE`"
+
+
+class Signer:
+    """Signs messages for a party. `sign` gives Ed25519's 64 bytes, or an ECDSA P-256 signature in DER.
+
+    Made from a PEM file (`from_file`, `from_pem`), or from any function that signs, such as a hardware module's.
+    """
+
+    def __init__(self, sign: Callable[[bytes], bytes]) -> None:
+        self.sign = sign
+
+    @classmethod
+    def from_pem(cls, pem: bytes, password: bytes | None = None, source: str = "the key") -> "Signer":
+        """From a PEM private key; `ConfigurationError`, naming `source`, if it is none that a notary takes."""
+        try:
+            key = load_pem_private_key(pem, password)
+        except TypeError:
+            if password is None:
+                raise ConfigurationError(
+                    f"{source} is encrypted; give its password, or write it without one: `openssl pkey -in FILE -out FILE`"
+                ) from None
+            raise ConfigurationError(f"{source} is not encrypted; leave the password out") from None
+        except (ValueError, UnsupportedAlgorithm) as problem:
+            what = "is not a PEM private key" if password is None else "is not a PEM private key, or the password is another"
+            raise ConfigurationError(f"{source} {what} ({problem}); {_MAKE_ONE}") from None
+        if isinstance(key, ed25519.Ed25519PrivateKey):
+            return cls(key.sign)
+        if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+            return cls(lambda message: key.sign(message, ec.ECDSA(hashes.SHA256())))
+        kind = f"on the curve {key.curve.name}" if isinstance(key, ec.EllipticCurvePrivateKey) else f"of type {type(key).__name__}"
+        raise ConfigurationError(f"{source} is a key {kind}; notaries take Ed25519 and ECDSA P-256: {_MAKE_ONE}")
+
+    @classmethod
+    def from_file(cls, path: str | Path, password: bytes | None = None) -> "Signer":
+        """From a PEM file; `ConfigurationError`, naming it, if it cannot be read or used."""
+        try:
+            pem = Path(path).read_bytes()
+        except OSError as problem:
+            raise ConfigurationError(f"the key {path} cannot be read: {problem.strerror}; give the private key's PEM file") from None
+        return cls.from_pem(pem, password, f"the key {path}")

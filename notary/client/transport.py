@@ -1,0 +1,219 @@
+"""One attempt at one URL, and attempts until the deadline: all of HTTP that the client knows, on httpx.
+
+What may follow from a reply is decided here, once:
+
+| reply | means |
+|---|---|
+| none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, nonsense | ask the next URL; `Retry-After` is honoured |
+| any other 4xx | final: `Refused` |
+| 2xx | the caller's `read` makes something of it, or raises `Malformed`: nonsense, see above |
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from ssl import SSLContext
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+
+from notary.client.errors import Refused
+from notary.client.route import Patience, Route
+from notary.version import VERSION
+from ordering.errors import ConfigurationError, Malformed
+from ordering.ids import excerpt
+
+T = TypeVar("T")
+
+REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What is read of a reply. The largest that a notary has cause to send is a tenth of that."""
+
+_TRY_AGAIN: Final = (408, 425, 429)
+_PROBLEM: Final = "application/problem+json"
+_SECONDS = re.compile(r"[0-9]{1,9}").fullmatch
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What one attempt brought: a whole reply, whatever it says."""
+
+    url: str
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def retry_after_s(self) -> float:
+        """`Retry-After`, in seconds from now; 0 when there is none that can be read."""
+        return _retry_after_s(self.headers.get("retry-after", ""))
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is an RFC 9457 problem document, as every refusal of a notary is."""
+        content_type: str = self.headers.get("content-type", "")
+        return content_type.partition(";")[0].strip().lower() == _PROBLEM
+
+
+class _Problem(msgspec.Struct):
+    type: str = "about:blank"
+    title: str = ""
+    detail: str = ""
+
+
+class _Unusable(Exception):
+    """This attempt brought nothing; the message is the reason."""
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(reason)
+
+
+class Exhausted(Exception):
+    """The deadline passed, or would pass before any URL may be asked again. `reasons`: URL -> what went wrong there last."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self.reasons = reasons
+        super().__init__("no URL is left before the deadline")
+
+
+class Transport:
+    """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
+
+    def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
+        self._urls = [_checked(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
+        if not self._urls:
+            raise ConfigurationError("no URL of a notary is given; give at least one, such as http://127.0.0.1:8080")
+        self._patience = patience
+        self._random = random.Random()  # noqa: S311 - it only spreads retries
+        self._route = Route(self._urls, patience, self._random.random)
+        self._http = httpx.AsyncClient(
+            # The whole attempt has a limit (below), so single reads need none.
+            timeout=httpx.Timeout(None, connect=patience.connect_s_max),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"User-Agent": f"kafka-notary/{VERSION}"},
+            follow_redirects=False,
+            verify=True if tls is None else tls,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def exchange(self, method: str, path: str, read: Callable[[Reply], T | None], ends: float, body: bytes | None = None) -> T:
+        """What `read` makes of the first reply that it can use, asking URL after URL until the loop's time `ends`.
+
+        `read` raises `Malformed` for nonsense, and returns None for an answer that leaves something open: then the same is sent
+        again, after the reply's `Retry-After`, elsewhere if possible. Raises `Exhausted` or `Refused`, and what else `read` does.
+        """
+        clock = asyncio.get_running_loop().time
+        reasons: dict[str, str] = {}
+        resume_at = clock()
+        unfinished = 0
+        while True:
+            url, not_before = self._route.next(clock())
+            begin_at = max(not_before, resume_at)
+            if max(begin_at, clock()) >= ends:
+                raise Exhausted(reasons)
+            await asyncio.sleep(max(0.0, begin_at - clock()))
+            started = clock()
+            if started >= ends:
+                raise Exhausted(reasons)
+            try:
+                reply = await self._attempt(method, url, path, body, ends - started)
+                if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
+                    raise _Unusable(_said(reply), reply.retry_after_s)
+                result = read(reply)
+            except _Unusable as problem:
+                if clock() < ends:
+                    reasons[url] = str(problem)
+                else:
+                    # The deadline itself cut this attempt short: an earlier reason says more.
+                    reasons.setdefault(url, str(problem))
+                self._route.failed(url, started, clock(), problem.retry_after_s)
+                continue
+            except Malformed as problem:
+                reasons[url] = f"an answer that breaks the contract: {problem}"
+                self._route.failed(url, started, clock(), 0.0)
+                continue
+            if result is not None:
+                self._route.answered(url)
+                return result
+            unfinished += 1
+            reasons[url] = "not all is decided yet"
+            self._route.slow(url)
+            # Never at once, even where a worker says so: an undecided submission that is sent again costs the log its bytes.
+            resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
+
+    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float) -> Reply:
+        """One attempt: the whole reply, or `_Unusable`. A cancelled or late one closes its connection."""
+        # Where there are other URLs, one that hangs must not use up all the time that is left.
+        share_s = left_s if len(self._urls) == 1 else max(left_s / 2, min(left_s, 1.0))
+        limit_s = min(share_s, self._patience.attempt_s_max)
+        headers = {}
+        if body is not None:
+            wait_s = max(1, min(self._patience.wait_s_max, int(limit_s * 0.7)))
+            headers = {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                self._http.stream(method, url + path, content=body, headers=headers) as response,
+            ):
+                chunks = bytearray()
+                async for chunk in response.aiter_bytes():
+                    chunks += chunk
+                    if len(chunks) > REPLY_BYTES_MAX:
+                        raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
+                return Reply(url, response.status_code, response.headers, bytes(chunks))
+        except TimeoutError:
+            raise _Unusable(f"no whole answer within {limit_s:.1f} s") from None
+        except httpx.ConnectTimeout:
+            raise _Unusable(f"no connection within {self._patience.connect_s_max:g} s") from None
+        except httpx.RequestError as problem:
+            raise _Unusable(f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__) from None
+
+
+def refused(reply: Reply) -> Refused:
+    """A 4xx as the error that it is; `Malformed` for a status that a notary has no cause to send."""
+    if not 400 <= reply.status < 500:
+        raise Malformed(f"status {reply.status}, which nothing in the contract explains")
+    problem = _problem(reply)
+    return Refused(reply.url, reply.status, problem.type, problem.title, problem.detail)
+
+
+def _said(reply: Reply) -> str:
+    problem = _problem(reply)
+    return f"status {reply.status}" + (f": {problem.detail or problem.title}" if problem.detail or problem.title else "")
+
+
+def _problem(reply: Reply) -> _Problem:
+    if reply.is_problem:
+        try:
+            return msgspec.json.decode(reply.body, type=_Problem)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    return _Problem(detail=f"not a notary's answer, which would be {_PROBLEM}: {excerpt(reply.body)}")
+
+
+def _retry_after_s(value: str) -> float:
+    """Both forms of RFC 9110, 10.2.3: seconds, or a date by the wall clock."""
+    value = value.strip()
+    if _SECONDS(value):
+        return float(value)
+    try:
+        at = parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL as problem:
+        raise ConfigurationError(f"{excerpt(url)} is not a URL ({problem}); give one such as http://127.0.0.1:8080") from None
+    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
+        raise ConfigurationError(f"{excerpt(url)} is not a notary's URL; give one such as http://127.0.0.1:8080")
+    return url

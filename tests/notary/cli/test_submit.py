@@ -1,0 +1,293 @@
+"""`notary submit`, from its arguments to its exit code, against workers on loopback."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary.cli import main
+from payload import decode_submission
+from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, nobody, request, staged
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    (tmp_path / "key.pem").write_bytes(PEM)
+    return str(tmp_path / "key.pem")
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> str:
+    """Ten requests, a line each."""
+    return write(tmp_path, [request(number) for number in range(10)])
+
+
+def write(tmp_path: Path, requests: Sequence[Any]) -> str:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in requests))
+    return str(path)
+
+
+def command(file: str, key: str, urls: Sequence[str], *more: str) -> list[str]:
+    return ["submit", file, "--key", key, "--party", PARTY, "--url", ",".join(urls), *more]
+
+
+def decisions(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def counts(worker: Worker) -> list[int]:
+    """How many requests each submission had."""
+    return [len(decode_submission(body, NAME).requests) for body in worker.bodies]
+
+
+def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each request's decision is a JSON line with its receipt, in the order of the file, whatever was answered first."""
+    notary = Notary()
+    worker = Worker(notary, ["503 overloaded", "reset", "202 some"])
+    with staged(worker) as urls:
+        assert main(command(lines, key, urls, "--batch", "3", "--in-flight", "4")) == 0
+    out, err = capfd.readouterr()
+    told = decisions(out)
+    contents = [notary.decisions[each["transaction_id"]] for each in told]
+    assert [{name: each[name] for name in each if name != "receipt"} for each in told] == contents
+    assert [each["receipt"] for each in told] == [f"receipt {each['position']}" for each in told]
+    order = [each.transaction_id.hex() for each in decode_submission(worker.bodies[0], NAME).requests]
+    assert [each["transaction_id"] for each in told[:3]] == order
+    assert err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
+
+
+def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is one JSON array, over many lines, is the same; and where stdout is no file it is written all the same."""
+    path = tmp_path / "requests.json"
+    path.write_text("\n " + json.dumps([request(number) for number in range(3)], indent=2))
+    with staged(Worker(Notary(), [])) as urls:
+        assert main(command(str(path), key, urls, "--json", "--notary-name", NAME)) == 0
+    assert [each["position"] for each in decisions(capsys.readouterr().out)] == [0, 1, 2]
+
+
+def test_rejections_are_data_unless_they_are_to_fail(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A double spend exits 0, and 1 under --fail-on-rejection; in both cases the decision is written."""
+    file = write(tmp_path, [request(1), request(2, state=1)])
+    with staged(Worker(Notary(), [])) as urls:
+        assert main(command(file, key, urls)) == 0
+        assert main(command(file, key, urls, "--fail-on-rejection")) == 1
+    out, err = capfd.readouterr()
+    assert [each["outcome"] for each in decisions(out)] == ["committed", "rejected"] * 2
+    assert "2 requests decided: 1 committed, 1 rejected" in err
+
+
+def test_the_same_transaction_twice_is_decided_once(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A file may repeat a request: both lines get the one decision, though one submission may not hold it twice."""
+    with staged(Worker(Notary(), [])) as urls:
+        assert main(command(write(tmp_path, [request(1), request(1), request(2)]), key, urls)) == 0
+    assert [each["position"] for each in decisions(capfd.readouterr().out)] in ([0, 0, 1], [1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ('{"inputs": ["x:0"], "content_hash": "' + "00" * 32 + '"}', "line 6, inputs[0]: expected a state reference"),
+        ('{"inputs": []', "line 6: not JSON"),
+        ("[]", "line 6: expected an object"),
+        ('{"content_hash": "' + "00" * 32 + '", "color": 1}', "line 6: unknown member 'color'; leave it out"),
+        ("x" * (2 * 1024 * 1024 + 1), "line 6: longer than 2097152 bytes"),
+    ],
+)
+def test_a_bad_line_is_named(bad: str, message: str, key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A line that breaks the contract is named, with the field; what was sent before is decided and written; exit 2."""
+    requests: list[Any] = [request(number) for number in range(4)]
+    with staged(Worker(Notary(), [])) as urls:
+        assert main(command(write(tmp_path, [*requests, "", bad, request(9)]), key, urls, "--batch", "2")) == 2
+    out, err = capfd.readouterr()
+    assert len(decisions(out)) == 4
+    assert f"requests.jsonl {message}" in err
+    assert "4 requests decided" in err
+
+
+def test_a_bad_item_of_an_array_is_named(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In an array it is the item, counted from 1, that is named; and an array that does not end is said to."""
+    path = tmp_path / "requests.json"
+    with staged(Worker(Notary(), [])) as urls:
+        path.write_text(json.dumps([request(1), {**request(2), "content_hash": "x"}]))
+        assert main(command(str(path), key, urls)) == 2
+        assert "requests.json item 2, content_hash: expected 64 lower-case hex digits, got 'x'" in capfd.readouterr().err
+        path.write_text(json.dumps([request(1)])[:-1])
+        assert main(command(str(path), key, urls)) == 2
+        assert "requests.json, a JSON array: not JSON" in capfd.readouterr().err
+
+
+def test_unknown_outcomes_are_named(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """At the deadline each request without an answer is named with its id, and that the same command is safe; exit 2."""
+    worker = Worker(Notary(), ["answer", "202 some"], then="503 not-ready 86400")
+    with staged(worker) as urls:
+        assert main(command(lines, key, urls, "--batch", "4", "--in-flight", "1")) == 2
+        out, err = capfd.readouterr()
+        assert [each["position"] for each in decisions(out)] == [0, 1, 2, 3, 4, 6]
+        unknown = [line for line in err.splitlines() if "outcome unknown" in line]
+        assert [line.partition("requests.jsonl ")[2].partition(",")[0] for line in unknown] == ["line 6", "line 8"]
+        assert decode_submission(worker.bodies[1], NAME).requests[1].transaction_id.hex() in unknown[0]
+        assert "because of not-ready" in err
+        assert "the same command again is safe" in err
+        assert "6 requests decided: 6 committed, 0 rejected, 2 unknown" in err
+        # And it is: what was decided stays so.
+        worker.then = "answer"
+        assert main(command(lines, key, urls, "--batch", "4")) == 0
+        assert decisions(capfd.readouterr().out)[4]["position"] == 4
+
+
+def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """After a refusal nothing more is sent, what was decided has been written, and the refusal is told; exit 2."""
+    worker = Worker(Notary(), ["answer"], then="403 bad-signature")
+    with staged(worker) as urls:
+        assert main(command(lines, key, urls, "--batch", "2", "--in-flight", "1")) == 2
+    out, err = capfd.readouterr()
+    assert len(decisions(out)) == 2
+    assert counts(worker)[:2] == [2, 2]
+    assert len(worker.bodies) <= 3
+    assert "403 bad-signature: because of bad-signature" in err
+    assert "refused: " in err
+
+
+def test_a_contradiction_is_told_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two decisions that contradict each other are written to stderr whole, as evidence; exit 2."""
+    with staged(Worker(Notary(), ["202 some", "contradict"])) as urls:
+        assert main(command(lines, key, urls)) == 2
+    err = capfd.readouterr().err
+    assert "keep this as evidence" in err
+    assert '"position":0' in err
+    assert '"position":1000' in err
+
+
+def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a reachable URL the command says which failed and why; exit 2, and nothing on stdout."""
+    with nobody() as url:
+        assert main(command(lines, key, [url], "--deadline", "0.3")) == 2
+        assert main(command(lines, key, [url], "--deadline", "0.3", "--notary-name", NAME)) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert f"the notary's name cannot be had: {url}: ConnectError" in err
+    assert "10 unknown" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--key": "missing.pem"}, "missing.pem cannot be read"),
+        ({"--url": "nonsense"}, "'nonsense' is not a notary's URL"),
+        ({"--url": ","}, "no URL"),
+        ({"--party": ""}, "the party's name"),
+        ({"file": "missing.jsonl"}, "missing.jsonl cannot be read: No such file"),
+        ({"file": "."}, ". cannot be read: Is a directory"),
+        ({"--batch": "1001"}, "'1001' is not a whole number from 1 to 1000"),
+        ({"--in-flight": "0"}, "'0' is not a whole number from 1 to 64"),
+        ({"--deadline": "nan"}, "'nan' is not a number of seconds above 0"),
+    ],
+)
+def test_usage_errors(change: dict[str, str], message: str, key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arguments that cannot work are named, with their value; exit 2."""
+    given = {"--key": key, "--party": PARTY, "--url": "http://127.0.0.1:9", "file": lines, **change}
+    argv = ["submit", given.pop("file"), *(word for pair in given.items() for word in pair)]
+    try:
+        code = main(argv)
+    except SystemExit as problem:
+        code = problem.code  # type: ignore[assignment]
+    assert code == 2
+    assert message in capfd.readouterr().err
+
+
+def process(*argv: str, **more: Any) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONWARNINGS": "error"}
+    return subprocess.Popen([sys.executable, "-m", "notary.cli", *argv], env=environment, stdout=subprocess.PIPE, **more)
+
+
+def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
+    """With --batch 1 each line of a pipe is answered while the pipe stays open."""
+    with (
+        staged(Worker(Notary(), [])) as urls,
+        process(*command("-", key, urls, "--batch", "1"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running,
+    ):
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for number in range(3):
+            running.stdin.write(json.dumps(request(number)).encode() + b"\n")
+            running.stdin.flush()
+            assert json.loads(running.stdout.readline())["position"] == number
+        running.stdin.close()
+        assert b"3 requests decided" in running.stderr.read()
+        assert running.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["refusal", "interrupt"])
+def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str) -> None:
+    """While it waits for a pipe, a refusal or Ctrl-C ends the command cleanly, with exit 2."""
+    worker = Worker(Notary(), [], then="403 bad-signature" if how == "refusal" else "answer")
+    with (
+        staged(worker) as urls,
+        process(*command("-", key, urls, "--batch", "1"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running,
+    ):
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdin.write(json.dumps(request(1)).encode() + b"\n")
+        running.stdin.flush()
+        if how == "interrupt":
+            running.stdout.readline()
+            running.send_signal(signal.SIGINT)
+        told = running.stderr.read().decode()
+        assert running.wait() == 2
+        assert ("interrupted" if how == "interrupt" else "403 bad-signature") in told
+        assert "Traceback" not in told
+        assert "Fatal" not in told
+
+
+def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
+    """When whoever reads our output leaves, as `head` does, the command ends without a traceback."""
+    file = write(tmp_path, [request(number) for number in range(200)])
+    with (
+        staged(Worker(Notary(), [])) as urls,
+        process(*command(file, key, urls, "--batch", "1"), stderr=subprocess.PIPE) as running,
+    ):
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        running.stdout.close()
+        assert b"Traceback" not in running.stderr.read()
+        assert running.wait() == 2
+
+
+def test_progress_is_for_terminals(key: str, lines: str) -> None:
+    """On a terminal a line of counts is written over and over, without colours, and cleared before the summary."""
+    ours, theirs = pty.openpty()
+    with staged(Worker(Notary(), [])) as urls:
+        with process(*command(lines, key, urls, "--batch", "1"), stderr=theirs) as running:
+            os.close(theirs)
+            told = b""
+            try:
+                while piece := os.read(ours, 4096):
+                    told += piece
+            except OSError:  # Linux says so when the other side is closed
+                pass
+        assert running.wait() == 0
+    os.close(ours)
+    assert b"\r1 requests decided: 1 committed, 0 rejected" in told
+    assert told.endswith(b"\rnotary submit: 10 requests decided: 10 committed, 0 rejected\r\n")
+    assert b"\x1b" not in told
+
+
+def test_a_file_larger_than_what_is_in_flight_is_streamed(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Many submissions pass through a bounded number in flight; each request is sent once and answered once."""
+    file = write(tmp_path, [request(number) for number in range(1000)])
+    worker = Worker(Notary(), [])
+    with staged(worker) as urls:
+        assert main(command(file, key, urls, "--batch", "30", "--in-flight", "3")) == 0
+    assert counts(worker) == [30] * 33 + [10]
+    assert len({each["position"] for each in decisions(capfd.readouterr().out)}) == 1000

@@ -1,0 +1,229 @@
+"""Workers that speak real HTTP on loopback and misbehave by script: what the client's tests talk to.
+
+The `Notary` behind them is honest: it checks signatures, decides in memory, and each transaction once. A worker does to its POSTs
+what its script says, one step a call, and answers honestly when the script has ended. GETs are always honest.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from ordering.ids import format_state
+from payload import Request, decode_submission, signed_message
+
+NAME = "O=Notary Service,L=London,C=GB"
+PARTY = "O=Bank A,L=London,C=GB"
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def request(number: int, state: int | None = None) -> dict[str, Any]:
+    """A request of its own for each number; it consumes the state of that number, unless another is given."""
+    consumed = sha256(b"state %d" % (number if state is None else state)).hexdigest()
+    return {"inputs": [f"{consumed}:0"], "content_hash": sha256(b"content %d" % number).hexdigest()}
+
+
+class Notary:
+    """Decides once, in memory."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[str, dict[str, Any]] = {}
+        self.consumed: dict[bytes, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+
+    def submit(self, body: bytes) -> list[dict[str, Any]]:
+        submission = decode_submission(body, NAME)
+        ids = [each.transaction_id for each in submission.requests]
+        KEY.public_key().verify(submission.signature, signed_message(NAME, submission.party, ids))
+        with self.lock:
+            return [self._decide(each) for each in submission.requests]
+
+    def _decide(self, asked: Request) -> dict[str, Any]:
+        transaction_id = asked.transaction_id.hex()
+        if transaction_id not in self.decisions:
+            spent = [state for state in asked.inputs if state in self.consumed]
+            by = sha256(asked.transaction_id).hexdigest()
+            position = len(self.decisions)
+            self.decisions[transaction_id] = {
+                "transaction_id": transaction_id,
+                "position": position,
+                "outcome": "rejected" if spent else "committed",
+                "reason": "input-conflict" if spent else None,
+                "conflicts": [
+                    {"state": format_state(state), "kind": "input", "consumed_by": self.consumed[state]["consumed_by"]} for state in spent
+                ],
+                "log_time": 1760000000000 + position,
+            }
+            for state in () if spent else asked.inputs:
+                self.consumed[state] = {"state": format_state(state), "consumed_by": by, "position": position}
+        return self.decisions[transaction_id]
+
+
+class Worker:
+    """One URL. `bodies` and `headers` hold what was POSTed, in order, attempts that came to nothing too."""
+
+    def __init__(self, notary: Notary, script: Sequence[str], then: str = "answer") -> None:
+        self.notary = notary
+        self.script = list(script)
+        self.then = then
+        self.url = ""
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._call(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Serve one call; whether the connection lives on."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if method == "POST":
+            self.bodies.append(body)
+            self.headers.append(headers)
+            self.paths.append(path)
+            raw = await self._step(self.script.pop(0) if self.script else self.then, body, writer)
+        else:
+            raw = self._get(path)
+        if raw is not None:
+            writer.write(raw)
+            await writer.drain()
+        return raw is not None
+
+    async def _step(self, step: str, body: bytes, writer: asyncio.StreamWriter) -> bytes | None:
+        """What to send back, or None to close the connection. A step named `lost ...` is applied before it goes wrong."""
+        decided: Callable[[], list[dict[str, Any]]] = lambda: self.notary.submit(body)  # noqa: E731
+        if step == "answer":
+            return reply(200, {"decisions": [{**each, "receipt": f"receipt {each['position']}"} for each in decided()]})
+        if step == "lost reset":
+            decided()
+            return None
+        if step == "reset":
+            return None
+        if step == "hang":
+            await asyncio.sleep(3600)
+        if step == "drip":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        if step == "half":
+            writer.write(reply(200, {"decisions": decided()})[:-20])
+            await writer.drain()
+            return None
+        if step == "noise":
+            writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+            await writer.drain()
+            return None
+        if step == "202 none":
+            return reply(202, {"decisions": [None] * len(decode_submission(body, NAME).requests)}, "Retry-After: 0")
+        if step == "202 some":
+            return reply(202, {"decisions": [each if at % 2 == 0 else None for at, each in enumerate(decided())]})
+        if step == "200 with null":
+            return reply(200, {"decisions": [None, *decided()[1:]]})
+        if step == "no json":
+            return reply(200, b"<html>welcome to the proxy</html>")
+        if step == "too few":
+            return reply(200, {"decisions": decided()[:-1]})
+        if step == "other ids":
+            return reply(200, {"decisions": [{**each, "transaction_id": "ab" * 32} for each in decided()]})
+        if step == "position text":
+            return reply(200, {"decisions": [{**each, "position": str(each["position"])} for each in decided()]})
+        if step == "unknown reason":
+            return reply(200, {"decisions": [{**each, "outcome": "rejected", "reason": "mood"} for each in decided()]})
+        if step == "committed with reason":
+            return reply(200, {"decisions": [{**each, "reason": "outside-time-window"} for each in decided()]})
+        if step == "foreign conflict":
+            conflict = {"state": f"{'cd' * 32}:1", "kind": "input", "consumed_by": "ef" * 32}
+            lie = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [conflict]}
+            return reply(200, {"decisions": [{**each, **lie} for each in decided()]})
+        if step == "contradict":
+            return reply(200, {"decisions": [{**each, "position": each["position"] + 1000} for each in decided()]})
+        if step == "redirect":
+            return reply(307, b"", "Location: http://127.0.0.1:9/")
+        status, _, rest = step.partition(" ")
+        name, _, retry_after = rest.partition(" ")
+        problem = {"type": f"/problems/{name}", "title": "A title", "status": int(status), "detail": f"because of {name}"}
+        return reply(
+            int(status),
+            problem,
+            "Content-Type: application/problem+json",
+            *([f"Retry-After: {retry_after}"] if retry_after else []),
+        )
+
+    def _get(self, path: str) -> bytes:
+        if path == "/v1/notary":
+            told = {"name": NAME, "origin": "notary.example/london", "verifier_key": "k", "software_version": "1", "worker": "w"}
+            return reply(200, {**told, "limits": {"requests": 1000}})
+        kind, _, what = path.removeprefix("/v1/").partition("/")
+        if kind == "states":
+            return reply(
+                200,
+                next(
+                    (each for state, each in self.notary.consumed.items() if format_state(state) == what),
+                    {"state": what, "consumed_by": None, "position": None},
+                ),
+            )
+        if kind == "transactions" and what in self.notary.decisions:
+            return reply(200, self.notary.decisions[what])
+        return reply(404, {"type": "/problems/not-found"}, "Content-Type: application/problem+json")
+
+
+def reply(status: int, content: object, *headers: str) -> bytes:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@contextmanager
+def staged(*workers: Worker) -> Iterator[list[str]]:
+    """Run the workers in a thread of their own; their URLs."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def live() -> None:
+        stop = asyncio.Event()
+        servers = [await worker.start() for worker in workers]
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+        for server in servers:
+            server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    loop, stop = started.result()
+    try:
+        yield [worker.url for worker in workers]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """A URL where connections are refused, for as long as this is open."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,0 +1,303 @@
+"""The asyncio client against workers on loopback that misbehave by script."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from notary.client import (
+    Answer,
+    AsyncClient,
+    Contradiction,
+    NotaryDescription,
+    Patience,
+    Refused,
+    Signer,
+    TransactionRequest,
+    Unanswered,
+    Unreachable,
+)
+from ordering.errors import ConfigurationError, Malformed, NotReady, OutcomeUnknown
+from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, nobody, request, staged
+
+QUICK = Patience(attempt_s_max=1.0, connect_s_max=1.0, backoff_s_first=0.01, backoff_s_max=0.05)
+LONG_S = 60.0
+
+
+def client_of(urls: Sequence[str], **more: Any) -> AsyncClient:
+    return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"patience": QUICK, **more})
+
+
+async def submit(urls: Sequence[str], count: int = 3, deadline_s: float = LONG_S, **more: Any) -> list[Answer]:
+    async with client_of(urls, **more) as client:
+        return await client.submit([request(number) for number in range(count)], deadline_s=deadline_s)
+
+
+async def test_answers_stand_in_order_with_receipts() -> None:
+    """A good worker's decisions come back in the order of the requests, each with its receipt."""
+    with staged(Worker(Notary(), [])) as urls:
+        answers = await submit(urls)
+    assert [answer.position for answer in answers] == [0, 1, 2]
+    assert all(answer.committed and answer.reason is None and answer.conflicts == () for answer in answers)
+    assert [answer.receipt for answer in answers] == ["receipt 0", "receipt 1", "receipt 2"]
+
+
+async def test_a_double_spend_is_an_answer_not_an_error() -> None:
+    """A rejection is a value, and names the state and the hash of who consumed it."""
+    with staged(Worker(Notary(), [])) as urls:
+        async with client_of(urls) as client:
+            [first] = await client.submit([TransactionRequest(**request(1))])
+            [second] = await client.submit([request(2, state=1)])
+    assert first.committed
+    assert not second.committed
+    assert second.reason == "input-conflict"
+    assert second.conflicts[0].state == request(1)["inputs"][0]
+    assert second.conflicts[0].consumed_by == sha256(bytes.fromhex(first.transaction_id)).hexdigest()
+
+
+FAILURES = [
+    "reset",
+    "lost reset",
+    "hang",
+    "drip",
+    "half",
+    "noise",
+    "no json",
+    "too few",
+    "other ids",
+    "position text",
+    "unknown reason",
+    "committed with reason",
+    "foreign conflict",
+    "200 with null",
+    "202 none",
+    "202 some",
+    "redirect",
+    "408 timeout",
+    "425 early",
+    "429 quota-exceeded 0",
+    "500 broken",
+    "502 proxy",
+    "503 overloaded",
+    "503 not-ready 0",
+    "503 not-ready tomorrow",
+    "503 not-ready Wed, 21 Oct 2015 07:28:00 GMT",
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_failing_worker_costs_an_attempt_and_no_answer(failure: str) -> None:
+    """Whatever one worker does wrong, the next one is asked with the same bytes, and its answer is returned."""
+    notary = Notary()
+    bad, good = Worker(notary, [], then=failure), Worker(notary, [])
+    with staged(bad, good) as urls:
+        answers = await submit(urls)
+    assert [answer.transaction_id for answer in answers] == list(notary.decisions)
+    assert len(bad.bodies) == 1
+    assert good.bodies == bad.bodies
+
+
+@pytest.mark.parametrize("failure", ["reset", "503 overloaded", "202 none", "no json", "noise"])
+async def test_a_lone_worker_is_asked_again(failure: str) -> None:
+    """With one URL only, that one is asked until it answers, with the same bytes."""
+    worker = Worker(Notary(), [failure] * 3)
+    with staged(worker) as urls:
+        await submit(urls)
+    assert len(worker.bodies) == 4
+    assert len(set(worker.bodies)) == 1
+
+
+async def test_a_refused_connection_leads_to_the_next_url() -> None:
+    """A URL where nobody listens is passed over."""
+    with nobody() as url, staged(Worker(Notary(), [])) as urls:
+        assert len(await submit([url, *urls])) == 3
+
+
+async def test_the_url_that_answered_is_asked_first_the_next_time() -> None:
+    """After a failure the client stays with the worker that answered, and does not begin with the dead one again."""
+    notary = Notary()
+    first, second = Worker(notary, ["503 not-ready"]), Worker(notary, [])
+    with staged(first, second) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            for number in range(5):
+                await client.submit([request(number)])
+    assert (len(first.bodies), len(second.bodies)) == (1, 5)
+
+
+async def test_a_worker_that_asks_for_patience_is_not_asked_again_before() -> None:
+    """Retry-After beyond the deadline: the worker is asked once, and the call ends at once rather than break the wish."""
+    worker = Worker(Notary(), ["429 quota-exceeded 86400"])
+    with staged(worker) as urls, pytest.raises(Unanswered, match="because of quota-exceeded"):
+        await submit(urls)
+    assert len(worker.bodies) == 1
+
+
+async def test_a_partial_answer_is_kept_when_the_rest_stays_unknown() -> None:
+    """What a 202 decided is in the error, beside the ids of all, when nobody decides the rest before the deadline."""
+    worker = Worker(Notary(), ["202 some"], then="503 not-ready 86400")
+    with staged(worker) as urls, pytest.raises(OutcomeUnknown) as caught:
+        await submit(urls)
+    assert isinstance(caught.value, Unanswered)
+    assert [answer and answer.position for answer in caught.value.answers] == [0, None, 2]
+    assert list(caught.value.transaction_ids) == list(worker.notary.decisions)
+    assert "1 of 3 requests have no answer" in str(caught.value)
+    assert "because of not-ready" in str(caught.value)
+
+
+async def test_the_deadline_ends_a_call_that_nobody_answers() -> None:
+    """Hanging, dripping and absent workers hold nobody beyond the deadline, and each one's failure is told."""
+    hanging, dripping = Worker(Notary(), [], then="hang"), Worker(Notary(), [], then="drip")
+    with nobody() as url, staged(hanging, dripping) as urls, pytest.raises(Unanswered) as caught:
+        await submit([url, *urls], deadline_s=3.0, notary_name=NAME)
+    assert set(caught.value.reasons) == {url, *urls}
+    assert caught.value.answers == (None, None, None)
+
+
+async def test_a_retry_after_an_unknown_outcome_gets_the_one_decision() -> None:
+    """Submitting the same requests again after OutcomeUnknown finds what was decided the first time."""
+    worker = Worker(Notary(), ["lost reset"], then="503 not-ready 86400")
+    with staged(worker) as urls:
+        with pytest.raises(Unanswered) as caught:
+            await submit(urls)
+        worker.then = "answer"
+        answers = await submit(urls)
+    assert tuple(answer.transaction_id for answer in answers) == caught.value.transaction_ids
+    assert [answer.position for answer in answers] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("status", "name"), [(400, "malformed"), (401, "unknown-party"), (403, "bad-signature"), (413, "too-large"), (404, "not-found")]
+)
+async def test_a_refusal_is_final(status: int, name: str) -> None:
+    """A 4xx is raised as what the problem document says, and no other worker is asked."""
+    refusing, other = Worker(Notary(), [f"{status} {name}"]), Worker(Notary(), [])
+    with staged(refusing, other) as urls, pytest.raises(Refused, match=f"{status} {name}: because of {name}") as caught:
+        await submit(urls)
+    problem = caught.value
+    assert (problem.status, problem.type, problem.title, problem.url) == (status, f"/problems/{name}", "A title", urls[0])
+    assert problem.answers == (None, None, None)
+    assert other.bodies == []
+
+
+async def test_a_refusal_after_a_partial_answer_keeps_it() -> None:
+    """What was decided before a refusal stands, and is carried by it."""
+    with staged(Worker(Notary(), ["202 some", "403 bad-signature"])) as urls, pytest.raises(Refused) as caught:
+        await submit(urls)
+    assert [answer and answer.position for answer in caught.value.answers] == [0, None, 2]
+
+
+async def test_contradicting_answers_are_evidence() -> None:
+    """A decision that differs from an earlier one for the same id is raised with both, and who said which."""
+    notary = Notary()
+    first, second = Worker(notary, ["202 some"]), Worker(notary, ["contradict"])
+    with staged(first, second) as urls, pytest.raises(Contradiction) as caught:
+        await submit(urls)
+    evidence = caught.value
+    assert (evidence.first.position, evidence.second.position) == (0, 1000)
+    assert (evidence.first_url, evidence.second_url) == tuple(urls)
+    assert evidence.first.transaction_id == evidence.second.transaction_id == evidence.transaction_ids[0]
+    assert '"position":0' in str(evidence)
+    assert '"position":1000' in str(evidence)
+
+
+async def test_a_later_receipt_is_no_contradiction() -> None:
+    """The same decision without a receipt and later with one is one decision, and the receipt is kept."""
+    with staged(Worker(Notary(), ["202 some"])) as urls:
+        answers = await submit(urls)
+    assert [answer.receipt for answer in answers] == ["receipt 0", "receipt 1", "receipt 2"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "where"),
+    [
+        ({"inputs": ["x:0"], "content_hash": "00" * 32}, r"requests\[1\]\.inputs\[0\]"),
+        ({"inputs": ["x:0"], "content_hash": object()}, r"requests\[1\]: cannot be written"),
+        ({"content_hash": "00" * 32}, r"requests\[1\]: asks nothing"),
+        ({**request(5), "colour": "red"}, r"requests\[1\]: unknown member 'colour'"),
+        (request(0), r"requests\[1\]: the same transaction as requests\[0\]"),
+        (TransactionRequest(inputs=[7], content_hash="00" * 32), r"requests\[1\]\.inputs\[0\]: expected a string"),  # type: ignore[list-item]
+        ({**request(5), "content_hash": "\ud800"}, r"requests\[1\]: cannot be written"),
+        ("text", r"requests\[1\]: expected an object"),
+    ],
+)
+async def test_bad_input_is_refused_before_anything_is_sent(bad: Any, where: str) -> None:
+    """A request that breaks the contract is `Malformed`, with its place, and no worker hears of it."""
+    worker = Worker(Notary(), [])
+    with staged(worker) as urls:
+        async with client_of(urls) as client:
+            with pytest.raises(Malformed, match=where):
+                await client.submit([request(0), bad])
+            with pytest.raises(Malformed, match="0 requests"):
+                await client.submit([])
+            large = [f"{'ab' * 32}:{number}" for number in range(10_000)]
+            too_many = [TransactionRequest(inputs=large, content_hash=f"{number:064x}") for number in range(3)]
+            with pytest.raises(Malformed, match="cut the requests with `submissions`"):
+                await client.submit(too_many)
+    assert worker.bodies == []
+
+
+async def test_what_is_sent_is_what_the_contract_says() -> None:
+    """A POST of JSON that asks the worker to wait, within bounds, and can do without receipts."""
+    worker = Worker(Notary(), [])
+    with staged(worker) as urls:
+        async with client_of(urls, patience=Patience(wait_s_max=4)) as client:
+            await client.submit([request(1)], deadline_s=3600)
+            await client.submit([request(1)], deadline_s=0.9, receipts=False)
+    assert [headers["prefer"] for headers in worker.headers] == ["wait=4", "wait=1"]
+    assert worker.headers[0]["content-type"] == "application/json"
+    assert worker.paths == ["/v1/submissions", "/v1/submissions?receipts=false"]
+
+
+async def test_lookups() -> None:
+    """Transactions, states and the notary itself can be asked about; what is not decided is None."""
+    with nobody() as url, staged(Worker(Notary(), [])) as urls:
+        async with client_of([url, *urls]) as client:
+            [answer] = await client.submit([request(1)])
+            spent, free = request(1)["inputs"][0], request(2)["inputs"][0]
+            found = await client.transaction(answer.transaction_id)
+            assert found is not None
+            assert found.same_decision(answer)
+            assert await client.transaction(bytes.fromhex(answer.transaction_id)) == found
+            assert await client.transaction("ab" * 32) is None
+            assert (await client.state(spent)).position == 0
+            assert (await client.state(free)).consumed_by is None
+            assert await client.notary() == NotaryDescription(NAME, "notary.example/london", "k", "1", {"requests": 1000})
+            with pytest.raises(Malformed, match="state: expected"):
+                await client.state("nonsense")
+            with pytest.raises(Malformed, match="transaction id: expected"):
+                await client.transaction("nonsense")
+
+
+async def test_lookups_without_an_answer_are_unreachable() -> None:
+    """Where nobody answers, a lookup says so, as an error that means: surely nothing was applied."""
+    with nobody() as url:
+        async with AsyncClient([url], patience=QUICK) as client:
+            with pytest.raises(Unreachable, match="ConnectError"):
+                await client.notary(deadline_s=0.2)
+            with pytest.raises(NotReady):
+                await client.state(f"{'ab' * 32}:0", deadline_s=0.2)
+
+
+async def test_what_cannot_work_is_said_when_it_is_given() -> None:
+    """URLs and names that cannot be, and submitting without a signer, are configuration errors."""
+    for urls in ([], ["ftp://a"], ["nonsense"], ["http://a/?x=1"], ["http://[::"]):
+        with pytest.raises(ConfigurationError):
+            AsyncClient(urls)
+    for name in ("", "x" * 256, "\ud800"):
+        with pytest.raises(ConfigurationError, match="name"):
+            AsyncClient(["http://a"], notary_name=name)
+    async with AsyncClient(["http://127.0.0.1:9"]) as client:
+        with pytest.raises(ConfigurationError, match="signer"):
+            await client.submit([request(1)])
+
+
+def test_the_client_needs_neither_kafka_nor_rocksdb() -> None:
+    """Importing the client and the submit command loads no Kafka client and no RocksDB."""
+    code = (
+        "import sys, notary.client, notary.cli.submit; "
+        "print(sorted({'aiokafka', 'rocksdict', 'uvicorn', 'joiner'} & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
