@@ -14,7 +14,11 @@ share, and the log itself, in three forms with one contract (`ordering.log`):
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
 | `log` | the interface and its durability contract | yes |
-| `memory`, `embedded`, `kafka` | the three logs | no |
+| `memory` | `MemoryLog` | no |
+| `embedded`, `store` | `EmbeddedLog`, and the RocksDB rows and options it keeps them in | no |
+| `stream` | the reader that both local logs share | no |
+| `kafka` | `KafkaLog`: writer, reader, bounds | no |
+| `connection`, `endings` | getting to brokers, and leaving them in bounded time | no |
 | `topics` | creating and checking Kafka topics, apart from using them | no |
 
 Nothing here knows what a transaction says or how it is decided.

@@ -19,8 +19,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
-    _closed: bool | None
     """aiokafka's producer with an end that waits for no broker. Its own `stop` first sends all that is queued, however long."""
+
+    _closed: bool | None
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

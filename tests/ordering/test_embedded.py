@@ -15,9 +15,10 @@ import msgspec
 import pytest
 from rocksdict import Options, Rdict
 
-from ordering.embedded import _META_KEY, STORE_FORMAT_VERSION, EmbeddedLog
+from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Record
+from ordering.store import META_KEY, STORE_FORMAT_VERSION
 from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,9 +142,9 @@ def change_meta(directory: Path, row: bytes | None) -> None:
     options = Options(raw_mode=True)
     store = Rdict(str(directory), options)
     if row is None:
-        store.delete(_META_KEY)
+        store.delete(META_KEY)
     else:
-        store.put(_META_KEY, row)
+        store.put(META_KEY, row)
     store.close()
 
 

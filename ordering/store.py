@@ -1,0 +1,137 @@
+"""The store of the embedded log: what is in it, byte for byte, and how RocksDB is told to keep it.
+
+| key | value |
+|---|---|
+| u32 stream + 1 (0: ordering), u64 offset | i64 append time in ms, i32 length of key (-1: none), u8 has a value, key, value |
+| `ff ff ff ff` `meta` | JSON: format version, payload partitions, identity |
+
+Keys are big-endian, so that a scan is in the order of a stream. Offsets are dense from 0. Values of 1 KB and more go to blob
+files: they are written once and never again, however often the keys are compacted.
+"""
+
+import os
+from pathlib import Path
+from struct import Struct, error
+from typing import Final
+
+import msgspec
+from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter
+
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.log import Record
+from ordering.stream import describe
+
+STORE_FORMAT_VERSION: Final = 1
+"""The format of the store, as the table above tells it; a newer one is not opened."""
+
+KEY: Final = Struct(">IQ")
+_VALUE_HEAD = Struct(">qiB")
+META_KEY: Final = b"\xff\xff\xff\xffmeta"
+
+
+class Version(msgspec.Struct):
+    """The one field that the meta row has in every format."""
+
+    format_version: int
+
+
+class Meta(Version):
+    """The meta row of this format."""
+
+    payload_partitions: int
+    identity: str
+
+
+def options(create: bool) -> Options:
+    """Every option that differs from RocksDB's defaults, and why."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_error_if_exists(create)
+    # A write that a crash cut short at the very end was never acknowledged and is dropped. Damage anywhere else in the
+    # write-ahead log stops the opening: RocksDB's own default would quietly forget every record behind it.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    # Payloads are signed and hashed bytes, hardly worth compressing.
+    options.set_compression_type(DBCompressionType.none())
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(1024)
+    options.set_blob_file_size(256 * 1024 * 1024)
+    options.set_write_buffer_size(64 * 1024 * 1024)
+    options.set_keep_log_file_num(4)
+    options.set_max_open_files(512)
+    return options
+
+
+def is_store(path: Path) -> bool:
+    """Whether RocksDB was here; asked first, because rocksdict makes the directory that it is to open."""
+    return (path / "CURRENT").is_file()
+
+
+def open_store(path: Path) -> Rdict:
+    """Raises `ConfigurationError` when another process has it open, `Fatal` when it is damaged."""
+    try:
+        return Rdict(str(path), options(create=False))
+    except Exception as problem:  # rocksdict raises nothing more special, so its text is all there is to go by
+        if "LOCK" in str(problem):
+            raise ConfigurationError(f"the log in {path} is open elsewhere: one process only; stop the other one first") from problem
+        raise Fatal(f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem
+
+
+def read_meta(store: Rdict, path: Path) -> Meta:
+    """Raises `ConfigurationError` for a newer format and for a creation that was interrupted, `Fatal` for a damaged row."""
+    row = store.get(META_KEY)
+    if row is None:
+        raise ConfigurationError(f"{path} was not created to its end, and is empty: remove it, then create the log again")
+    try:
+        # The version alone first: a newer format may have changed all else.
+        if (version := msgspec.json.decode(row, type=Version).format_version) > STORE_FORMAT_VERSION:
+            raise ConfigurationError(
+                f"the log in {path} has store format {version}, this software reads up to {STORE_FORMAT_VERSION}: upgrade it"
+            )
+        return msgspec.json.decode(row, type=Meta)
+    except msgspec.DecodeError as problem:
+        raise Fatal(f"the meta row of the log in {path} does not decode: {problem}; restore it from a copy") from problem
+
+
+def end_in(store: Rdict, stream: int) -> int:
+    """The offset after the last record that the store has of a stream. Raises `Fatal` when it cannot be read."""
+    rows = store.iter()
+    rows.seek_for_prev(KEY.pack(stream + 1, 2**64 - 1))
+    if not rows.valid():
+        _check(rows)
+        return 0
+    number, offset = KEY.unpack(rows.key())
+    return int(offset) + 1 if number == stream + 1 else 0
+
+
+def _check(rows: RdictIter) -> None:
+    """An iterator that met damage ends as if there were nothing more; only its status tells."""
+    try:
+        rows.status()
+    except Exception as problem:  # rocksdict raises nothing more special
+        raise Fatal(f"the embedded log cannot be read: {problem}; restore it from a copy") from problem
+
+
+def encode_row(append_time_ms: int, key: bytes | None, value: bytes | None) -> bytes:
+    """The value of a record's row."""
+    head = _VALUE_HEAD.pack(append_time_ms, -1 if key is None else len(key), value is not None)
+    return b"".join((head, key or b"", value or b""))
+
+
+def decode_row(stream: int, offset: int, row: bytes) -> Record:
+    """The record of a row; `CorruptRecord` if it is too short to be one."""
+    try:
+        append_time_ms, key_length, has_value = _VALUE_HEAD.unpack_from(row)
+    except error as problem:
+        raise CorruptRecord(f"row {offset} of {describe(stream)} has {len(row)} bytes") from problem
+    at = _VALUE_HEAD.size + max(key_length, 0)
+    key = None if key_length < 0 else row[_VALUE_HEAD.size : at]
+    return Record(stream, offset, append_time_ms, key, row[at:] if has_value else None)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
