@@ -1,0 +1,89 @@
+"""The machine and the versions that a figure belongs to, and what a process has cost it. Linux; elsewhere some are null."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from deploy.local.jars import kafka_version
+
+PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "uvicorn", "uvloop")
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ROOT = Path(__file__).parents[2]
+
+
+@lru_cache(maxsize=1)
+def machine() -> dict[str, Any]:
+    """What stays the same for a run."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _first_line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or None,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "kafka": kafka_version(),
+        **{package: _version(package) for package in PACKAGES},
+        "git": _git_commit(),
+    }
+
+
+def load_average() -> float:
+    """Processes that wanted to run, over the last minute: others on this machine show here."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time of these processes so far, all threads; 0 for one that is gone."""
+    ticks = 0
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        # The name in parentheses may hold anything; utime and stime are the 12th and 13th fields after it.
+        fields = stat.rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_S
+
+
+def machine_cpu_seconds() -> float:
+    """What all processes of this machine have cost so far; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, softirq = [int(field) for field in fields[:7]]
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    # A figure of a changed tree belongs to no commit, and says so.
+    return f"{commit}-changed" if commit and git("status", "--porcelain") else commit
+
+
+def _first_line_of(file: Path, name: str) -> str | None:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)

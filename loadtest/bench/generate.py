@@ -1,0 +1,100 @@
+"""Load from a seed: the same seed, the same bytes. Built here from the contract alone, not with the encoders of `payload`:
+that what is made here decodes and verifies there is a test of both.
+
+Every state is new and every content hash is random, so every request commits.
+"""
+
+import base64
+from collections.abc import Iterator
+from hashlib import sha256
+from random import Random
+from struct import pack
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from joiner import OrderedBatch, Ready
+from ordering.log import ORDERING
+from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+
+NOTARY: Final = "O=Bench Notary,L=London,C=GB"
+PARTY: Final = "O=Bench Party,L=Paris,C=FR"
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """A submission: its JSON, and the transaction ids of its requests, in order, one after the other (32 bytes each)."""
+
+    body: bytes
+    ids: bytes
+
+
+class PayloadValue(msgspec.Struct, frozen=True, gc=False):
+    """A payload record's value and the transaction ids of all its requests, in order."""
+
+    value: bytes
+    ids: tuple[bytes, ...]
+
+
+def party_key() -> Ed25519PrivateKey:
+    """The key that every submission is signed with, whatever its seed: it is registered once, for many loads."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(b"loadtest.bench party").digest())
+
+
+def party_key_pem() -> bytes:
+    """Its public key, as `notary party add` takes it."""
+    return party_key().public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -> Iterator[Made]:
+    """Submissions without end. Unsigned ones carry random bytes where the signature stands: replay does not look at it."""
+    random = Random(seed)
+    sign = party_key().sign
+    head = b"notary/transaction/v1\n" + pack(">H", len(NOTARY.encode())) + NOTARY.encode() + pack(">I", inputs)
+    tail = pack(">Iqq", 0, -(2**63), 2**63 - 1)
+    message_head = b"notary/submission/v1\n" + b"".join([pack(">H", len(name.encode())) + name.encode() for name in (NOTARY, PARTY)])
+    message_head += pack(">I", requests)
+    texts, ids = [""] * requests, [b""] * requests
+    while True:
+        for at in range(requests):
+            # The content hash, then the transaction hashes of the states.
+            drawn = random.randbytes(32 * (inputs + 1))
+            hashes = sorted([drawn[start : start + 32] for start in range(32, len(drawn), 32)])
+            states = b"".join([hash_ + b"\0\0\0\x01" for hash_ in hashes])
+            ids[at] = sha256(head + states + tail + drawn[:32]).digest()
+            refs = ':1","'.join([hash_.hex() for hash_ in hashes])
+            texts[at] = f'{{"inputs":["{refs}:1"],"content_hash":"{drawn[:32].hex()}"}}'
+        joined = b"".join(ids)
+        signature = base64.b64encode(sign(message_head + joined) if signed else random.randbytes(64)).decode()
+        body = f'{{"party":"{PARTY}","signature":"{signature}","requests":[{",".join(texts)}]}}'
+        yield Made(body.encode(), joined)
+
+
+def payload_values(seed: int, submission_requests: int, inputs: int, batch_bytes_max: int) -> Iterator[PayloadValue]:
+    """Payload records without end, each of as many submissions as fit, one at least."""
+    bodies: list[bytes] = []
+    ids: list[bytes] = []
+    size = 0
+    for made in submissions(seed, submission_requests, inputs, signed=False):
+        if bodies and size + len(made.body) > batch_bytes_max:
+            yield PayloadValue(b"[" + b",".join(bodies) + b"]", tuple(ids))
+            bodies, ids, size = [], [], 0
+        bodies.append(made.body)
+        ids += [made.ids[start : start + 32] for start in range(0, len(made.ids), 32)]
+        size += len(made.body)
+
+
+def steps(seed: int, requests: int, inputs: int) -> Iterator[Ready]:
+    """What the joiner hands to the index, without end: steps of one batch of so many decoded requests."""
+    random = Random(seed)
+    sequence = 0
+    while True:
+        made = []
+        for _ in range(requests):
+            drawn = random.randbytes(36 * inputs + 64)
+            states = tuple(sorted([drawn[start : start + 36] for start in range(64, len(drawn), 36)]))
+            made.append(Request(drawn[:32], states, (), OPEN_FROM_MS, OPEN_UNTIL_MS, drawn[32:64]))
+        sequence += 1
+        batch = OrderedBatch(sequence, 1, sequence, 1_760_000_000_000 + sequence, False, tuple(made))
+        yield Ready({ORDERING: sequence + 1, 0: sequence}, batch.log_time_ms, advanced=True, batches=[batch])

@@ -1,0 +1,129 @@
+"""How fast a worker replays a log into an empty index: what a new worker, or one with a new disk, takes to be of use.
+
+The log is filled first through a real `Writer`, with the records of one worker's life. Then the parts of a real worker
+(reader, joiner, decision function, index) run from offset 0 until every request is decided, and the same log is read once
+more without decoding, in the same process: the ratio of the two is the figure that holds on other machines.
+"""
+
+import asyncio
+import gc
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import uvloop
+
+from joiner import Driver, DriverSettings, Joiner, Sender, SenderSettings
+from loadtest.bench.generate import NOTARY, payload_values
+from loadtest.bench.raw import read_back
+from loadtest.bench.report import Report, progress
+from notary.decision import Decision
+from notary.index import Index
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING
+from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
+from ordering.topics import create_topics
+
+BATCH_BYTES_MAX = 512 << 10
+IN_FLIGHT = 8
+RAW_READS = 2
+"""Raw reads before the replay, and as many after it; the middle counts."""
+SECONDS_MAX = 300.0
+
+CASES = (
+    (1, 100, 40_000, "30,000 requests/s"),
+    (1, 1, 20_000, None),
+    (4, 100, 20_000, None),
+    (1_000, 1, 120, "100,000 inputs/s"),
+)
+"""(inputs, requests of a submission, requests in the log for each second asked for, goal)."""
+
+
+def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
+    """The figure `rebuild`."""
+    for inputs, submission_requests, requests_per_s, goal in CASES:
+        prefix = f"rebuild-{inputs}-{submission_requests}"
+        parameters = {"brokers": brokers, "inputs": inputs, "submission_requests": submission_requests, "seed": seed}
+        # A quarter of the time for each case, all of them together twice that, filling included.
+        requests = int(requests_per_s * seconds / 2)
+        figures = uvloop.run(_case(bootstrap, prefix, inputs, submission_requests, requests, seed))
+        report.add("rebuild", f"{inputs} inputs, {submission_requests} requests a submission", figures, parameters, goal)
+
+
+async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: int, requests_min: int, seed: int) -> dict[str, Any]:
+    await create_topics(bootstrap, prefix)
+    log = await KafkaLog.open(bootstrap, prefix)
+    try:
+        requests = await _fill(log, submission_requests, inputs, requests_min, seed)
+        progress(f"rebuild: {prefix}: {requests} requests are in the log")
+        gc.collect()
+        raw_s = [(await read_back(bootstrap, prefix))[0] for _ in range(RAW_READS)]
+        with tempfile.TemporaryDirectory(prefix="bench-rebuild-") as directory:
+            took_s, cpu_s = await _replay(log, Path(directory) / "index", requests)
+        raw_s += [(await read_back(bootstrap, prefix))[0] for _ in range(RAW_READS)]
+    finally:
+        await log.close()
+    return {
+        "requests_per_s": requests / took_s,
+        "inputs_per_s": requests * inputs / took_s,
+        "raw_read_requests_per_s": requests / median(raw_s),
+        "share_of_raw_read": median(raw_s) / took_s,
+        "cpu_us_per_request": cpu_s / requests * 1e6,
+        "requests": requests,
+    }
+
+
+async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_min: int, seed: int) -> int:
+    """Append one life's records: its registration, then batches until there are enough requests; how many there are."""
+    writer = await log.open_writer()
+    try:
+        await writer.append(ORDERING, None, encode(Register(bytes(16), FORMAT_VERSION, "filler", "bench")))
+        sequence = requests = 0
+        made = payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX)
+        while requests < requests_min:
+            appends = []
+            for value in islice(made, IN_FLIGHT):
+                sequence += 1
+                partition = sequence % log.payload_partitions
+                entry = Entry(1, sequence, time.time_ns() // 1_000_000, partition, value.ids)
+                appends.append(writer.append(partition, batch_key(1, sequence), value.value))
+                appends.append(writer.append(ORDERING, None, encode(entry)))
+                requests += len(value.ids)
+            await asyncio.gather(*appends)
+        return requests
+    finally:
+        await writer.close()
+
+
+async def _replay(log: KafkaLog, directory: Path, requests: int) -> tuple[float, float]:
+    """(seconds, CPU seconds) from an empty index until it has decided so many requests."""
+    partitions = log.payload_partitions
+    index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=partitions)
+    try:
+
+        def clock_ms() -> int:
+            return time.time_ns() // 1_000_000
+
+        sender: Sender[Decision] = Sender(log, SenderSettings("rebuilder", "bench"), clock_ms, lambda: b"rebuilder's once")
+        joiner = Joiner(NOTARY, partitions, index.joiner_state(partitions), None, sender.unresolved)
+        driver = Driver(log, joiner, index, sender, DriverSettings(), clock_ms)
+        started, cpu = time.perf_counter(), time.process_time()
+        running = asyncio.create_task(driver.run())
+        try:
+            while index.position_next < requests and not running.done():
+                if time.perf_counter() - started > SECONDS_MAX:
+                    raise RuntimeError(f"{index.position_next} of {requests} requests after {SECONDS_MAX:g} s")
+                await asyncio.sleep(0.01)
+            took_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        if not running.cancelled():
+            running.result()
+        assert index.position_next == requests, f"{index.position_next} decisions of {requests} requests"
+        return took_s, cpu_s
+    finally:
+        index.close()

@@ -1,0 +1,93 @@
+"""A notary as its users run it: `notary init`, `notary party add`, `notary serve`, each a process of its own."""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadtest.bench.generate import NOTARY, PARTY, party_key_pem
+from loadtest.bench.report import progress
+
+READY_S_MAX = 60.0
+STOP_S_MAX = 40.0
+_ROOT = Path(__file__).parents[2]
+
+
+class Service(msgspec.Struct, frozen=True):
+    """One running worker."""
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def serve(directory: Path, bootstrap: str | None, topic_prefix: str) -> Iterator[Service]:
+    """A worker for the length of a block, in a directory that is not there yet; without `bootstrap`, on an embedded log."""
+    log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []
+    notary("init", str(directory), "--name", NOTARY, "--origin", "bench.example/notary", *log)
+    key = directory / "party.pem"
+    key.write_bytes(party_key_pem())
+    config = directory / "notary.toml"
+    notary("party", "add", PARTY, "--public-key", str(key), "--config", str(config))
+    log_file = directory / "serve.log"
+    with log_file.open("wb") as errors:
+        worker = subprocess.Popen(
+            [*_COMMAND, "serve", "--config", str(config), "--name", "bench", "--listen", "127.0.0.1:0", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=_environment(),
+        )
+    try:
+        yield Service(_url_of(worker, log_file), worker.pid)
+    finally:
+        _stop(worker, log_file)
+
+
+def notary(*arguments: str) -> None:
+    """Run one short command; RuntimeError with what it said when it fails."""
+    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=_environment())
+    if done.returncode:
+        raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+_COMMAND = [sys.executable, "-m", "notary"]
+
+
+def _environment() -> dict[str, str]:
+    # Settings of the caller's shell are not what is measured.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
+
+
+def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path) -> str:
+    assert worker.stdout is not None
+    readable, _, _ = select.select([worker.stdout], [], [], READY_S_MAX)
+    line = worker.stdout.readline() if readable else b""
+    if not line:
+        why = f"ended with {worker.wait(5)}" if readable else f"was not ready after {READY_S_MAX:g} s"
+        raise RuntimeError(f"notary serve {why}: {_tail(log_file)}")
+    return str(msgspec.json.decode(line)["url"])
+
+
+def _stop(worker: "subprocess.Popen[bytes]", log_file: Path) -> None:
+    started = time.monotonic()
+    worker.terminate()
+    try:
+        code = worker.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        code = worker.wait(10)
+    if worker.stdout is not None:
+        worker.stdout.close()
+    if code:
+        progress(f"notary serve ended with {code} after {time.monotonic() - started:.1f} s: {_tail(log_file)}")
+
+
+def _tail(log_file: Path) -> str:
+    return " / ".join(log_file.read_text(errors="replace").splitlines()[-8:])
