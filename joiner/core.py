@@ -49,6 +49,7 @@ class JoinerLimits(msgspec.Struct, frozen=True):
     buffer_bytes_max: int = 128 << 20
     queue_ids_max: int = 500_000
     step_requests_max: int = 2_000
+    step_states_max: int = 20_000
 
 
 class JoinerState(msgspec.Struct, frozen=True):
@@ -77,6 +78,8 @@ class OrderedBatch(msgspec.Struct, frozen=True):
     log_time_ms: int
     filled: bool
     requests: tuple[Request, ...]
+    append_time_ms: int = 0  # by the log's clock
+    sent_at_ms: int = 0  # by the sender's
 
 
 class Fenced(msgspec.Struct, frozen=True):
@@ -120,6 +123,7 @@ class Ready(msgspec.Struct):
     paused: frozenset[int] = frozenset()
     more: bool = False  # the step stopped at its bound: step again with no records
     stop: str = ""  # why this worker must not go past the head
+    judged: Record | None = None  # the last record judged: its digest is kept, to know the log by when reading it again (R9)
 
 
 class _Queued(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +133,7 @@ class _Queued(msgspec.Struct, frozen=True, gc=False):
     append_time_ms: int
     arrived_ms: int
     record: OrderingRecord | CorruptRecord
+    source: Record
 
 
 class Joiner:
@@ -152,12 +157,14 @@ class Joiner:
         # Where reading stands: the next offset of every stream that has not been handed in yet.
         self._read_next = dict(state.offsets_next)
         self._queue: deque[_Queued] = deque()
+        # Transaction ids in the queue, and one a record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer(payload_partitions)
         self._hole: Entry | None = None
         self._hole_since_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
-        self._fence_proposed_ms: dict[int, int] = {}
+        # Per silent life with an orphan here: its last sequence counted, and when it was first seen so or last proposed.
+        self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
 
@@ -175,6 +182,11 @@ class Joiner:
     def buffered_records(self) -> int:
         """How many payloads' entries have not been judged."""
         return self._buffer.records
+
+    def is_hole(self, fill: FillWanted) -> bool:
+        """Whether that content is still wanted and still not seen."""
+        key = (fill.incarnation, fill.sequence)
+        return self.lives.counts(*key) and self._buffer.get(fill.partition, *key) is None
 
     def read_next(self) -> dict[int, int]:
         """Per stream the offset that the next record handed in should have at least: where a remade reader starts."""
@@ -208,10 +220,9 @@ class Joiner:
         try:
             decoded = decode(record.value)
         except CorruptRecord as problem:
-            decoded = problem
-        if isinstance(decoded, Entry):
-            self._queue_ids += len(decoded.transaction_ids)
-        self._queue.append(_Queued(record.offset, record.append_time_ms, now_ms, decoded))
+            decoded = CorruptRecord(str(problem))  # without the frames that the one caught holds on to
+        self._queue_ids += _weight(decoded)
+        self._queue.append(_Queued(record.offset, record.append_time_ms, now_ms, decoded, record))
 
     def _take_payload(self, record: Record, ready: Ready) -> None:
         try:
@@ -225,10 +236,10 @@ class Joiner:
 
     def _judge(self, ready: Ready) -> None:
         """Judge records at the head until there is none, one is a hole, or the step is full."""
-        requests = 0
+        requests = states = 0
         hole: Entry | None = None
         while self._queue:
-            if requests >= self._limits.step_requests_max:
+            if requests >= self._limits.step_requests_max or states >= self._limits.step_states_max:
                 ready.more = True
                 break
             head = self._queue[0]
@@ -241,7 +252,7 @@ class Joiner:
                 if batch is not None:
                     ready.batches.append(batch)
                     requests += len(batch.requests)
-                self._queue_ids -= len(record.transaction_ids)
+                    states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
             elif isinstance(record, Activate) and record.format_version > FORMAT_VERSION:
                 ready.stop = (
                     f"ordering record {head.offset} activates format version {record.format_version} and this software reads"
@@ -251,8 +262,10 @@ class Joiner:
             else:
                 self._judge_control(head, record, ready)
             self._queue.popleft()
+            self._queue_ids -= _weight(record)
             self._offset_head = head.offset + 1
             ready.advanced = True
+            ready.judged = head.source
         if hole is not self._hole:
             self._hole = hole
             self._hole_since_ms = -1  # the clock of a new hole starts in _propose_fills
@@ -275,7 +288,16 @@ class Joiner:
         requests = self._requests(entry, content, ready)
         self.lives.count(incarnation, sequence, self._log_time_ms)
         self._drop_through(incarnation, sequence, ready, expected=1)
-        return OrderedBatch(head.offset, incarnation, sequence, self._log_time_ms, requests is None, requests or ())
+        return OrderedBatch(
+            head.offset,
+            incarnation,
+            sequence,
+            self._log_time_ms,
+            requests is None,
+            requests or (),
+            head.append_time_ms,
+            entry.sent_at_ms,
+        )
 
     def _requests(self, entry: Entry, content: Buffered, ready: Ready) -> tuple[Request, ...] | None:
         """The batch's requests; None for a fill, and for what counts as one (R3)."""
@@ -343,25 +365,29 @@ class Joiner:
             if not isinstance(entry, Entry) or entry.partition >= self._partitions:
                 continue
             key = (entry.incarnation, entry.sequence)
-            if (
-                self.lives.counts(*key)
-                and key not in self._fill_proposed_ms
-                and self._buffer.get(entry.partition, *key) is None
-            ):
+            fill = FillWanted(entry.partition, *key)
+            if key not in self._fill_proposed_ms and self.is_hole(fill):
                 self._fill_proposed_ms[key] = now_ms
-                ready.fills.append(FillWanted(entry.partition, *key))
+                ready.fills.append(fill)
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
         """R5: a life silent for worker_timeout of log time while an orphan of it waits here."""
         silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
+        silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
             life = self.lives.get(incarnation)
             if life is None or life.fenced or life.active_at_ms >= silent_since_ms:
                 continue
-            proposed_ms = self._fence_proposed_ms.get(incarnation)
-            if proposed_ms is None or now_ms - proposed_ms >= self._limits.hole_timeout_ms:
-                self._fence_proposed_ms[incarnation] = now_ms
+            # Log time stands still while nobody sends, so the first entry after a quiet night makes every other life look silent:
+            # one whose payload came just before its entry has hole_timeout to show that it is not.
+            sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
+            if sequence_last != life.sequence_last:
+                since_ms = now_ms
+            elif now_ms - since_ms >= self._limits.hole_timeout_ms:
+                since_ms = now_ms
                 ready.fences.append(Fence(incarnation, life.sequence_last))
+            silent[incarnation] = (life.sequence_last, since_ms)
+        self._silent = silent
 
     def _offsets_next(self) -> dict[int, int]:
         """R8: where a restart reads again: the head, and the earliest payload still buffered of each partition."""
@@ -386,6 +412,10 @@ class Joiner:
         if self._queue_full:
             paused.add(ORDERING)
         return frozenset(paused)
+
+
+def _weight(record: OrderingRecord | CorruptRecord) -> int:
+    return 1 + (len(record.transaction_ids) if isinstance(record, Entry) else 0)
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:

@@ -63,7 +63,8 @@ class Lives:
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
         """An entry counted."""
         life = self._lives[incarnation]
-        assert not life.fenced and sequence > life.sequence_last
+        assert not life.fenced
+        assert sequence > life.sequence_last
         self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
 
     def register(self, nonce: bytes, name: str, log_time_ms: int) -> tuple[Life, Life | None] | None:

@@ -32,6 +32,7 @@ log = logging.getLogger("notary.sender")
 Decision = TypeVar("Decision")
 
 NAMESAKE_FENCES_MAX = 3
+RATE_IDLE_S = 5
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
@@ -110,6 +111,7 @@ class Sender(Generic[Decision]):
         self._registering: tuple[bytes, asyncio.Future[int]] | None = None
         self._nonces: set[bytes] = set()
         self._incarnations: set[int] = set()
+        self._fenced: set[int] = set()
         self._namesake_fences = 0
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
@@ -201,13 +203,20 @@ class Sender(Generic[Decision]):
         name = (ordered.incarnation, ordered.sequence)
         # What this life sent before it and the log has not spoken on was passed: it will never count.
         self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
+        life = self._life
+        if life is not None and life.incarnation == name[0] and life.sequence_next <= name[1]:
+            # Only a forger does that. What this life would send up to there is passed already, and would wait for ever.
+            life.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
+            self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
             return
-        if ordered.filled:
+        # Others than were asked: somebody forged a batch of that name. Its decisions stand, and are no answer to ours.
+        if ordered.filled or ordered.requests != batch.requests:
             self._send_again([name])
             return
         del self.unresolved[name]
+        self._wake.set()
         at = 0
         for pending in batch.submissions:
             count = len(pending.requests)
@@ -220,6 +229,8 @@ class Sender(Generic[Decision]):
         incarnation = fenced.life.incarnation
         if incarnation not in self._incarnations:
             return
+        # It may be fenced in the very step that registers it, before the life has begun here.
+        self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
         if self._life is not None and self._life.incarnation == incarnation:
             self._life.broken = "it was fenced"
@@ -269,19 +280,24 @@ class Sender(Generic[Decision]):
                 await asyncio.sleep(self._settings.reopen_wait_s)
                 continue
             self._writer = writer
+            began_s = asyncio.get_running_loop().time()
             try:
                 life = await self._register(writer)
                 self._life = life
+                if life.incarnation in self._fenced:
+                    life.broken = "it was fenced"
                 log.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
                 await self._live(life)
                 log.warning("life ends incarnation=%d: %s", life.incarnation, life.broken)
             except OutcomeUnknown as problem:
                 # The register record may be in the log all the same: then it begins a life that stays silent.
                 log.warning("could not register: %s", problem)
-                await asyncio.sleep(self._settings.reopen_wait_s)
             finally:
                 self._life = self._writer = None
                 await writer.close()
+            # Every life is a record that is kept for ever: where each ends at once, there must not be a thousand a second.
+            lasted_s = asyncio.get_running_loop().time() - began_s
+            await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
     async def _register(self, writer: Writer) -> _Life:
         nonce = self._nonce()
@@ -310,8 +326,9 @@ class Sender(Generic[Decision]):
     def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
         while self._queue:
-            in_flight = len(life.appending_since)
-            if in_flight >= settings.in_flight_max or (in_flight and self._queued_bytes < settings.batch_bytes_early):
+            # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
+            gathering = any((life.incarnation, sequence) in self.unresolved for sequence in life.appending_since)
+            if len(life.appending_since) >= settings.in_flight_max or (gathering and self._queued_bytes < settings.batch_bytes_early):
                 return
             partition = self._choice.choose(self._log.leaders())
             if partition is None:
@@ -365,11 +382,14 @@ class Sender(Generic[Decision]):
 
         It must not need a life: what keeps this worker's own register record from being read may be a hole before it.
         """
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             return
         try:
-            await self._writer.append(stream, key, value)
+            await writer.append(stream, key, value)
         except OutcomeUnknown as problem:
+            if writer is not self._writer:
+                return  # it was given up meanwhile: that says nothing about the one after it
             if self._life is not None:
                 self._life.broken = self._life.broken or str(problem)
                 self._wake.set()
@@ -383,10 +403,14 @@ class _Rate:
 
     def __init__(self) -> None:
         self._count = 0
-        self._since_s = 0.0
+        self._since_s = self._last_s = 0.0
         self._per_s = 0.0
 
     def add(self, requests: int, now_s: float) -> None:
+        if not self._count or now_s - self._last_s > RATE_IDLE_S:
+            # Idle time is no measure of how fast requests are decided.
+            self._since_s, self._count = now_s, 0
+        self._last_s = now_s
         self._count += requests
         if now_s - self._since_s >= 1:
             self._per_s = self._count / (now_s - self._since_s)

@@ -6,7 +6,7 @@ import os
 import time
 
 from joiner import Driver, Joiner, Ready, Sender, SenderSettings
-from joiner.driver import check_bounds
+from joiner.driver import check_same_log
 from notary import keys
 from notary.admission import Admission
 from notary.config import Config
@@ -79,7 +79,7 @@ class Worker:
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
-        """A worker on an open log, its index opened and held against the log (R8). Raises `ConfigurationError` or `Fatal`."""
+        """A worker on an open log, its index opened and held against the log (R8). Raises `ConfigurationError`, `Fatal`, or `NotReady`: try again."""
         index = Index.open(
             config.index_directory,
             notary_name=config.name,
@@ -88,7 +88,7 @@ class Worker:
             settings=config.index_settings,
         )
         try:
-            check_bounds(index.joiner_state(log.payload_partitions).offsets_next, await log.bounds())
+            await check_same_log(log, index.joiner_state(log.payload_partitions).offsets_next, index.judged_digest)
             return cls(config, log, index)
         except BaseException:
             index.close()

@@ -75,7 +75,9 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
 
     The block as a whole takes `timeout_ms` at most.
     """
-    client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=timeout_ms)
+    # Several brokers may have to be tried within the limit, so one that does not answer may take a third of it.
+    request_ms = max(timeout_ms // 3, 1)
+    client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=request_ms)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await client.start()

@@ -155,9 +155,11 @@ class KafkaLog:
         return KafkaReader(consumer, self._partitions, self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Earliest offset and high watermark of every partition, asked of their leaders now. Raises `NotReady` soon."""
+        """Earliest offset and high watermark of the partitions, asked of their leaders now. Raises `NotReady` soon.
+
+        A payload partition that the cluster says has no leader is left out: the others can go on without it.
+        """
         self._check_open()
-        partitions = list(self._partitions.values())
         async with self._watching:
             try:
                 async with asyncio.timeout(self._timeouts.bounds_ms / 1000):
@@ -165,6 +167,10 @@ class KafkaLog:
                         # Several brokers may have to be tried within the limit, so one may take a third of it.
                         self._watcher = self._consumer(max(self._timeouts.bounds_ms // 3, 1))
                         await self._watcher.start()
+                    # A watcher that has not met the topics yet knows no leader: then all are asked.
+                    led = {ORDERING, *(self.leaders() or self._partitions)}
+                    asked = {stream: partition for stream, partition in self._partitions.items() if stream in led}
+                    partitions = list(asked.values())
                     firsts = await self._watcher.beginning_offsets(partitions)
                     ends = await self._watcher.end_offsets(partitions)
             except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
@@ -173,7 +179,7 @@ class KafkaLog:
             except BaseException:
                 await self._drop_watcher()
                 raise
-        return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in self._partitions.items()}
+        return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in asked.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """The payload partitions that have a leader, each with its rack, as of a few seconds ago at most.

@@ -18,9 +18,13 @@ The contract of every implementation:
 """
 
 from collections.abc import Collection, Mapping
+from hashlib import sha256
+from struct import Struct
 from typing import Final, Protocol
 
 import msgspec
+
+_DIGESTED = Struct(">iqqI")
 
 ORDERING: Final = -1
 """The number of the ordering stream; payload partitions count from 0."""
@@ -34,6 +38,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     append_time_ms: int
     key: bytes | None
     value: bytes | None
+
+    def digest(self) -> bytes:
+        """SHA-256 of where it stands, when and what it says: whether a log still holds the record that was read from it (R9)."""
+        parts = (self.stream, self.offset, self.append_time_ms, len(self.key or b""))
+        return sha256(_DIGESTED.pack(*parts) + (self.key or b"") + (self.value or b"")).digest()
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +102,7 @@ class Log(Protocol):
         ...
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Every stream's bounds, asked of the log now. Raises `NotReady` when one of them cannot be had."""
+        """The streams' bounds, asked of the log now; payload partitions that have no leader now are left out. Raises `NotReady`."""
         ...
 
     def leaders(self) -> Mapping[int, str | None]:

@@ -73,11 +73,13 @@ async def create_topics(
                 f"topic {existed[0]} exists and {missing} does not: half a log. If it held records, restore {missing}; "
                 f"if it was never used, delete {existed[0]} and create both again"
             )
-        if not existed:
+        if existed:
+            problems = await _problems(client, prefix, facts)
+        else:
             replicas = replication or min(REPLICATION_WANTED, facts.brokers)
             await _create(client, names, payload_partitions, replicas, timeout_ms)
-            facts = await _until_described(client, names)
-        if problems := await _problems(client, prefix, facts):
+            facts, problems = await _until_described(client, prefix)
+        if problems:
             raise ConfigurationError(" ".join(problems))
     return CreatedTopics(() if existed else names, existed, _warnings(facts))
 
@@ -108,16 +110,15 @@ async def _create(client: AIOKafkaAdminClient, names: tuple[str, str], payload_p
             raise ConfigurationError(f"topic {name} with {counts[name]} partitions and {replication} replicas cannot be created: {why}")
 
 
-async def _until_described(client: AIOKafkaAdminClient, names: tuple[str, str]) -> ClusterFacts:
-    """Wait until the broker that answers knows both topics; the caller has set the time limit."""
+async def _until_described(client: AIOKafkaAdminClient, prefix: str) -> tuple[ClusterFacts, list[str]]:
+    """`inspect`, as soon as the brokers that it asks know both topics; the caller has set the time limit."""
     while True:
         try:
-            facts = await describe_cluster(client, list(names))
-            if facts.topics.keys() >= set(names):
-                await _settings(client, names)
-                return facts
+            facts, problems = await inspect(client, prefix)
+            if facts.topics.keys() >= set(topic_names(prefix)):
+                return facts, problems
         except NotReady:
-            pass  # no leader yet
+            pass  # no leader yet, or a broker that has not heard of them
         await asyncio.sleep(0.05)
 
 
@@ -126,7 +127,7 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
     if missing := [name for name in names if name not in facts.topics]:
         return [
             f"Topic {name} does not exist, or this user may not describe it: create both topics with "
-            f"`notary topics create`, or name the right prefix (now {prefix!r})."
+            f"`notary init ... --kafka`, or name the right prefix (now {prefix!r})."
             for name in missing
         ]
     found = await _settings(client, names)

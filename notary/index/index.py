@@ -1,6 +1,7 @@
 """The index itself: apply a step and make it durable in one write batch (R8); answer what clients ask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,9 +13,24 @@ from notary.decide import decide
 from notary.decision import Decision, Outcome, from_row, to_row
 from notary.index import rows
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, STATES, IndexSettings, family, open_store
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, NotaryError
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
+
+_REMEDY = "Restore a snapshot, or move it away and let this worker replay the log"
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    """What cannot be read, or is no row, is `Fatal`: an index that lost something must not answer."""
+    try:
+        yield
+    except CorruptRecord as problem:
+        raise Fatal(f"the index {directory} is corrupt: {problem}. {_REMEDY}") from problem
+    except NotaryError:
+        raise
+    except Exception as problem:  # rocksdict raises bare Exception
+        raise Fatal(f"the index {directory} cannot be read: {problem}. {_REMEDY}") from problem
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -60,8 +76,11 @@ class Index:
         """The index in that directory, made if there is none; refuses one of another notary, log or newer format (`ConfigurationError`)."""
         store = open_store(directory, settings or IndexSettings())
         try:
-            _check_owner(store, directory, notary_name, log_identity, payload_partitions)
-            return cls(store, directory)
+            with _reading(directory):
+                _check_owner(store, directory, notary_name, log_identity, payload_partitions)
+                index = cls(store, directory)
+            index._check_end()
+            return index
         except BaseException:
             store.close()
             raise
@@ -86,10 +105,17 @@ class Index:
         """Log time after the last step."""
         return int(self._log_time_ms)
 
+    @property
+    def judged_digest(self) -> bytes | None:
+        """The digest of the last ordering record applied, None before the first."""
+        digest: bytes | None = self._meta.get(rows.JUDGED_KEY)
+        return digest
+
     def joiner_state(self, payload_partitions: int) -> JoinerState:
         """Where the joiner goes on (R8)."""
         offsets = {stream: self._offsets_next.get(stream, 0) for stream in (ORDERING, *range(payload_partitions))}
-        lives = tuple([rows.life_of(key, value) for key, value in self._rows_with(rows.LIFE_PREFIX)])
+        with _reading(self.directory):
+            lives = tuple([rows.life_of(key, value) for key, value in self._rows_with(rows.LIFE_PREFIX)])
         return JoinerState(offsets, self._log_time_ms, lives)
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
@@ -112,6 +138,8 @@ class Index:
         position_next = self._position_next + len(result.new)
         meta = self._meta_handle
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
+        if ready.judged is not None:
+            put(rows.JUDGED_KEY, ready.judged.digest(), meta)
         for stream, offset in ready.offsets_next.items():
             if self._offsets_next.get(stream) != offset:
                 put(rows.offset_key(stream), rows.U64.pack(offset), meta)
@@ -144,37 +172,34 @@ class Index:
                 states += request.references
         decided: dict[TransactionId, Decision] = {}
         consumed: dict[StateRef, TransactionId] = {}
-        try:
+        with _reading(self.directory):
             if ids:
                 found = self._decisions.get(ids)
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, found, strict=True) if row is not None}
             if states:
                 found = self._states.get(states)
                 consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
-        except CorruptRecord as problem:
-            raise Fatal(f"the index {self.directory} is corrupt: {problem}. Restore a snapshot or replay the log") from problem
-        except Exception as problem:  # rocksdict raises bare Exception
-            raise Fatal(
-                f"the index {self.directory} cannot be read: {problem}. Restore a snapshot or replay the log"
-            ) from problem
         return decided, consumed
 
     # ---- questions ----
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
         """The decision of a transaction, None when this worker has none."""
-        row = self._decisions.get(transaction_id)
-        return None if row is None else from_row(transaction_id, row)
+        with _reading(self.directory):
+            row = self._decisions.get(transaction_id)
+            return None if row is None else from_row(transaction_id, row)
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """The transaction decided at that position."""
-        id_: bytes | None = self._positions.get(rows.U64.pack(position))
+        with _reading(self.directory):
+            id_: bytes | None = self._positions.get(rows.U64.pack(position))
         return id_
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Who consumed the state, None when nobody has."""
-        row = self._states.get(state)
-        return None if row is None else Consumed(*rows.state_of(row))
+        with _reading(self.directory):
+            row = self._states.get(state)
+            return None if row is None else Consumed(*rows.state_of(row))
 
     def contents(self) -> Mapping[str, list[tuple[bytes, bytes]]]:
         """Every row of the families that are the same in all workers, for comparing small indexes row by row."""
@@ -183,6 +208,21 @@ class Index:
             DECISIONS: list(self._decisions.items()),
             POSITIONS: list(self._positions.items()),
         }
+
+    def _check_end(self) -> None:
+        """The rows must end where the progress says: files that were lost or put back one by one do not go unnoticed."""
+        position_next = self.position_next
+        id_last = self.transaction_at(position_next - 1) if position_next else None
+        decision_last = None if id_last is None else self.decision(id_last)
+        if (
+            self.transaction_at(position_next) is not None
+            or (decision_last is None and position_next)
+            or (decision_last is not None and decision_last.position != position_next - 1)
+        ):
+            raise Fatal(
+                f"the index {self.directory} is damaged: its rows do not end at position {position_next}, where its progress stands."
+                f" {_REMEDY}"
+            )
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []

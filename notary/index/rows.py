@@ -7,6 +7,7 @@
 | `log` | the log's identity, UTF-8 |
 | `partitions` | u32 payload partitions |
 | `progress` | u64 next position, i64 log time |
+| `judged` | the digest of the last ordering record applied (`Record.digest`) |
 | `offset` + i32 stream | u64 next offset; stream -1 is the ordering topic |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, 16-byte nonce, worker name |
 """
@@ -23,6 +24,7 @@ NOTARY_KEY: Final = b"notary"
 LOG_KEY: Final = b"log"
 PARTITIONS_KEY: Final = b"partitions"
 PROGRESS_KEY: Final = b"progress"
+JUDGED_KEY: Final = b"judged"
 OFFSET_PREFIX: Final = b"offset"
 LIFE_PREFIX: Final = b"life"
 

@@ -18,6 +18,7 @@ from ordering.errors import ConfigurationError, Fatal
 INDEX_FORMAT_VERSION: Final = 1
 STATES, DECISIONS, POSITIONS, META = "states", "decisions", "positions", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, META)
+MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
 """The families that are asked for keys they mostly do not have: a bloom filter answers those without reading."""
 
@@ -45,7 +46,8 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         )
     except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
         text = str(problem)
-        if "lock" in text.lower():
+        # By the file's name: RocksDB also says "block", of what is corrupt.
+        if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(
                 f"the index {directory} is in use by another process: stop it, or give this worker its own"
             ) from None
@@ -70,6 +72,8 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
         wanted["CFOptions", family + ".write_buffer_size"] = str(settings.write_buffer_bytes)
     for family in LOOKED_UP:
         wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
+        wanted["CFOptions", family + ".memtable_whole_key_filtering"] = "true"
+        wanted["CFOptions", family + ".memtable_prefix_bloom_size_ratio"] = f"{MEMTABLE_BLOOM_RATIO:.6f}"
     for where, value in wanted.items():
         found = in_force.get(where)
         if found != value:
@@ -110,6 +114,10 @@ def _family_options(settings: IndexSettings) -> Mapping[str, Options]:
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(settings.write_buffer_bytes)
+        if family in LOOKED_UP:
+            # The same for what is still in memory: without it a step of 4-input requests costs a fifth more.
+            options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
+            options.set_memtable_whole_key_filtering(True)
         options.set_level_compaction_dynamic_level_bytes(True)
         # Ids and hashes do not compress; what does (positions, states of one transaction) is small.
         options.set_compression_type(DBCompressionType.none())

@@ -121,7 +121,7 @@ async def test_second_process_is_refused(directory: Path) -> None:
 
 def test_missing_store(tmp_path: Path) -> None:
     """Opening what is not there says so, and makes nothing."""
-    with pytest.raises(ConfigurationError, match=r"no log in .*create"):
+    with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):
         EmbeddedLog.open(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 

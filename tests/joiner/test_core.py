@@ -1,0 +1,542 @@
+"""The joiner's core, one behaviour at a time. Histories are written with `history`; every record is handed in by the test."""
+
+import pytest
+
+from joiner import JoinerLimits
+from joiner.core import SENT_AT_AHEAD_MAX_MS, Fenced, FillWanted
+from ordering.log import ORDERING
+from ordering.records import Fence, batch_key
+from tests.joiner.history import T0, History, Reading, named, requests, rest, value
+
+HOLE_MS = JoinerLimits().hole_timeout_ms
+
+
+def _registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
+    history, reading = History(), Reading(limits=limits)
+    for name in names or ("w1",):
+        reading.step(history.register(name))
+    return history, reading
+
+
+# ---- R2: which entries count ----
+
+
+def test_entry_then_payload() -> None:
+    """An entry waits for its payload, and comes out with the payload's requests."""
+    history, reading = _registered()
+    assert reading.step(history.entry(1, 1, "a", "b")).batches == []
+    assert reading.joiner.hole is not None
+    (batch,) = reading.step(history.payload(1, 1, "a", "b")).batches
+    assert batch.requests == requests("a", "b")
+    assert not batch.filled
+    assert reading.joiner.hole is None
+
+
+def test_payload_then_entry() -> None:
+    """A payload waits for its entry."""
+    history, reading = _registered()
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert not ready.advanced
+    assert reading.joiner.buffered_records == 1
+    assert named(reading.step(history.entry(1, 1, "a")).batches) == [(1, 1, "1")]
+    assert reading.joiner.buffered_records == 0
+
+
+def test_unregistered() -> None:
+    """An entry of a life that has not registered is skipped, with a notice, and does not hold the head."""
+    history, reading = _registered()
+    ready = reading.step(history.entry(2, 1, "a"))
+    assert ready.advanced
+    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert reading.joiner.hole is None
+
+
+def test_fenced() -> None:
+    """An entry of a fenced life is skipped, though its payload is there."""
+    history, reading = _registered()
+    ready = reading.step(history.payload(1, 1, "a"), history.fence(1, 0), history.entry(1, 1, "a"))
+    assert ready.batches == []
+    assert [notice.kind for notice in ready.notices] == ["orphan-dropped", "skipped"]
+
+
+def test_repeated_entry() -> None:
+    """The same entry again, as a retry or a mirror appends it, is skipped."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    ready = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert named(reading.batches) == [(1, 1, "1")]
+    assert reading.joiner.buffered_records == 0
+
+
+def test_lower_sequence() -> None:
+    """An entry whose life has a later one counted is skipped, and its payload is dropped as an orphan."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "a"), history.payload(1, 2, "b"))
+    ready = reading.step(history.entry(1, 2, "b"))
+    assert [notice.kind for notice in ready.notices] == ["orphan-dropped"]
+    assert reading.joiner.buffered_records == 0
+    assert reading.step(history.entry(1, 1, "a")).batches == []
+
+
+def test_partition_that_is_none() -> None:
+    """An entry that names a partition beyond the log's is malformed: skipped, and its sequence is not counted."""
+    history, reading = _registered()
+    ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
+    assert [notice.kind for notice in ready.notices] == ["malformed", "malformed"]
+    assert ready.offsets_next[ORDERING] == 3
+    reading.step(history.entry(1, 1, "b"), history.payload(1, 1, "b"))
+    assert named(reading.batches) == [(1, 1, "1")]
+
+
+def test_empty_batch() -> None:
+    """A batch without requests is a batch, not a fill."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1), history.payload(1, 1))
+    assert named(reading.batches) == [(1, 1, "0")]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [None, b"", b"\x01", b"\x02\x01 a version that is not active", b"\x01\x09 an unknown kind", b"\x01\x01 too short", b"\x01\x05\0\0"],
+)
+def test_malformed_ordering_record(garbage: bytes | None) -> None:
+    """A record of the ordering topic that does not decode is skipped with a notice that says where."""
+    history, reading = _registered()
+    ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", ORDERING, 1)]
+    assert named(ready.batches) == [(1, 1, "1")]
+
+
+@pytest.mark.parametrize("key", [None, b"", bytes(15), bytes(17)])
+def test_malformed_payload_key(key: bytes | None) -> None:
+    """A payload record whose key is none is skipped with a notice, and is not read again."""
+    history, reading = _registered()
+    ready = reading.step(history.put(1, key, value("a")), history.checkpoint(1, 0))
+    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", 1, 0)]
+    assert ready.offsets_next[1] == 1
+
+
+# ---- R3: the first record in the partition that the entry names ----
+
+
+def test_payload_then_fill() -> None:
+    """A payload that comes before the fill is the content."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "a"), history.fill(1, 1), history.entry(1, 1, "a"))
+    assert named(reading.batches) == [(1, 1, "1")]
+
+
+def test_fill_then_payload() -> None:
+    """A fill that comes before the payload empties the batch, and the late payload is ignored."""
+    history, reading = _registered()
+    reading.step(history.fill(1, 1), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    assert named(reading.batches) == [(1, 1, "filled")]
+    assert reading.batches[0].requests == ()
+    assert reading.step(history.payload(1, 1, "a")).batches == []
+    assert reading.joiner.buffered_records == 0
+
+
+def test_first_of_two_payloads() -> None:
+    """Of two payloads with one key the first counts, though only the second has the entry's ids."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "x"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    assert named(reading.batches) == [(1, 1, "filled")]
+
+
+def test_payload_in_another_partition() -> None:
+    """A payload elsewhere than in the entry's partition is no content of it, and goes when the batch is passed."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "a", partition=1), history.entry(1, 1, "a", partition=0))
+    assert reading.joiner.hole is not None
+    ready = reading.step(history.fill(1, 1, partition=0))
+    assert named(ready.batches) == [(1, 1, "filled")]
+    assert [notice.kind for notice in ready.notices] == ["orphan-dropped"]
+    assert reading.joiner.buffered_records == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"{}", b"[", b"\xff", b'[{"party":"O=A"}]', value("b"), value("a", "b"), value("b", "a")[:-1], value()],
+    ids=["empty", "null", "object", "cut", "not-utf8", "fields-missing", "other-id", "more-ids", "torn", "no-ids"],
+)
+def test_bad_content_counts_as_a_fill(content: bytes) -> None:
+    """A payload that does not decode, or whose ids are not the entry's, counts as a fill, with a notice; it stays the first."""
+    history, reading = _registered()
+    ready = reading.step(history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    assert named(ready.batches) == [(1, 1, "filled")]
+    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("bad-content", 0, 0)]
+
+
+def test_ids_in_another_order() -> None:
+    """The ids of the payload must be the entry's in their order."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "b", "a"), history.entry(1, 1, "a", "b"))
+    assert named(reading.batches) == [(1, 1, "filled")]
+
+
+def test_own_batch_is_not_trusted_blindly() -> None:
+    """A worker's own batch saves the decoding only where the log holds its very bytes."""
+
+    class Own:
+        value = value("a")
+        requests = requests("a")
+
+    history = History()
+    reading = Reading(own={(1, 1): Own(), (1, 2): Own()})
+    reading.step(history.register(), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    reading.step(history.entry(1, 2, "b"), history.payload(1, 2, "b"))
+    assert reading.batches[0].requests is Own.requests
+    assert reading.batches[1].requests == requests("b")
+
+
+# ---- R5: lives, orphans ----
+
+
+def test_unknown_incarnation_is_kept() -> None:
+    """A payload of a life not seen yet waits for its register record, which may lie ahead in the other topic."""
+    history, reading = _registered()
+    reading.step(history.payload(2, 1, "a"))
+    assert reading.joiner.buffered_records == 1
+    reading.step(history.register("w2"), history.entry(2, 1, "a"))
+    assert named(reading.batches) == [(2, 1, "1")]
+
+
+def test_orphans_of_a_fenced_life() -> None:
+    """All payloads of a life that is fenced go, and later ones are not kept."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "a"), history.payload(1, 9, "b", partition=1), history.fill(1, 4))
+    ready = reading.step(history.fence(1, 0))
+    assert [fenced.life.incarnation for fenced in ready.fenced] == [1]
+    assert ready.fenced[0].by is None
+    assert reading.joiner.buffered_records == 0
+    reading.step(history.payload(1, 2, "c"))
+    assert reading.joiner.buffered_records == 0
+
+
+def test_register_fences_the_namesake() -> None:
+    """A register record begins a life, fences the earlier one of that name and says by whom."""
+    history, reading = _registered("w1")
+    reading.step(history.payload(1, 1, "a"))
+    ready = reading.step(history.register("w1"))
+    (new,) = ready.registered
+    assert new.incarnation == 2
+    assert [(f.life.incarnation, f.life.fenced, f.by) for f in ready.fenced] == [(1, True, new)]
+    assert isinstance(ready.fenced[0], Fenced)
+    assert {life.incarnation for life in ready.lives} == {1, 2}
+    assert reading.joiner.buffered_records == 0
+
+
+def test_register_twice() -> None:
+    """The same register record again begins no life and fences nobody."""
+    history, reading = _registered()
+    reading.step(history.register("w2", nonce_of="same"))
+    ready = reading.step(history.register("w2", nonce_of="same"))
+    assert (ready.registered, ready.fenced, ready.lives) == ([], [], [])
+    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert ready.advanced
+
+
+def test_fence_compares() -> None:
+    """A fence for a sequence that is not the last one counted any more does nothing."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    ready = reading.step(history.fence(1, 0))
+    assert (ready.fenced, [notice.kind for notice in ready.notices]) == ([], ["skipped"])
+    assert len(reading.step(history.fence(1, 1)).fenced) == 1
+
+
+def test_fence_waits_behind_a_hole() -> None:
+    """Nothing behind a hole is judged: the fence compares with what was counted before it."""
+    history, reading = _registered()
+    ready = reading.step(history.entry(1, 1, "a"), history.fence(1, 0))
+    assert not ready.fenced
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert named(ready.batches) == [(1, 1, "1")]
+    assert not ready.fenced
+
+
+def test_fence_proposed() -> None:
+    """A life silent for worker_timeout of log time while an orphan of it waits is proposed for a fence, again only after a while."""
+    limits = JoinerLimits(worker_timeout_ms=1000)
+    history, reading = _registered("w1", "w2", limits=limits)
+    reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
+    assert reading.step(now=10**9).fences == []
+    reading.step(history.entry(2, 1, "b", at=T0 + 1000), history.payload(2, 1, "b"), now=10**9)
+    assert reading.step(now=2 * 10**9).fences == []
+    assert reading.step(history.entry(2, 2, "c", at=T0 + 1001), history.payload(2, 2, "c"), now=3 * 10**9).fences == []
+    assert reading.step(now=3 * 10**9 + HOLE_MS).fences == [Fence(1, 1)]
+    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS - 1).fences == []
+    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS).fences == [Fence(1, 1)]
+
+
+def test_no_fence_after_a_quiet_night() -> None:
+    """Log time leaps with the first entry after a pause; a life whose payload came just before its entry is not fenced for that."""
+    history, reading = _registered("w1", "w2")
+    ready = reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), now=0)
+    assert ready.fences == []
+    reading.step(history.entry(2, 1, "b"), now=5)
+    assert reading.step(now=10**9).fences == []
+
+
+def test_no_fence_without_an_orphan() -> None:
+    """A silent life that holds no memory is left alone."""
+    history, reading = _registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000))
+    reading.step(history.entry(2, 1, "a", at=T0), history.payload(2, 1, "a"))
+    assert reading.step(history.entry(2, 2, "b", at=T0 + 5000), history.payload(2, 2, "b")).fences == []
+
+
+# ---- R6: log time ----
+
+
+def _log_times(*entries: tuple[int, int]) -> list[int]:
+    history, reading = _registered()
+    for sequence, (at, sent_at) in enumerate(entries, 1):
+        reading.step(history.entry(1, sequence, at=at, sent_at=sent_at), history.fill(1, sequence))
+    return [batch.log_time_ms for batch in reading.batches]
+
+
+def test_log_time_is_the_append_time() -> None:
+    """With clocks that agree, log time is the broker's append time."""
+    assert _log_times((T0, T0), (T0 + 5, T0 + 4)) == [T0, T0 + 5]
+
+
+def test_log_time_is_held_back() -> None:
+    """A broker's clock that jumps pushes log time at most a minute past the sender's clock."""
+    assert _log_times((T0 + 10**9, T0), (T0 + 10**9, T0 + 1)) == [T0 + SENT_AT_AHEAD_MAX_MS, T0 + SENT_AT_AHEAD_MAX_MS + 1]
+    assert SENT_AT_AHEAD_MAX_MS == 60_000
+
+
+def test_log_time_is_not_pushed_by_the_sender() -> None:
+    """A sender's clock in the future moves nothing: the append time bounds it."""
+    assert _log_times((T0, 2**63 - 1)) == [T0]
+
+
+def test_log_time_never_falls() -> None:
+    """Append times and senders that go backwards leave log time where it was."""
+    assert _log_times((T0, T0), (T0 - 500, T0), (T0 + 9, -(2**63)), (T0 + 9, T0)) == [T0, T0, T0, T0 + 9]
+
+
+def test_skipped_entries_do_not_move_log_time() -> None:
+    """An entry that does not count, and a hole, leave log time alone."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 2, "a", at=T0), history.payload(1, 2, "a"))
+    ready = reading.step(history.entry(1, 1, at=T0 + 100), history.entry(5, 1, at=T0 + 100), history.entry(1, 3, partition=9, at=T0 + 100))
+    assert ready.log_time_ms == T0
+    assert reading.step(history.entry(1, 4, at=T0 + 200)).log_time_ms == T0
+    assert reading.step(history.fill(1, 4)).log_time_ms == T0 + 200
+
+
+# ---- R4: holes ----
+
+
+def test_fill_proposed_after_the_timeout() -> None:
+    """A hole at the head is proposed for a fill after hole_timeout, not before, and again only after another one."""
+    history, reading = _registered()
+    assert reading.step(history.entry(1, 1, "a"), now=100).fills == []
+    assert reading.step(now=100 + HOLE_MS - 1).fills == []
+    assert reading.step(now=100 + HOLE_MS).fills == [FillWanted(0, 1, 1)]
+    assert reading.step(now=100 + 2 * HOLE_MS - 1).fills == []
+    assert reading.step(now=100 + 2 * HOLE_MS).fills == [FillWanted(0, 1, 1)]
+
+
+def test_holes_behind_that_are_as_old() -> None:
+    """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, not."""
+    history, reading = _registered("w1", "w2")
+    reading.step(
+        history.entry(1, 1, "a"), history.entry(2, 1, "b", partition=1), history.entry(1, 2, "c"), history.payload(1, 2, "c"), now=0
+    )
+    reading.step(history.entry(1, 3, "d"), now=1)
+    assert reading.step(now=HOLE_MS).fills == [FillWanted(0, 1, 1), FillWanted(1, 2, 1)]
+    assert reading.step(now=HOLE_MS + 1).fills == [FillWanted(0, 1, 3)]
+
+
+def test_entries_that_will_not_count_are_not_filled() -> None:
+    """Behind a hole, entries of unknown lives, repeated ones and those of a partition that is none are no holes."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"), history.entry(9, 1, "b"), history.entry(1, 1, "a"), history.entry(1, 2, "c", partition=5), now=0)
+    assert reading.step(now=HOLE_MS).fills == [FillWanted(0, 1, 1)]
+
+
+def test_a_new_hole_has_its_own_clock() -> None:
+    """An entry that becomes the hole at the head is given hole_timeout from then on."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b"), now=0)
+    reading.step(history.payload(1, 1, "a"), now=HOLE_MS - 1)
+    assert reading.step(now=HOLE_MS).fills == []
+    assert reading.step(now=2 * HOLE_MS - 1).fills == [FillWanted(0, 1, 2)]
+
+
+def test_hole_closed_in_time() -> None:
+    """A hole whose content comes with the step that would have proposed it is not proposed."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"), now=0)
+    assert reading.step(history.payload(1, 1, "a"), now=HOLE_MS).fills == []
+
+
+# ---- R8: where to resume ----
+
+
+def test_offsets_only_when_the_head_moved() -> None:
+    """A step that moved no head has nothing to persist, whatever payloads it read."""
+    history, reading = _registered()
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert (ready.advanced, ready.offsets_next, ready.lives) == (False, {}, [])
+
+
+def test_resume_at_the_earliest_buffered() -> None:
+    """A partition is read again from its earliest payload still buffered, another from its next record; ordering from the head."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 9, "orphan"), history.payload(1, 1, "a"), history.payload(1, 2, "b", partition=1))
+    ready = reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1), history.entry(1, 3, "hole"))
+    assert ready.offsets_next == {ORDERING: 3, 0: 0, 1: 1}
+    again = reading.restarted()
+    again.step(*rest(history, reading.state), history.payload(1, 3, "hole"), history.entry(1, 9, "orphan"))
+    assert named(again.batches) == [(1, 3, "1"), (1, 9, "1")]
+
+
+def test_resume_keeps_the_first() -> None:
+    """After a restart the first record of a key is still the first, though the reader was past it."""
+    history, reading = _registered()
+    reading.step(history.fill(1, 1), history.payload(1, 1, "a"), history.checkpoint(1, 0))
+    again = reading.restarted()
+    again.step(*rest(history, reading.state), history.entry(1, 1, "a"))
+    assert named(again.batches) == [(1, 1, "filled")]
+
+
+def test_restart_anywhere() -> None:
+    """A joiner made from the state after any step gives the batches that the first one gave from there on."""
+    history = History()
+    records = [
+        history.register("w1"),
+        history.payload(2, 1, "b", partition=1),
+        history.payload(1, 1, "a"),
+        history.entry(1, 1, "a"),
+        history.register("w2"),
+        history.entry(2, 1, "b", partition=1, at=T0 + 7000),
+        history.entry(1, 3, "c"),
+        history.entry(2, 2, "d"),
+        history.fill(1, 3),
+        history.payload(1, 3, "c"),
+        history.fence(1, 3),
+        history.entry(1, 4, "e"),
+        history.payload(1, 4, "e"),
+        history.payload(2, 2, "d"),
+        history.register("w2"),
+        history.payload(3, 1, "f"),
+        history.entry(3, 1, "f", at=T0),
+    ]
+    whole = Reading()
+    whole.step(*records)
+    assert named(whole.batches) == [(1, 1, "1"), (2, 1, "1"), (1, 3, "filled"), (2, 2, "1"), (3, 1, "1")]
+    reading = Reading()
+    for record in records:
+        reading.step(record)
+        again = reading.restarted()
+        again.step(*rest(history, reading.state))
+        assert reading.batches + again.batches == whole.batches
+        assert again.joiner.lives.all() == whole.joiner.lives.all()
+
+
+def test_records_handed_in_twice() -> None:
+    """A reader that was made anew may repeat records: what was handed in already is left out."""
+    history, reading = _registered()
+    entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
+    reading.step(entry, payload)
+    ready = reading.step(*history.streams[ORDERING], *history.streams[0])
+    assert not ready.advanced
+    assert not ready.notices
+    assert reading.joiner.read_next() == {ORDERING: 2, 0: 1, 1: 0}
+
+
+# ---- bounds ----
+
+
+def test_full_buffer_pauses_all_but_the_head() -> None:
+    """Over its limit the buffer pauses every payload partition but the one that the head waits for, and lets go well below it."""
+    history, reading = _registered(limits=JoinerLimits(buffer_bytes_max=2000))
+    orphan = [history.payload(1, sequence, "x" * 10, partition=1) for sequence in range(2, 9)]
+    assert reading.step(*orphan).paused == {0, 1}
+    assert reading.step(history.entry(1, 1, "a", partition=0)).paused == {1}
+    ready = reading.step(history.payload(1, 1, "a"), history.entry(1, 2, "x" * 10, partition=1))
+    assert ready.paused == {0, 1}
+    assert reading.step(history.entry(1, 8, "x" * 10, partition=1)).paused == frozenset()
+
+
+def test_full_queue_pauses_ordering() -> None:
+    """The ordering queue is bounded in ids: behind a hole the ordering topic is paused, until the hole is closed."""
+    history, reading = _registered(limits=JoinerLimits(queue_ids_max=4))
+    reading.step(history.entry(1, 1, "a"))
+    ready = reading.step(*[history.entry(1, sequence, "b", "c") for sequence in (2, 3, 4)])
+    assert ready.paused == {ORDERING}
+    ready = reading.step(*[history.fill(1, sequence) for sequence in (1, 2, 3, 4)])
+    assert ready.paused == frozenset()
+    assert len(reading.batches) == 4
+
+
+def test_full_queue_counts_records_without_ids() -> None:
+    """A flood of records that name no transaction is bounded too."""
+    history, reading = _registered(limits=JoinerLimits(queue_ids_max=10))
+    reading.step(history.entry(1, 1, "a"))
+    flood = [history.put(ORDERING, None, b"garbage") for _ in range(10)]
+    assert reading.step(*flood, *[history.entry(1, sequence) for sequence in (2, 3)]).paused == {ORDERING}
+    assert reading.step(history.fill(1, 1), history.fill(1, 2), history.fill(1, 3)).paused == frozenset()
+
+
+def test_step_bound() -> None:
+    """A step ends after the batch that reaches its bound and says that there is more; stepping without records goes on."""
+    history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
+    records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
+    records += [history.payload(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
+    ready = reading.step(*records)
+    assert (len(ready.batches), ready.more, ready.offsets_next[ORDERING]) == (2, True, 3)
+    ready = reading.step()
+    assert (len(ready.batches), ready.more) == (1, False)
+
+
+def test_step_bound_reached_exactly() -> None:
+    """A step that reaches its bound with the last record has no more."""
+    history, reading = _registered(limits=JoinerLimits(step_requests_max=1))
+    assert not reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a")).more
+
+
+# ---- activate, checkpoint ----
+
+
+def test_activate_of_a_newer_version() -> None:
+    """A worker stops before a record that activates what it cannot read, after all that came earlier; it persists no step past it."""
+    history, reading = _registered()
+    ready = reading.step(
+        history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
+    )
+    assert named(ready.batches) == [(1, 1, "1")]
+    assert "activates format version 2" in ready.stop
+    assert ready.offsets_next[ORDERING] == 2
+    again = reading.restarted().step(*rest(history, reading.state))
+    assert again.stop
+    assert not again.advanced
+
+
+def test_activate_of_this_version() -> None:
+    """Activating what is active changes nothing."""
+    history, reading = _registered()
+    ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    assert not ready.stop
+    assert not ready.notices
+    assert named(ready.batches) == [(1, 1, "1")]
+
+
+def test_checkpoints_are_handed_on() -> None:
+    """Checkpoints come out in the step that judges them."""
+    history, reading = _registered()
+    reading.step(history.entry(1, 1, "a"))
+    assert reading.step(history.checkpoint(1, 5)).checkpoints == []
+    assert [c.tree_size for c in reading.step(history.fill(1, 1)).checkpoints] == [5]
+
+
+def test_batch_is_a_value() -> None:
+    """What comes out is a plain value: offset, name, log time, content."""
+    history, reading = _registered()
+    (batch,) = reading.step(history.entry(1, 1, "a", at=T0), history.payload(1, 1, "a")).batches
+    assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (1, 1, 1, T0)
+    assert (batch.filled, batch.requests) == (False, requests("a"))

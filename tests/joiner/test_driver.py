@@ -1,0 +1,493 @@
+"""Whole workers on a log in memory: sender, driver and a real index, and what they do when the log misbehaves.
+
+The faults are wrappers around `MemoryLog` that keep its contract: what `append` acknowledged is there, what raised may or may not be.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from joiner import Driver, DriverSettings, Joiner, JoinerLimits, Sender, SenderSettings
+from joiner.driver import check_bounds
+from notary.decision import Decision, Outcome
+from notary.index import Index, IndexSettings
+from ordering.errors import Fatal, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Reader, Record, Writer
+from ordering.memory import MemoryLog
+from ordering.records import Activate, Entry, Fence, OrderingRecord, Register, batch_key, decode, encode
+from tests.joiner.history import NOTARY, nonce, requests, submission
+
+PARTITIONS = 3
+REOPEN_S = 0.01
+SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+LIMITS = JoinerLimits(hole_timeout_ms=20)
+DRIVER = DriverSettings(poll_ms=10, watch_s=0.02, stall_s=0.1)
+
+_ticks = itertools.count(1_760_000_000_000)
+_nonces = itertools.count()
+
+
+def clock_ms() -> int:
+    return next(_ticks)
+
+
+class FaultyLog(MemoryLog):
+    """A `MemoryLog` whose appends and polls go through what a test puts in between."""
+
+    def __init__(self) -> None:
+        super().__init__(PARTITIONS, clock_ms)
+        self.on_append: Callable[[int, bytes | None, bytes | None], Awaitable[None]] | None = None
+        self.on_poll: Callable[[list[Record]], list[Record]] | None = None
+        self.readers = 0
+
+    async def open_writer(self) -> Writer:  # type: ignore[override]
+        return _FaultyWriter(self, await super().open_writer())
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:  # type: ignore[override]
+        self.readers += 1
+        return _FaultyReader(self, await super().open_reader(offsets_next))
+
+    def say(self, record: OrderingRecord) -> None:
+        """Append an ordering record as somebody else."""
+        self.put(ORDERING, None, encode(record))
+
+    def entries(self) -> list[Entry]:
+        decoded = [decode(record.value) for record in self.read(ORDERING, 0, 1 << 30, 1 << 20)]
+        return [record for record in decoded if isinstance(record, Entry)]
+
+
+class _FaultyWriter:
+    def __init__(self, log: FaultyLog, writer: Writer) -> None:
+        self._log, self._writer = log, writer
+        self._closed = asyncio.Event()
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        if self._log.on_append is not None:
+            fault = asyncio.ensure_future(self._log.on_append(stream, key, value))
+            closed = asyncio.ensure_future(self._closed.wait())
+            try:
+                await asyncio.wait([fault, closed], return_when=asyncio.FIRST_COMPLETED)
+                if not fault.done():
+                    raise OutcomeUnknown("the writer was closed")
+                fault.result()
+            finally:
+                closed.cancel()
+                fault.cancel()
+        await self._writer.append(stream, key, value)
+
+    async def close(self) -> None:
+        self._closed.set()
+        await self._writer.close()
+
+
+class _FaultyReader:
+    def __init__(self, log: FaultyLog, reader: Reader) -> None:
+        self._log, self._reader = log, reader
+        self.pause, self.close = reader.pause, reader.close
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        records = await self._reader.poll(timeout_ms)
+        return records if self._log.on_poll is None else self._log.on_poll(records)
+
+
+class Worker:
+    """One worker's parts, as `notary.worker` wires them."""
+
+    def __init__(self, log: FaultyLog, directory: Path, name: str, **settings: int) -> None:
+        self.log, self.name, self.stopped = log, name, False
+        self.index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=PARTITIONS, settings=SMALL)
+        self.sender: Sender[Decision] = Sender(
+            log,
+            SenderSettings(name, "0.1", reopen_wait_s=REOPEN_S, **settings),  # type: ignore[arg-type]
+            clock_ms,
+            lambda: nonce(f"own {next(_nonces)}"),
+        )
+        joiner = Joiner(NOTARY, PARTITIONS, self.index.joiner_state(PARTITIONS), LIMITS, self.sender.unresolved)
+        self.driver: Driver[Decision] = Driver(log, joiner, self.index, self.sender, DRIVER, clock_ms)
+        self.running = asyncio.create_task(self.driver.run())
+
+    async def decided(self, *labels: str) -> list[Decision]:
+        """The decisions of a submission with these requests, when they are there; a worker that dies meanwhile fails the test."""
+        answer = self.sender.submit(submission(*labels))
+        await asyncio.wait([answer, self.running], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            await self.running
+        return list(await answer)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert not self.running.done(), self.running
+            await asyncio.sleep(0.002)
+
+    async def lives(self, besides: int | None = None) -> int:
+        """The incarnation, as soon as there is one other than that."""
+        await self.until(lambda: self.sender.incarnation not in (None, besides))
+        assert self.sender.incarnation is not None
+        return self.sender.incarnation
+
+    async def dies(self) -> Fatal:
+        """The `Fatal` that the worker stops with."""
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await self.running
+        fatal, others = caught.value.split(Fatal)
+        assert others is None
+        assert fatal is not None
+        while isinstance(fatal, BaseExceptionGroup):
+            (fatal,) = fatal.exceptions  # type: ignore[assignment]
+        assert isinstance(fatal, Fatal)
+        return fatal
+
+    async def stop(self) -> None:
+        if self.stopped:
+            return
+        self.stopped = True
+        self.running.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup):
+            await self.running
+        self.index.close()
+
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+async def log() -> AsyncIterator[FaultyLog]:
+    opened = FaultyLog()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def start(log: FaultyLog, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts workers on the log, each with its index under its name; stops them all at the end."""
+    started: list[Worker] = []
+
+    def start(name: str = "w1", **settings: int) -> Worker:
+        started.append(Worker(log, tmp_path / name, name, **settings))
+        return started[-1]
+
+    async with asyncio.timeout(60):
+        yield start
+    for worker in started:
+        await worker.stop()
+
+
+def _id(label: str) -> bytes:
+    return requests(label)[0].transaction_id
+
+
+# ---- the way in and out ----
+
+
+async def test_submission_is_decided(start: Start) -> None:
+    """A submission gets its decisions, in the order of its requests; asked again it gets the same ones."""
+    worker = start()
+    decisions = await worker.decided("a", "b")
+    assert [decision.transaction_id for decision in decisions] == [_id("a"), _id("b")]
+    assert [decision.position for decision in decisions] == [0, 1]
+    assert {decision.outcome for decision in decisions} == {Outcome.COMMITTED}
+    assert await worker.decided("b", "a") == decisions[::-1]
+    assert worker.index.position_next == 2
+
+
+async def test_two_workers_are_equal(start: Start) -> None:
+    """Two workers on one log, both taking submissions that overlap, hold the same rows in the end and answered alike."""
+    workers = [start("w1"), start("w2")]
+    asked = [(workers[n % 2], f"{n // 3}", f"{n % 7} of its own") for n in range(60)]
+    answers = await asyncio.gather(*[worker.decided(*labels) for worker, *labels in asked])
+    for worker in workers:
+        await worker.until(lambda worker=worker: worker.driver.joiner.read_next()[ORDERING] == worker.log.end(ORDERING))  # type: ignore[misc]
+    first, second = [worker.index.contents() for worker in workers]
+    assert first == second
+    assert workers[0].index.position_next == len({label for _, *labels in asked for label in labels})
+    for answer in answers:
+        assert [workers[0].index.decision(decision.transaction_id) for decision in answer] == answer
+
+
+async def test_restart(start: Start, log: FaultyLog) -> None:
+    """A worker that starts again on its index goes on behind what it applied, and repeats the decisions that it gave."""
+    worker = start()
+    decisions = await worker.decided("a")
+    await worker.stop()
+    again = start()
+    assert again.driver.joiner.read_next()[ORDERING] > 0
+    assert await again.decided("a") == decisions
+    assert await again.lives() == 2
+
+
+async def test_drain(start: Start) -> None:
+    """After `drain` everything taken in has its answer, and nothing is pending."""
+    worker = start()
+    answers = [worker.sender.submit(submission(f"{n}")) for n in range(40)]
+    worker.sender.close()
+    await worker.sender.drain()
+    assert all(answer.done() for answer in answers)
+    assert (worker.sender.pending_requests, worker.sender.pending_bytes, worker.sender.unresolved) == (0, 0, {})
+    assert worker.sender.not_ready(1) == "this worker is shutting down"
+
+
+async def test_client_that_left(start: Start) -> None:
+    """A submission whose client gave up is decided all the same, and nobody stumbles over it."""
+    worker = start()
+    worker.sender.submit(submission("a")).cancel()
+    await worker.sender.drain()
+    decision = worker.index.decision(_id("a"))
+    assert decision is not None
+    assert await worker.decided("a") == [decision]
+
+
+# ---- R4: holes ----
+
+
+async def test_filled_batch_is_sent_again(start: Start, log: FaultyLog) -> None:
+    """A batch whose payload is late is filled by its own worker, sent again and decided once; the late payload is ignored."""
+    late = asyncio.Event()
+
+    async def delay(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if key == batch_key(1, 1) and value is not None:
+            await late.wait()
+
+    log.on_append = delay
+    worker = start()
+    (decision,) = await worker.decided("a")
+    assert worker.sender.batches_sent_again == 1
+    assert [entry.sequence for entry in log.entries()] == [1, 2]
+    late.set()
+    assert (await worker.decided("b"))[0].position == 1
+    assert await worker.decided("a") == [decision]
+
+
+async def test_peer_fills(start: Start, log: FaultyLog) -> None:
+    """An entry that a dead worker left without its payload is filled by another."""
+    log.say(Register(nonce("dead"), 1, "dead", "0"))
+    log.say(Entry(1, 1, 0, 2, (_id("lost"),)))
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+    assert worker.index.decision(_id("lost")) is None
+
+
+async def test_restart_behind_the_own_hole(start: Start, log: FaultyLog) -> None:
+    """The only worker, killed between its two sends: its next process fills the hole though its register record stands behind it."""
+    log.say(Register(nonce("before"), 1, "w1", "0"))
+    log.say(Entry(1, 1, 0, 0, (_id("lost"),)))
+    worker = start()
+    assert await worker.lives() == 2
+    assert len(await worker.decided("lost")) == 1
+
+
+async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> None:
+    """A fill whose append fails before the worker has a life costs it the writer, not the way in."""
+    log.say(Register(nonce("dead"), 1, "dead", "0"))
+    log.say(Entry(1, 1, 0, 0, (_id("lost"),)))
+    failures = [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
+
+    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if value is None and failures:
+            raise failures.pop()
+
+    log.on_append = fail
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+    assert not failures
+
+
+async def test_never_decided(start: Start, log: FaultyLog) -> None:
+    """A submission whose batches are filled again and again is given up as unknown after a bounded number of them."""
+
+    async def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream != ORDERING and value is not None:
+            await asyncio.Event().wait()
+
+    log.on_append = lose
+    worker = start(attempts_max=3)
+    with pytest.raises(OutcomeUnknown, match="not decided after 3 batches"):
+        await worker.decided("a")
+    assert worker.sender.pending_requests == 0
+
+
+# ---- R5: lives ----
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
+@pytest.mark.parametrize("ordering", [False, True], ids=["payload", "entry"])
+async def test_failed_append(start: Start, log: FaultyLog, ordering: bool, applied: bool) -> None:
+    """An append that fails, lost or applied all the same, ends the life; the submission is decided in this life or the next, once."""
+    failed: list[int] = []
+
+    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
+        is_batch = value is not None and (stream != ORDERING or isinstance(decode(value), Entry))
+        if is_batch and (stream == ORDERING) == ordering and not failed:
+            failed.append(stream)
+            if applied:
+                log.put(stream, key, value)
+            raise OutcomeUnknown("the broker went away")
+
+    log.on_append = fail
+    worker = start()
+    (decision,) = await worker.decided("a")
+    assert failed
+    assert await worker.lives(besides=1) == 2
+    assert decision.position == 0
+    assert await worker.decided("a") == [decision]
+    assert worker.index.position_next == 1
+
+
+async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
+    """Where every life ends at its first append, a pause stands between them: each leaves a record that is kept for ever."""
+
+    async def refuse(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream != ORDERING and value is not None:
+            raise OutcomeUnknown("not authorized")
+
+    log.on_append = refuse
+    began_s = asyncio.get_running_loop().time()
+    worker = start(attempts_max=5)
+    with pytest.raises(OutcomeUnknown, match="not decided after 5 batches"):
+        await worker.decided("a")
+    assert asyncio.get_running_loop().time() - began_s >= 5 * REOPEN_S
+    assert worker.index.decision(_id("a")) is None
+
+
+async def test_failed_registration(start: Start, log: FaultyLog) -> None:
+    """A register record whose append fails is written again with a new nonce; if it comes late it fences the life, which begins anew."""
+    late: list[bytes] = []
+
+    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if value is not None and stream == ORDERING and not late:
+            late.append(value)
+            raise OutcomeUnknown("the broker went away")
+
+    log.on_append = fail
+    worker = start()
+    first = await worker.lives()
+    log.put(ORDERING, None, late[0])
+    assert await worker.lives(besides=first) == 3
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -> None:
+    """A worker that reads its register record together with the one that fences it does not go on in a life that never counts."""
+
+    async def fence_at_once(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream == ORDERING and log.end(ORDERING) == 0:
+            # Its own record is in, acknowledged late; a namesake's comes right behind it, and both are read in one poll.
+            log.put(stream, key, value)
+            log.say(Register(nonce("namesake"), 1, "w1", "0"))
+
+    log.on_append = fence_at_once
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+    assert await worker.lives() == 3
+
+
+async def test_fenced_by_a_peer(start: Start, log: FaultyLog) -> None:
+    """A worker that a peer fenced registers again and goes on."""
+    worker = start()
+    await worker.decided("a")
+    log.say(Fence(1, 1))
+    assert await worker.lives(besides=1) == 2
+    assert (await worker.decided("b"))[0].position == 1
+
+
+async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) -> None:
+    """What a fenced life had on its way is sent again in the next life."""
+    worker = start()
+    first = await worker.lives()
+
+    async def fence_before_the_entry(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if value is not None and stream == ORDERING and isinstance(decode(value), Entry) and decode(value).incarnation == first:  # type: ignore[union-attr]
+            log.say(Fence(first, 0))
+
+    log.on_append = fence_before_the_entry
+    assert len(await worker.decided("a")) == 1
+    assert worker.sender.batches_sent_again == 1
+    assert await worker.lives() == 2
+
+
+async def test_namesakes(start: Start, log: FaultyLog) -> None:
+    """Fenced three times by another process of its name, a worker stops and says that two share it."""
+    worker = start()
+    incarnation = None
+    for n in range(3):
+        incarnation = await worker.lives(besides=incarnation)
+        log.say(Register(nonce(f"namesake {n}"), 1, "w1", "0"))
+    fatal = await worker.dies()
+    assert "two processes share a name" in str(fatal)
+
+
+async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
+    """A worker that fences its own earlier lives, however often, does not take itself for a namesake."""
+    worker = start()
+    incarnation = await worker.lives()
+    for n in range(5):
+        log.say(Fence(incarnation, 0))
+        incarnation = await worker.lives(besides=incarnation)
+        assert incarnation == n + 2
+    assert len(await worker.decided("a")) == 1
+
+
+# ---- the reader ----
+
+
+async def test_reader_that_stands_still(start: Start, log: FaultyLog) -> None:
+    """A reader that returns nothing while the log goes on is made anew, and what it swallowed is read again."""
+
+    def swallow(records: list[Record]) -> list[Record]:
+        return [] if log.readers == 1 else records
+
+    log.on_poll = swallow
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+    assert worker.driver.readers_remade >= 1
+
+
+async def test_idle_reader_is_left_alone(start: Start, log: FaultyLog) -> None:
+    """A reader at the end of the log stands still rightly."""
+    worker = start()
+    await worker.decided("a")
+    looks = 0
+    bounds = log.bounds
+
+    async def counted() -> Mapping[int, Bounds]:
+        nonlocal looks
+        looks += 1
+        return await bounds()
+
+    log.bounds = counted  # type: ignore[method-assign]
+    await worker.until(lambda: looks > 2 * DRIVER.stall_s / DRIVER.watch_s)
+    assert (worker.driver.readers_remade, log.readers) == (0, 1)
+    assert worker.driver.not_ready() is None
+
+
+async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
+    """Garbage in either topic stops nobody."""
+    log.put(ORDERING, None, b"garbage")
+    log.put(0, b"short", b"garbage")
+    log.put(1, batch_key(1, 1), b"garbage")
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_newer_version(start: Start, log: FaultyLog) -> None:
+    """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
+    worker = start()
+    await worker.decided("a")
+    log.say(Activate(2))
+    assert "activates format version 2" in str(await worker.dies())
+    await worker.stop()
+    again = start()
+    assert "activates format version 2" in str(await again.dies())
+    assert again.index.position_next == 1
+
+
+def test_check_bounds() -> None:
+    """A log that ends before what was read, or begins after what is needed, is told apart and named."""
+    check_bounds({ORDERING: 5, 0: 0}, {ORDERING: Bounds(0, 5), 0: Bounds(0, 0)})
+    with pytest.raises(Fatal, match=r"ahead of its log.*the ordering topic up to offset 5.*ends at 4"):
+        check_bounds({ORDERING: 5}, {ORDERING: Bounds(0, 4)})
+    with pytest.raises(Fatal, match="payload partition 0 begins at offset 3, needed from 2"):
+        check_bounds({0: 2}, {0: Bounds(3, 9)})

@@ -1,0 +1,108 @@
+"""Lives: who is registered, who is fenced, and how far each was counted."""
+
+from joiner import Lives
+
+
+def _lives() -> Lives:
+    lives = Lives()
+    lives.register(b"n1".ljust(16), "w1", 10)
+    return lives
+
+
+def test_ordinals() -> None:
+    """An incarnation is the ordinal of its register record among those that counted."""
+    lives = _lives()
+    lives.register(b"n1".ljust(16), "w2", 11)
+    second, _ = lives.register(b"n2".ljust(16), "w2", 12) or (None, None)
+    assert second is not None
+    assert second.incarnation == 2
+    assert [life.name for life in lives.all()] == ["w1", "w2"]
+
+
+def test_nonce_twice() -> None:
+    """A register record whose nonce is known begins no life and fences nobody."""
+    lives = _lives()
+    lives.changed.clear()
+    assert lives.register(b"n1".ljust(16), "w1", 20) is None
+    assert lives.counts(1, 1)
+    assert not lives.changed
+
+
+def test_namesake() -> None:
+    """A register record fences the earlier life of its name, and no other name's."""
+    lives = _lives()
+    lives.register(b"n2".ljust(16), "w2", 11)
+    new, fenced = lives.register(b"n3".ljust(16), "w1", 12) or (None, None)
+    assert new is not None
+    assert fenced is not None
+    assert (new.incarnation, fenced.incarnation, fenced.fenced) == (3, 1, True)
+    assert not lives.counts(1, 1)
+    assert lives.counts(2, 1)
+    assert lives.counts(3, 1)
+
+
+def test_namesake_of_a_fenced_life() -> None:
+    """A life that a peer fenced already is not fenced again when its name registers."""
+    lives = _lives()
+    assert lives.fence(1, 0) is not None
+    _, fenced = lives.register(b"n2".ljust(16), "w1", 12) or (None, None)
+    assert fenced is None
+
+
+def test_counts() -> None:
+    """A sequence counts if it is higher than the last one counted; gaps are fine, going back is not."""
+    lives = _lives()
+    assert not lives.counts(1, 0)
+    lives.count(1, 3, 11)
+    assert [lives.counts(1, sequence) for sequence in (1, 2, 3, 4, 2**64 - 1)] == [False, False, False, True, True]
+
+
+def test_unknown_life_is_neither() -> None:
+    """Of a life that has not registered nothing counts, and nothing is past."""
+    lives = _lives()
+    assert not lives.counts(2, 1)
+    assert not lives.is_past(2, 1)
+
+
+def test_is_past() -> None:
+    """What a life has counted, and everything of a fenced one, is past."""
+    lives = _lives()
+    lives.count(1, 3, 11)
+    assert [lives.is_past(1, sequence) for sequence in (2, 3, 4)] == [True, True, False]
+    lives.fence(1, 3)
+    assert lives.is_past(1, 4)
+
+
+def test_fence_compares() -> None:
+    """A fence counts only while the last sequence that it names is still the last one counted."""
+    lives = _lives()
+    lives.count(1, 3, 11)
+    assert lives.fence(1, 2) is None
+    assert lives.fence(1, 4) is None
+    assert lives.fence(9, 0) is None
+    assert lives.fence(1, 3) is not None
+    assert lives.fence(1, 3) is None
+
+
+def test_made_again_from_its_lives() -> None:
+    """Lives made from the persisted ones go on as the first would have: nonces, names, ordinals and sequences are kept."""
+    lives = _lives()
+    lives.register(b"n2".ljust(16), "w2", 11)
+    lives.register(b"n3".ljust(16), "w1", 12)
+    lives.count(3, 7, 13)
+    again = Lives(lives.all())
+    assert again.register(b"n2".ljust(16), "w1", 14) is None
+    assert not again.counts(3, 7)
+    new, fenced = again.register(b"n4".ljust(16), "w1", 14) or (None, None)
+    assert new is not None
+    assert fenced is not None
+    assert (new.incarnation, fenced.incarnation) == (4, 3)
+
+
+def test_changed_collects_what_to_persist() -> None:
+    """`changed` holds the last state of each life touched since it was cleared."""
+    lives = _lives()
+    lives.changed.clear()
+    lives.count(1, 1, 11)
+    lives.count(1, 2, 12)
+    assert [(life.sequence_last, life.active_at_ms) for life in lives.changed.values()] == [(2, 12)]

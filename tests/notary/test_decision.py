@@ -1,0 +1,94 @@
+"""Decisions: their leaf, their row, their JSON, held against the worked examples of the contract."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from notary.decision import (
+    KINDS,
+    LEAF_BYTES,
+    REASONS,
+    Conflict,
+    Decision,
+    DecisionJson,
+    Kind,
+    Outcome,
+    from_row,
+    leaf,
+    to_json,
+    to_row,
+)
+from ordering.errors import CorruptRecord
+from ordering.ids import parse_state
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["decisions"]
+ID = bytes(range(32))
+MANY = tuple([Conflict(bytes([n]) * 36, Kind(n % 2), bytes([255 - n]) * 32) for n in range(5)])
+
+
+def _read(wire: dict[str, Any]) -> Decision:
+    """The decision that the contract's JSON says, read here once more."""
+    conflicts = tuple(
+        [Conflict(parse_state(c["state"]), Kind(KINDS.index(c["kind"])), bytes.fromhex(c["consumed_by"])) for c in wire["conflicts"]]
+    )
+    outcome = Outcome(REASONS.index(wire["reason"]))
+    return Decision(wire["position"], bytes.fromhex(wire["transaction_id"]), outcome, wire["log_time"], conflicts)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_leaf_of_the_examples(vector: dict[str, Any]) -> None:
+    """The leaf of each worked example is the contract's, to the byte, and so is its hash in the tree."""
+    bytes_ = leaf(_read(vector["decision"]))
+    assert bytes_.hex() == vector["leaf_hex"]
+    assert len(bytes_) == LEAF_BYTES
+    assert sha256(b"\0" + bytes_).hexdigest() == vector["leaf_hash"]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_json_of_the_examples(vector: dict[str, Any]) -> None:
+    """The JSON of each worked example is the contract's, members in its order, and decodes to the same object."""
+    encoded = msgspec.json.encode(to_json(_read(vector["decision"])))
+    assert json.loads(encoded) == vector["decision"]
+    assert list(json.loads(encoded)) == ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"]
+    assert msgspec.json.decode(encoded, type=DecisionJson) == to_json(_read(vector["decision"]))
+
+
+@pytest.mark.parametrize("conflicts", [(), MANY])
+@pytest.mark.parametrize("outcome", Outcome)
+def test_row_both_ways(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
+    """A row gives back the decision that it was made of."""
+    decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)
+    assert from_row(ID, to_row(decision)) == decision
+    assert len(to_row(decision)) == 17 + 69 * len(conflicts)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_reasons(outcome: Outcome) -> None:
+    """Committed has no reason; every other outcome is a rejection with one."""
+    wire = to_json(Decision(0, ID, outcome, 0))
+    assert (wire.outcome, wire.reason is None) == (("committed", True) if outcome is Outcome.COMMITTED else ("rejected", False))
+
+
+def test_leaf_of_many_conflicts() -> None:
+    """A leaf has its 104 bytes whatever the number of conflicts, and each of them changes it."""
+    leaves = {leaf(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:count])) for count in range(len(MANY) + 1)}
+    assert len(leaves) == len(MANY) + 1
+    assert {len(each) for each in leaves} == {LEAF_BYTES}
+
+
+_ROW = to_row(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:1]))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [b"", _ROW[:16], _ROW[:-1], _ROW + b"\0", _ROW[:16] + b"\x04" + _ROW[17:], _ROW[:53] + b"\x02" + _ROW[54:]],
+    ids=["empty", "short", "torn", "long", "outcome-4", "kind-2"],
+)
+def test_corrupt_row(row: bytes) -> None:
+    """A row that is none is `CorruptRecord`, never another exception and never a decision."""
+    with pytest.raises(CorruptRecord):
+        from_row(ID, row)

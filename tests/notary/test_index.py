@@ -1,0 +1,430 @@
+"""The index on its store: whom it belongs to, what it refuses, what a crash leaves (R8)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from rocksdict import WriteBatch
+
+from joiner import Life, OrderedBatch, Ready
+from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
+from notary.index.store import META, check_settings, family, open_store
+from ordering.errors import ConfigurationError, Fatal
+from ordering.log import ORDERING
+from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+
+SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+PARTITIONS = 2
+
+
+def _open(directory: Path, notary_name: str = "N", log_identity: str = "L", payload_partitions: int = PARTITIONS) -> Index:
+    return Index.open(directory, notary_name=notary_name, log_identity=log_identity, payload_partitions=payload_partitions, settings=SMALL)
+
+
+def _request(step: int, number: int) -> Request:
+    id_ = sha256(b"%d %d" % (step, number)).digest()
+    return Request(id_, (id_ + bytes(4),), (), OPEN_FROM_MS, OPEN_UNTIL_MS, bytes(32))
+
+
+def _step(step: int, requests: int = 3) -> Ready:
+    """Step 0, 1, ...: each reads one entry and decides that many requests; what it persists follows from its number."""
+    batch = OrderedBatch(step, 1, step + 1, 1000 + step, False, tuple([_request(step, number) for number in range(requests)]))
+    life = Life(1, "w1", bytes(16), step + 1, False, 1000 + step)
+    return Ready({ORDERING: step + 1, 0: step + 1, 1: 0}, 1000 + step, True, [batch], [life])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(directory: Path) -> Iterator[Index]:
+    opened = _open(directory)
+    yield opened
+    opened.close()
+
+
+# ---- a new one, an old one ----
+
+
+def test_new_index(index: Index) -> None:
+    """A new index has decided nothing and begins at the start of every stream."""
+    state = index.joiner_state(PARTITIONS)
+    assert (index.position_next, state.log_time_ms, state.lives) == (0, 0, ())
+    assert state.offsets_next == {ORDERING: 0, 0: 0, 1: 0}
+    assert index.decision(bytes(32)) is None
+    assert index.consumed(bytes(36)) is None
+    assert index.transaction_at(0) is None
+
+
+def test_reopened(directory: Path) -> None:
+    """Everything is there after closing and opening: rows, offsets, log time, lives."""
+    index = _open(directory)
+    answers = index.apply(_step(0))
+    index.close()
+    again = _open(directory)
+    try:
+        assert again.position_next == 3
+        assert [again.decision(decision.transaction_id) for decision in answers[0]] == answers[0]
+        state = again.joiner_state(PARTITIONS)
+        assert state.offsets_next == {ORDERING: 1, 0: 1, 1: 0}
+        assert (state.log_time_ms, state.lives) == (1000, (Life(1, "w1", bytes(16), 1, False, 1000),))
+    finally:
+        again.close()
+
+
+def test_step_without_batches(index: Index) -> None:
+    """A step that only moved the head persists how far it read."""
+    index.apply(_step(0))
+    index.apply(Ready({ORDERING: 9, 0: 7, 1: 4}, 1000, True))
+    assert index.position_next == 3
+    assert index.joiner_state(PARTITIONS).offsets_next == {ORDERING: 9, 0: 7, 1: 4}
+
+
+def test_large_incarnations_and_names(directory: Path) -> None:
+    """Lives keep their order beyond one byte, and names any text."""
+    index = _open(directory)
+    lives = [Life(n, f"Wörker {n} " + "x" * 200, bytes([n % 256]) * 16, 2**64 - 1, n % 2 == 0, -1) for n in range(1, 301)]
+    index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], lives))
+    index.close()
+    again = _open(directory)
+    assert again.joiner_state(PARTITIONS).lives == tuple(lives)
+    again.close()
+
+
+def test_outcome_counts(index: Index) -> None:
+    """New decisions are counted by outcome once; what was decided before is not counted again."""
+    index.apply(_step(0))
+    index.apply(_step(0))
+    assert index.take_outcome_counts() == [3, 0, 0, 0]
+    assert index.take_outcome_counts() == [0, 0, 0, 0]
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"notary_name": "M"}, "its notary is 'N', wanted 'M'"),
+        ({"log_identity": "K"}, "its log is 'L', wanted 'K'"),
+        ({"payload_partitions": 3}, "its partitions is 2, wanted 3"),
+    ],
+)
+def test_not_ours(directory: Path, change: dict[str, str | int], named: str) -> None:
+    """An index of another notary, log or number of partitions refuses, says which, and stays as it was."""
+    _open(directory).close()
+    with pytest.raises(ConfigurationError, match=named):
+        _open(directory, **change)  # type: ignore[arg-type]
+    _open(directory).close()
+
+
+def test_other_format(directory: Path) -> None:
+    """An index of a newer format refuses."""
+    _open(directory).close()
+    store = open_store(directory, SMALL)
+    meta, handle = family(store, META)
+    batch = WriteBatch(raw_mode=True)
+    batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1), handle)
+    store.write(batch)
+    meta.close()
+    del handle
+    store.close()
+    with pytest.raises(ConfigurationError, match=f"format version {INDEX_FORMAT_VERSION + 1}"):
+        _open(directory)
+
+
+def test_locked_here(index: Index, directory: Path) -> None:
+    """A second opening in one process is refused as in use, and leaves the first at work."""
+    with pytest.raises(ConfigurationError, match="in use"):
+        _open(directory)
+    index.apply(_step(0))
+
+
+_HOLD = """
+import sys
+from rocksdict import Rdict
+store = Rdict(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_locked_by_another_process(directory: Path) -> None:
+    """An index that another process holds is refused as in use, and opens once that process is gone."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(ConfigurationError, match="in use by another process"):
+            _open(directory)
+        holder.kill()
+
+
+def test_settings_are_read_back(directory: Path) -> None:
+    """A store whose options are not the wanted ones refuses, whichever they are."""
+    store = open_store(directory, SMALL)
+    try:
+        check_settings(store, directory, SMALL)
+        for other, named in [
+            (IndexSettings(cache_bytes=1 << 21, write_buffer_bytes=64 << 10), "cache"),
+            (IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=128 << 10), "write_buffer_size"),
+            (IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10, background_jobs=5), "max_background_jobs"),
+        ]:
+            with pytest.raises(Fatal, match=named):
+                check_settings(store, directory, other)
+        for options in directory.glob("OPTIONS-*"):
+            options.write_text(options.read_text().replace("filter_policy=bloomfilter", "filter_policy=nullptr"))
+        with pytest.raises(Fatal, match="filter_policy"):
+            check_settings(store, directory, SMALL)
+    finally:
+        store.close()
+
+
+# ---- damage: `Fatal` with what to do, never a wrong answer ----
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of 40 steps whose rows lie in table files, all of them."""
+    directory = tmp_path_factory.mktemp("whole") / "index"
+    index = _open(directory)
+    for step in range(STEPS):
+        index.apply(_step(step))
+    for store in (index._states, index._decisions, index._positions, index._meta):
+        store.flush()
+    index.close()
+    return directory
+
+
+def _open_or_fatal(directory: Path) -> tuple[Index | None, str]:
+    try:
+        return _open(directory), ""
+    except Fatal as problem:
+        return None, str(problem)
+
+
+def _each(pattern: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(directory: Path) -> None:
+        files = sorted(directory.glob(pattern))
+        assert files
+        for file in files:
+            file.write_bytes(change(file.read_bytes()))
+
+    return damage
+
+
+def _remove(pattern: str) -> Callable[[Path], None]:
+    return lambda directory: [file.unlink() for file in directory.glob(pattern)] and None
+
+
+def _flip(data: bytes) -> bytes:
+    return bytes([byte ^ 0xFF if at % 97 == 20 else byte for at, byte in enumerate(data)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _each("CURRENT", lambda _: b"nonsense\n"),
+        _each("CURRENT", lambda _: b""),
+        _remove("CURRENT"),
+        _each("MANIFEST-*", _flip),
+        _each("MANIFEST-*", lambda data: data[: len(data) // 2]),
+        _each("MANIFEST-*", lambda _: b""),
+        _remove("MANIFEST-*"),
+        _each("*.sst", _flip),
+        _each("*.sst", lambda data: data[: len(data) // 2]),
+        _each("*.sst", lambda _: b""),
+        _remove("*.sst"),
+        _each("*.sst", lambda data: data[:30] + bytes([data[30] ^ 1]) + data[31:]),
+    ],
+    ids=[
+        "current-garbage",
+        "current-empty",
+        "current-gone",
+        "manifest-flipped",
+        "manifest-torn",
+        "manifest-empty",
+        "manifest-gone",
+        "tables-flipped",
+        "tables-torn",
+        "tables-empty",
+        "tables-gone",
+        "tables-one-bit",
+    ],
+)
+def test_damaged_store(whole: Path, directory: Path, damage: Callable[[Path], None]) -> None:
+    """A damaged index says `Fatal` and what to do, when it opens or when it is asked; or it begins anew. It never forgets a part."""
+    shutil.copytree(whole, directory)
+    damage(directory)
+    index, said = _open_or_fatal(directory)
+    if index is None:
+        assert str(directory) in said
+        assert "replay the log" in said
+        return
+    try:
+        if index.position_next == 0:
+            assert index.joiner_state(PARTITIONS).offsets_next == {ORDERING: 0, 0: 0, 1: 0}
+            return
+        with pytest.raises(Fatal, match="cannot be read"):
+            index.apply(_step(0))
+    finally:
+        index.close()
+
+
+@pytest.mark.parametrize("name", ["states", "decisions"])
+def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
+    """A block that does not match its checksum is `Fatal` in a step and in a question, and nothing is decided by what is missing."""
+    shutil.copytree(whole, directory)
+    key_bytes = {"states": 36, "decisions": 32}[name]
+    index = _open(directory)
+    damaged = [file["name"].strip("/") for file in index._store.live_files() if len(file["start_key"]) == key_bytes]
+    index.close()
+    assert damaged
+    for file in damaged:
+        data = bytearray((directory / file).read_bytes())
+        data[5000] ^= 1  # in its second block: the last decision, which opening looks at, lies in the first
+        (directory / file).write_bytes(data)
+    index = _open(directory)
+    try:
+        answered = 0
+        for step in range(STEPS):
+            for number in range(3):
+                request = _request(step, number)
+                with suppress(Fatal):
+                    found = index.decision(request.transaction_id) if name == "decisions" else index.consumed(request.inputs[0])
+                    assert found is not None
+                    answered += 1
+        assert answered < STEPS * 3
+        everything = _step(STEPS)
+        everything.batches = [batch for step in range(STEPS) for batch in _step(step).batches]
+        with pytest.raises(Fatal, match="checksum"):
+            index.apply(everything)
+        assert index.position_next == STEPS * 3
+    finally:
+        index.close()
+
+
+def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> None:
+    """Progress beyond the rows, as files put back one by one leave it, is noticed at opening."""
+    for position_next in (STEPS * 3 + 1, STEPS * 3 - 1):
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(whole, directory)
+        store = open_store(directory, SMALL)
+        meta, handle = family(store, META)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1), handle)
+        store.write(batch)
+        meta.close()
+        del handle
+        store.close()
+        with pytest.raises(Fatal, match="do not end at position"):
+            _open(directory)
+
+
+def test_rows_that_are_none(directory: Path) -> None:
+    """A row of the metadata that does not decode is `Fatal`, not a traceback."""
+    for key in (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.offset_key(0), rows.life_key(1)):
+        shutil.rmtree(directory, ignore_errors=True)
+        _open(directory).close()
+        store = open_store(directory, SMALL)
+        meta, handle = family(store, META)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(key, b"xyz", handle)
+        store.write(batch)
+        meta.close()
+        del handle
+        store.close()
+        opened: list[Index] = []
+        with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either may say it
+            opened.append(_open(directory))
+            opened[0].joiner_state(PARTITIONS)
+        for index in opened:
+            index.close()
+
+
+def test_torn_write_ahead_log(directory: Path) -> None:
+    """What a machine's crash takes off the write-ahead log's end is whole steps: rows and offsets go together."""
+    index = _open(directory)
+    for step in range(STEPS):
+        index.apply(_step(step))
+    copy = directory.with_name("copy")
+    kept = set()
+    for cut in (1, 100, 5_000, 20_000):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(directory, copy)
+        (log,) = [file for file in copy.glob("*.log") if file.stat().st_size]
+        log.write_bytes(log.read_bytes()[:-cut])
+        torn = _open(copy)
+        kept.add(_steps_of(torn))
+        torn.close()
+    index.close()
+    assert max(kept) < STEPS
+    assert len(kept) > 2
+
+
+def _steps_of(index: Index) -> int:
+    """How many steps the index holds, having checked that it holds them to the last row and no other."""
+    state = index.joiner_state(PARTITIONS)
+    steps = state.offsets_next[ORDERING]
+    assert index.position_next == 3 * steps
+    assert state.offsets_next == {ORDERING: steps, 0: steps, 1: 0}
+    assert state.log_time_ms == (999 + steps if steps else 0)
+    assert [life.sequence_last for life in state.lives] == ([steps] if steps else [])
+    asked = [_request(step, number) for step in range(steps) for number in range(3)]
+    assert [index.transaction_at(position) for position in range(3 * steps)] == [request.transaction_id for request in asked]
+    assert all(index.decision(request.transaction_id) is not None for request in asked)
+    assert {name: len(found) for name, found in index.contents().items()} == dict.fromkeys(("states", "decisions", "positions"), 3 * steps)
+    return steps
+
+
+# ---- kill -9 ----
+
+
+def test_killed_while_applying(directory: Path) -> None:
+    """Killed at any moment, the index holds whole steps and every step that had returned; applying goes on from there."""
+    step = 0
+    for applied_before_kill in (1, 30, 77):
+        with subprocess.Popen(
+            [sys.executable, __file__, str(directory), str(step)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": "."}
+        ) as child:
+            assert child.stdout is not None
+            returned = step
+            for line in child.stdout:
+                returned = int(line)
+                if returned >= step + applied_before_kill:
+                    child.send_signal(signal.SIGKILL)
+                    break
+            # What it said between the signal and its end had returned too.
+            returned = max([returned, *map(int, child.stdout.read().splitlines()[:-1])])
+        index = _open(directory)
+        try:
+            step = _steps_of(index)
+            assert step >= returned
+            index.apply(_step(step))
+            step += 1
+        finally:
+            index.close()
+
+
+def _apply_for_ever(directory: Path, step: int) -> None:
+    index = _open(directory)
+    while True:
+        index.apply(_step(step))
+        step += 1
+        print(step, flush=True)
+
+
+if __name__ == "__main__":
+    _apply_for_ever(Path(sys.argv[1]), int(sys.argv[2]))
