@@ -49,11 +49,10 @@ class Admission:
         verify = self._parties.get(submission.party)
         if verify is None:
             raise UnknownParty(
-                f"the party {excerpt(submission.party, 300)} is not registered with this notary: its operator adds it with `notary party add`"
+                f"the party {excerpt(submission.party, 300)} is not registered with this notary:"
+                " its operator adds it with `notary party add`"
             )
-        message = signed_message(
-            self._notary_name, submission.party, [request.transaction_id for request in submission.requests]
-        )
+        message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not await self._verify(verify, submission.signature, message):
             raise BadSignature(
                 "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
@@ -108,7 +107,5 @@ class _Quota:
         if tokens < needed:
             self._buckets[party] = (tokens, now)
             wait_s = max(1, round((needed - tokens) / self._per_s + 0.5))
-            raise QuotaExceeded(
-                f"more than {self._per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s
-            )
+            raise QuotaExceeded(f"more than {self._per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s)
         self._buckets[party] = (tokens - requests, now)

@@ -5,11 +5,12 @@ wherever it stands, so that a misspelt one is never silently the default. Paths 
 None of these settings changes a decision (R6), except the notary's name, which is part of every transaction id and never changes.
 """
 
+import contextlib
 import os
 import re
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,9 @@ from ordering.errors import ConfigurationError
 
 _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
+_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default")
+_INTEGER_MAX = 1 << 40
+NAME_BYTES_MAX = 255
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,7 +141,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         def file(relative: str) -> str | None:
             return str(self.path(relative)) if relative else None
 
-        password = self.path(log.sasl_password_file).read_text().strip() if log.sasl_password_file else None
+        password = None
+        if log.sasl_password_file:
+            try:
+                password = self.path(log.sasl_password_file).read_bytes().decode().strip()
+            except (OSError, UnicodeDecodeError) as problem:
+                raise ConfigurationError(f"log.sasl_password_file cannot be read: {problem}") from None
         return KafkaSecurity(
             protocol=log.security_protocol,
             ca_file=file(log.ca_file),
@@ -152,24 +161,26 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
     """The configuration of a file, the environment and flags (`{"http.listen": ...}`); `ConfigurationError` names file and key."""
     try:
-        tree = tomllib.loads(file.read_text())
+        tree = tomllib.loads(file.read_bytes().decode())
     except OSError as problem:
-        raise ConfigurationError(
-            f"cannot read the configuration {file}: {problem.strerror}. Make one with `notary init`"
-        ) from None
+        raise ConfigurationError(f"cannot read the configuration {file}: {problem.strerror}. Make one with `notary init`") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{file} is not TOML: {problem}") from None
     if "directory" in tree:
         raise ConfigurationError(f"{file}: `directory` is not a setting at the top level")
     names = _setting_names()
+    sources: dict[str, str] = {}  # setting -> where its value came from, if not from the file
     for variable, text in (os.environ if environment is None else environment).items():
         if variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS:
             if variable not in names:
                 raise ConfigurationError(f"the environment variable {variable} names no setting; see docs/configuration.md")
-            _put(tree, *names[variable], text)
+            section, key = names[variable]
+            _put(tree, section, key, text)
+            sources[f"{section}.{key}".lstrip(".")] = f"the environment variable {variable}"
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.rpartition(".")
         _put(tree, section, key, value)
+        sources[dotted] = f"the flag for {dotted}"
     worker = tree.setdefault("worker", {})
     if isinstance(worker, dict) and not worker.get("name"):
         worker["name"] = socket.gethostname()
@@ -178,38 +189,65 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         # Not strict: a number of the environment is text.
         config = msgspec.convert(tree, Config, strict=False)
     except msgspec.ValidationError as problem:
-        raise ConfigurationError(f"{file}: {str(problem).replace('$.', '').replace('`$`', 'the top level')}") from None
-    _check(file, config)
+        what, _, place = str(problem).replace("`", "").partition(" - at $")
+        setting = place.lstrip(".")
+        raise _wrong(file, sources, setting, what[:1].lower() + what[1:]) from None
+    for setting, what in _wrong_values(config):
+        raise _wrong(file, sources, setting, what)
     return config
 
 
-def _check(file: Path, config: Config) -> None:
-    if not 0 < len(config.name.encode()) <= 255:
-        raise ConfigurationError(f"{file}: name has 1 to 255 bytes of UTF-8, this one has {len(config.name.encode())}")
-    check_origin(config.origin)
+def _wrong(file: Path, sources: Mapping[str, str], setting: str, what: str) -> ConfigurationError:
+    source = f" (from {sources[setting]})" if setting in sources else ""
+    return ConfigurationError(f"{file}: {setting or 'top level'}{source}: {what}")
+
+
+def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, what is wrong with it) for what the types do not say."""
+    try:
+        name_bytes = len(config.name.encode())
+    except UnicodeEncodeError:
+        yield "name", "is not UTF-8"
+        return
+    if not 0 < name_bytes <= NAME_BYTES_MAX:
+        yield "name", f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {name_bytes}"
+    if (why := _wrong_origin(config.origin)) is not None:
+        yield "origin", why
     if _WORKER_NAME(config.worker.name) is None:
-        raise ConfigurationError(
-            f"{file}: worker.name {config.worker.name!r} should be 1 to 100 letters, digits, dots, dashes: it names the index's folder"
+        yield (
+            "worker.name",
+            f"{config.worker.name!r} should be 1 to 100 letters, digits, dots, dashes, underscores: it names the index's folder",
         )
     if config.log.kind == "kafka" and not config.log.bootstrap:
-        raise ConfigurationError(f"{file}: log.kind is kafka, and log.bootstrap names no broker (HOST:PORT,...)")
-    for section in (config.worker, config.http, config.limits, config.index, config.log):
-        for field in msgspec.structs.fields(section):
-            value = getattr(section, field.name)
-            may_be_zero = field.name in ("party_requests_per_s", "wait_ms_default")
-            if isinstance(value, int) and (value < 0 or (value == 0 and not may_be_zero)):
-                raise ConfigurationError(f"{file}: {field.name} = {value} should be positive")
-    for listen in (config.http.listen, config.http.health_listen):
-        if listen:
-            parse_listen(listen)
+        yield "log.bootstrap", "names no broker (HOST:PORT,...), and log.kind is kafka"
+    for section in ("log", "worker", "http", "limits", "index"):
+        settings = getattr(config, section)
+        for field in msgspec.structs.fields(settings):
+            value = getattr(settings, field.name)
+            least = 0 if field.name in _MAY_BE_ZERO else 1
+            if isinstance(value, int) and not least <= value <= _INTEGER_MAX:
+                yield f"{section}.{field.name}", f"{value} should be {least} to {_INTEGER_MAX}"
+    for key in ("listen", "health_listen"):
+        text = getattr(config.http, key)
+        if text or key == "listen":
+            try:
+                parse_listen(text)
+            except ConfigurationError as problem:
+                yield f"http.{key}", str(problem)
 
 
 def check_origin(origin: str) -> None:
     """Raise `ConfigurationError` unless the origin can be a signed note's key name (docs/formats.md, Receipt)."""
-    if not origin or "+" in origin or any(character.isspace() for character in origin):
-        raise ConfigurationError(
-            f"the origin {origin!r} must not be empty, nor hold white space or `+`: e.g. notary.example/london"
-        )
+    if (why := _wrong_origin(origin)) is not None:
+        raise ConfigurationError(f"the origin {why}")
+
+
+def _wrong_origin(origin: str) -> str | None:
+    if origin and "+" not in origin and not any(character.isspace() or character < " " for character in origin):
+        with contextlib.suppress(UnicodeEncodeError):
+            origin.encode()
+            return None
+    return f"{origin!r} must not be empty, nor hold white space, control characters or `+`: e.g. notary.example/london"
 
 
 def parse_listen(text: str) -> tuple[str, int]:

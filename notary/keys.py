@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -24,6 +25,8 @@ def create(file: Path) -> Ed25519PrivateKey:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigurationError(f"{file} exists already: a notary's key is never overwritten") from None
+    except OSError as problem:
+        raise ConfigurationError(f"cannot make the notary's key {file}: {problem.strerror}") from None
     with os.fdopen(descriptor, "wb") as out:
         out.write(pem)
         out.flush()
@@ -37,14 +40,12 @@ def load(file: Path) -> Ed25519PrivateKey:
         mode = file.stat().st_mode
         pem = file.read_bytes()
     except OSError as problem:
-        raise ConfigurationError(
-            f"cannot read the notary's key {file}: {problem.strerror}. Make one with `notary init`"
-        ) from None
+        raise ConfigurationError(f"cannot read the notary's key {file}: {problem.strerror}. Make one with `notary init`") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigurationError(f"the notary's key {file} is open to others (mode {mode & 0o777:o}): chmod 600 it")
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
         raise ConfigurationError(f"the notary's key {file} is no unencrypted PEM private key: {problem}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(f"the notary's key {file} is not an Ed25519 key")

@@ -22,6 +22,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         of = self.registry
         self._answers = Counter("notary_http_answers", "Answers to HTTP calls.", ["call", "status"], registry=of)
+        self._answer_counters: dict[tuple[str, int], Counter] = {}
         self._latency = Histogram(
             "notary_submission_seconds", "From the end of a submission's body to its answer.", buckets=_LATENCY_S, registry=of
         )
@@ -59,7 +60,11 @@ class Metrics:
 
     def answered(self, call: str, status: int, seconds: float | None = None) -> None:
         """Count an answer of the service."""
-        self._answers.labels(call, status).inc()
+        # Finding a labelled counter costs more than counting.
+        counter = self._answer_counters.get((call, status))
+        if counter is None:
+            counter = self._answer_counters[call, status] = self._answers.labels(call, status)
+        counter.inc()
         if seconds is not None:
             self._latency.observe(seconds)
 

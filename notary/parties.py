@@ -3,10 +3,12 @@
 It is an affair of admission (R6): it says what a worker lets into the log, never how something is decided.
 """
 
+import contextlib
+import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,9 +36,7 @@ def load_public_key(pem: bytes, source: str) -> PartyKey:
         key: object = x509.load_pem_x509_certificate(pem).public_key() if certificate else serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as problem:
         raise ConfigurationError(f"{source} is no PEM public key or certificate: {problem}") from None
-    if isinstance(key, Ed25519PublicKey) or (
-        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
-    ):
+    if isinstance(key, Ed25519PublicKey) or (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
         return key
     raise ConfigurationError(f"{source} holds a key of another kind: a party signs with Ed25519 or ECDSA P-256")
 
@@ -86,16 +86,12 @@ class Parties:
         try:
             state = self._file.stat()
         except OSError as problem:
-            raise ConfigurationError(
-                f"cannot read the parties {self._file}: {problem.strerror}. `notary init` makes the file"
-            ) from None
+            raise ConfigurationError(f"cannot read the parties {self._file}: {problem.strerror}. `notary init` makes the file") from None
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         if seen == self._seen:
             return
         parties = read(self._file)
-        self._verify = {
-            name: verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}")) for name, pem in parties.items()
-        }
+        self._verify = {name: verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}")) for name, pem in parties.items()}
         self._seen = seen
         log.info("parties read file=%s parties=%d", self._file, len(self._verify))
 
@@ -112,27 +108,55 @@ def read(file: Path) -> dict[str, str]:
 
 def add(file: Path, name: str, pem: bytes, source: str) -> bool:
     """Register a party; False if it is registered with that key already. Raises `ConfigurationError` for another key or a bad one."""
-    if not 0 < len(name.encode()) <= PARTY_BYTES_MAX:
-        raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, this one has {len(name.encode())}")
+    name_bytes = len(name.encode(errors="surrogateescape"))
+    if not 0 < name_bytes <= PARTY_BYTES_MAX or not is_utf8(name):
+        raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, {name!r} has {name_bytes}")
     key = load_public_key(pem, source)
     public = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
-    parties = read(file)
-    if name in parties:
-        if parties[name] == public:
-            return False
-        raise ConfigurationError(f"party {name!r} is registered with another key: remove it from {file} first if that is meant")
-    parties[name] = public
-    write(file, parties)
+    with _alone_with(file):
+        parties = read(file)
+        if name in parties:
+            if parties[name] == public:
+                return False
+            raise ConfigurationError(f"party {name!r} is registered with another key: remove it from {file} first if that is meant")
+        parties[name] = public
+        write(file, parties)
+    return True
+
+
+def is_utf8(text: str) -> bool:
+    """False for an argument of the command line whose bytes were not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 
 def write(file: Path, parties: Mapping[str, str]) -> None:
     """Replace the file at once: a worker that reads it meanwhile sees the old or the new one, whole."""
     text = msgspec.json.format(msgspec.json.encode(parties), indent=1) + b"\n"
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(file)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(file)
+    except OSError as problem:
+        raise ConfigurationError(f"cannot write the parties {file}: {problem.strerror}") from None
+
+
+@contextlib.contextmanager
+def _alone_with(file: Path) -> Iterator[None]:
+    """Of two that register parties at once, the second one starts from what the first one wrote."""
+    try:
+        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as problem:
+        raise ConfigurationError(f"cannot read the parties {file}: {problem.strerror}. `notary init` makes the file") from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)

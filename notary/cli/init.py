@@ -8,7 +8,7 @@ from pathlib import Path
 
 from notary import keys, parties
 from notary.cli import EXIT_DONE
-from notary.config import check_origin
+from notary.config import NAME_BYTES_MAX, check_origin
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError
 from ordering.topics import create_topics, topic_names
@@ -19,17 +19,11 @@ PARTITIONS_DEFAULT = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `notary init`."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="made if it is not there; nothing in it is overwritten")
-    parser.add_argument(
-        "--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever"
-    )
+    parser.add_argument("--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever")
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
-    parser.add_argument(
-        "--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log"
-    )
+    parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log")
     parser.add_argument("--topic-prefix", default="notary", help="<prefix>.ordering and <prefix>.payload (default: notary)")
-    parser.add_argument(
-        "--partitions", type=int, default=PARTITIONS_DEFAULT, help=f"of the payload topic (default: {PARTITIONS_DEFAULT})"
-    )
+    parser.add_argument("--partitions", type=int, default=PARTITIONS_DEFAULT, help=f"of the payload topic (default: {PARTITIONS_DEFAULT})")
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
     parser.add_argument("--json", action="store_true", help="say what was made as JSON")
 
@@ -38,13 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Make everything; 0 when it is there."""
     directory: Path = arguments.directory
     check_origin(arguments.origin)
-    if not 0 < len(arguments.name.encode()) <= 255:
-        raise ConfigurationError(f"--name has 1 to 255 bytes of UTF-8, this one has {len(arguments.name.encode())}")
+    name_bytes = len(arguments.name.encode(errors="surrogateescape"))
+    if not 0 < name_bytes <= NAME_BYTES_MAX or not parties.is_utf8(arguments.name):
+        raise ConfigurationError(f"--name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {name_bytes}")
     if not 1 <= arguments.partitions <= 1000:
         raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to 1000")
     file = directory / "notary.toml"
-    if file.exists():
-        raise ConfigurationError(f"{file} exists already: nothing is overwritten; choose another directory")
+    for made_here in (file, directory / "notary-key.pem", directory / "parties.json"):
+        if made_here.exists():
+            raise ConfigurationError(f"{made_here} exists already: nothing is overwritten; choose another directory")
     warnings: list[str] = []
     topics: list[str] = []
     if arguments.kafka:
@@ -67,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.kafka:
         EmbeddedLog.create(directory / "log", arguments.partitions)
     # Last: a directory with a configuration is complete.
-    file.write_text(_toml(arguments))
+    try:
+        file.write_bytes(_toml(arguments).encode())
+    except OSError as problem:
+        raise ConfigurationError(f"cannot write {file}: {problem.strerror}") from None
     verifier_key = keys.verifier_key(arguments.origin, key.public_key())
     for warning in warnings:
         print(f"notary init: warning: {warning}", file=sys.stderr)
@@ -90,11 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _toml(arguments: argparse.Namespace) -> str:
-    # JSON strings are TOML basic strings.
     lines = [
         "# A notary's configuration. Every setting: docs/configuration.md.",
-        f"name = {json.dumps(arguments.name, ensure_ascii=False)}",
-        f"origin = {json.dumps(arguments.origin, ensure_ascii=False)}",
+        f"name = {_quoted(arguments.name)}",
+        f"origin = {_quoted(arguments.origin)}",
         'key_file = "notary-key.pem"',
         'parties_file = "parties.json"',
         "",
@@ -103,10 +101,15 @@ def _toml(arguments: argparse.Namespace) -> str:
     if arguments.kafka:
         lines += [
             'kind = "kafka"',
-            f"bootstrap = {json.dumps(arguments.kafka)}",
-            f"topic_prefix = {json.dumps(arguments.topic_prefix)}",
+            f"bootstrap = {_quoted(arguments.kafka)}",
+            f"topic_prefix = {_quoted(arguments.topic_prefix)}",
         ]
     else:
         lines += ['kind = "embedded"', 'directory = "log"']
     lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]
     return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    # A JSON string is a TOML basic string, but for the one control character that JSON leaves as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="register a party; running workers take it in within seconds")
     add.add_argument("name", metavar="NAME", help="the party's name, an X.500 name, compared byte for byte")
-    add.add_argument(
-        "--public-key", required=True, type=Path, metavar="FILE", help="PEM public key or certificate: Ed25519 or P-256"
-    )
+    add.add_argument("--public-key", required=True, type=Path, metavar="FILE", help="PEM public key or certificate: Ed25519 or P-256")
     add.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
     add.add_argument("--json", action="store_true", help="say what was done as JSON")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -20,6 +21,7 @@ from ordering.log import Log
 log = logging.getLogger("notary.serve")
 
 LOG_RETRY_S = 1.0
+ANSWERS_LEAVE_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="W", help="this worker's name, unique among the workers (default: the host's name)")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one")
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
-    parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="what goes to stderr"
-    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="what goes to stderr")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,7 +48,8 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # aiokafka says at INFO and WARNING what our own lines say better, many times a second while a broker is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL if level != "debug" else logging.DEBUG)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Nor does anyone outside get to fill our log by sending what is not HTTP.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 async def _serve(config: Config, *, as_json: bool) -> int:
@@ -88,7 +89,7 @@ def _server(config: Config, app: App, listen: str) -> Server:
 async def _serve_with(config: Config, apps: list[App], url: str, stop: asyncio.Event, *, as_json: bool) -> int:
     stopping = asyncio.create_task(stop.wait())
     try:
-        worker_log = await _until_open(config, apps, stop)
+        worker_log = await _until_open(config, apps, stopping)
         if worker_log is None:
             return EXIT_DONE
         try:
@@ -105,16 +106,16 @@ async def _serve_with(config: Config, apps: list[App], url: str, stop: asyncio.E
         stopping.cancel()
 
 
-async def _until_open(config: Config, apps: list[App], stop: asyncio.Event) -> Log | None:
+async def _until_open(config: Config, apps: list[App], stopping: asyncio.Task[bool]) -> Log | None:
     """The log, as soon as it can be reached; None when a signal came first."""
-    while not stop.is_set():
+    while not stopping.done():
         try:
             return await open_log(config)
         except NotReady as problem:
             log.warning("the log cannot be reached yet: %s", problem)
             for app in apps:
                 app.starting(f"the log cannot be reached: {problem}")
-        await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=LOG_RETRY_S)
+        await asyncio.wait([stopping], timeout=LOG_RETRY_S)
     return None
 
 
@@ -133,9 +134,12 @@ async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: as
                 timeout=worker.config.worker.drain_ms_max / 1000,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            # The handlers that were answered get their turn before anything else ends.
-            await asyncio.sleep(0.05)
+            await _idle(apps)
     finally:
+        # Who waits still (the drain took too long, or this worker must not speak any more) hears that the outcome is unknown.
+        for app in apps:
+            app.detach()
+        await _idle(apps)
         ready.cancel()
         running.cancel()
         try:
@@ -151,6 +155,14 @@ async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: as
                 print(f"notary serve: {problem}", file=sys.stderr)
             code = EXIT_COULD_NOT
     return code
+
+
+async def _idle(apps: list[App]) -> None:
+    """Give the calls that can be answered now the time to be."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWERS_LEAVE_S):
+            for app in apps:
+                await app.idle()
 
 
 def leaves(group: BaseExceptionGroup | None) -> list[BaseException]:

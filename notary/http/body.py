@@ -1,11 +1,10 @@
-"""Reading a request's body, within size and time."""
+"""Reading a request's body, within size; within which time, its caller says."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from notary.http.problems import TooLarge, UnsupportedMediaType
-from ordering.errors import Malformed, NotaryError
+from ordering.errors import NotaryError
 from ordering.ids import excerpt
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -37,27 +36,21 @@ def check_json(headers: Headers) -> None:
         raise UnsupportedMediaType("a compressed body is not taken: send it without Content-Encoding")
 
 
-async def read_body(headers: Headers, receive: Receive, bytes_max: int, seconds_max: float) -> bytes:
-    """The whole body. Raises `TooLarge`, `Malformed` for one that does not come in time, `Disconnected`."""
+async def read_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes:
+    """The whole body. Raises `TooLarge`, or `Disconnected`."""
     declared = header(headers, b"content-length")
     if declared is not None and int(declared) > bytes_max:
         raise TooLarge(f"the body has {int(declared)} bytes and at most {bytes_max} are taken: send fewer requests at a time")
     chunks: list[bytes] = []
     size = 0
     more = True
-    try:
-        async with asyncio.timeout(seconds_max):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Disconnected("the client left before its body was complete")
-                chunks.append(message["body"])
-                size += len(message["body"])
-                more = message["more_body"]
-                if size > bytes_max:
-                    raise TooLarge(
-                        f"the body has more than {bytes_max} bytes, which is the most that is taken: send fewer requests at a time"
-                    )
-    except TimeoutError:
-        raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected("the client left before its body was complete")
+        chunks.append(message["body"])
+        size += len(message["body"])
+        more = message["more_body"]
+        if size > bytes_max:
+            raise TooLarge(f"the body has more than {bytes_max} bytes, which is the most that is taken: send fewer requests at a time")
     return b"".join(chunks) if len(chunks) > 1 else chunks[0]

@@ -79,9 +79,7 @@ _SCHEMAS = {
             "log_time": _TIME,
         }
     ),
-    "Consumed": _object(
-        {"state": _STATE, "consumed_by": {"type": ["string", "null"]}, "position": {"type": ["integer", "null"]}}
-    ),
+    "Consumed": _object({"state": _STATE, "consumed_by": {"type": ["string", "null"]}, "position": {"type": ["integer", "null"]}}),
     "Notary": {
         "type": "object",
         "properties": {
@@ -111,10 +109,11 @@ def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _get(
-    operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    return {"get": {"operationId": operation, "summary": summary, "responses": answers, "parameters": parameters or []}}
+_DEFAULT = {"default": _problem("any other refusal, such as a method that this address does not answer")}
+
+
+def _get(operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"get": {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}}
 
 
 _SUBMIT = {
@@ -125,9 +124,7 @@ _SUBMIT = {
     ],
     "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Submission")}}},
     "responses": {
-        "200": _json(
-            _object({"decisions": {"type": "array", "items": _ref("Decision")}}), "Every decision, in the order of the requests"
-        ),
+        "200": _json(_object({"decisions": {"type": "array", "items": _ref("Decision")}}), "Every decision, in the order of the requests"),
         "202": {
             **_json(
                 _object({"decisions": {"type": "array", "items": {"anyOf": [_ref("Decision"), {"type": "null"}]}}}),
@@ -142,6 +139,7 @@ _SUBMIT = {
         "415": _problem("unsupported-media-type"),
         "429": _problem("quota-exceeded", retry=True),
         "503": _problem("overloaded or not-ready: surely not applied", retry=True),
+        **_DEFAULT,
     },
 }
 
@@ -169,9 +167,7 @@ _DOCUMENT: dict[str, Any] = {
             {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY},
             [_path_parameter("ref", _STATE)],
         ),
-        "/v1/notary": _get(
-            "notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}
-        ),
+        "/v1/notary": _get("notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}),
         "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),
         "/readyz": _get(
             "readyz",

@@ -6,34 +6,45 @@ the number of connections with an answer of our form. `PatientProtocol` adds the
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from notary.http.problems import problem_of
-from ordering.errors import ConfigurationError, Malformed, Overloaded
+from ordering.errors import ConfigurationError, Malformed, NotaryError, Overloaded
 
 HEAD_BYTES_MAX = 32 << 10
+BACKLOG = 2048
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """A connection whose heads are bounded in size and time."""
+    """A connection whose heads are bounded in size and time, and that never mixes up whom an answer is for.
+
+    When a connection ends before its time while an earlier request of it is still being decided (a client may send the next request, or
+    garbage, behind it), the answer to that one leaves first: an error in its place would say of a submission in the log that it is not.
+    """
 
     connections_max = 2_000
     head_s_max = 10.0
 
-    _head_timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
+    _between = False
+    _offered = False
+    _refusal: NotaryError | None = None
+    _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse one connection too many; give the others a time for their first head."""
         super().connection_made(transport)
         if len(self.connections) > self.connections_max:
-            self._end_with(*problem_of(Overloaded(f"{self.connections_max} connections are open already: come again later", 1)))
+            self._end_with(Overloaded(f"{self.connections_max} connections are open already: come again later", 1))
         else:
             self._arm()
 
@@ -44,51 +55,118 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head, and watch its time from the first byte on."""
+        self._between = False
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
-        if self.transport.is_closing() or not self._in_head:
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self._end_with(self._refusal or Malformed("this is not a request of HTTP/1.1"))
+        if self.transport.is_closing() or self._between:
             self._disarm()
-        elif self._head_bytes > HEAD_BYTES_MAX:
-            self._end_with(*problem_of(Malformed(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")))
-        elif self._head_timer is None and self._head_bytes:
-            self._arm()
+        elif self._in_head:
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._end_with(_head_too_large())
+            elif self._timer is None:
+                self._arm()
+
+    def on_message_begin(self) -> None:
+        """A head begins, perhaps in the bytes that ended the request before it."""
+        self._between = False
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is over."""
+        self._disarm()
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES_MAX:
+            # It came in one piece, so it is whole before it could be counted. The parser makes a 400 of an exception.
+            self._refusal = _head_too_large()
+            raise self._refusal
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise Malformed("there is no way through here")
+            self._offered = True
+            return
         self._in_head = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The next bytes belong to another head."""
+        if self._offered:
+            return
         super().on_message_complete()
-        self._in_head = True
+        self._disarm()
+        self._in_head = self._between = True
         self._head_bytes = 0
 
-    def send_400_response(self, msg: str) -> None:
-        """What is not HTTP gets a problem document too."""
-        self._end_with(*problem_of(Malformed("this is not a request of HTTP/1.1")))
+    def on_response_complete(self) -> None:
+        """After an answer that did not wait for the whole body, let the client send the rest of it, but not for ever."""
+        super().on_response_complete()
+        if not self._in_head and not self.transport.is_closing() and self.cycle.response_complete:
+            self._arm()
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser; where a client offers another protocol, feed it the same head without the offer.
+
+        Java's client offers HTTP/2 with the first call of each connection. The parser takes all that follows for the other protocol, the
+        body too; who passes the offer over, as HTTP allows, still has to read it.
+        """
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+                lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+                lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+                self.parser = httptools.HttpRequestParser(self)
+                self._offered = False
+                self.parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _arm(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_s_max, self._head_too_slow)
+        self._timer = self.loop.call_later(self.head_s_max, self._too_slow)
 
     def _disarm(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _head_too_slow(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            self._end_with(*problem_of(Malformed(f"the head of the request was not complete after {self.head_s_max:g} s")))
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._end_with(Malformed(f"the head of the request was not complete after {self.head_s_max:g} s"))
+        else:
+            self.transport.close()  # its answer has left
 
-    def _end_with(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def _end_with(self, problem: NotaryError) -> None:
+        """Answer with a problem and close, after the answer to a request that was whole before the trouble came."""
+        self._disarm()
+        running = self._running
+        if running is not None and not running.response_complete and not (running is self.cycle and running.more_body):
+            # Those queued behind it were not looked at, so nothing of them is in the log.
+            running.keep_alive = False
+            return
+        if self.cycle is not None and self.cycle.response_complete and not self._in_head:
+            self.transport.close()  # the trouble is in the rest of a body whose answer has left
+            return
+        status, headers, body = problem_of(problem)
         lines = [b"HTTP/1.1 %d \r\n" % status]
         lines += [name + b": " + value + b"\r\n" for name, value in headers]
         lines += [b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body), body]
-        self._disarm()
         self.transport.write(b"".join(lines))
         self.transport.close()
+
+
+def _head_too_large() -> Malformed:
+    return Malformed(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
 
 
 class Server:
@@ -120,8 +198,8 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=int(keep_alive_s),
-            backlog=2048,
+            timeout_keep_alive=max(1, math.ceil(keep_alive_s)),
+            backlog=BACKLOG,
         )
         self._server = _QuietServer(config)
         self._serving: asyncio.Task[None] | None = None
@@ -164,9 +242,12 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(address)
+            # Two sockets may bind one port until one of them listens: only then is it surely ours.
+            listening.listen(BACKLOG)
         except OSError:
             listening.close()
             raise
-    except OSError as problem:
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {problem.strerror or problem}") from None
+    except (OSError, UnicodeError) as problem:  # a host's name may be none that can be looked up
+        why = getattr(problem, "strerror", None) or problem
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from None
     return listening

@@ -1,0 +1,125 @@
+"""`notary party add`: registering keys and certificates."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from notary import cli
+from notary.parties import Parties
+from tests.notary.party import Bank
+from tests.notary.process import ROOT, NotaryDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> NotaryDirectory:
+    """A notary without parties."""
+    return NotaryDirectory.create(tmp_path / "notary")
+
+
+def add(directory: NotaryDirectory, name: str, pem: bytes, *flags: str) -> int:
+    """Run it with a key in a file."""
+    file = directory.path / "key-to-add.pem"
+    file.write_bytes(pem)
+    return cli.main(["party", "add", name, "--public-key", str(file), "--config", str(directory.config), *flags])
+
+
+def registered(directory: NotaryDirectory) -> dict[str, str]:
+    """What the file says."""
+    parties: dict[str, str] = json.loads((directory.path / "parties.json").read_text())
+    return parties
+
+
+@pytest.mark.parametrize("p256", [False, True], ids=["ed25519", "p256"])
+@pytest.mark.parametrize("certificate", [False, True], ids=["key", "certificate"])
+def test_a_key_or_certificate_is_registered(directory: NotaryDirectory, p256: bool, certificate: bool) -> None:
+    """Either kind of key, bare or in a certificate, is kept as a bare key, and checks its owner's signatures."""
+    bank = Bank("O=Bänk", p256=p256)
+    assert add(directory, bank.name, bank.certificate_pem() if certificate else bank.public_pem) == 0
+    assert registered(directory) == {bank.name: bank.public_pem.decode()}
+    verify = Parties(directory.path / "parties.json").get(bank.name)
+    assert verify is not None
+    assert verify(bank.sign(b"x"), b"x")
+
+
+def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """Registering twice is no error, and says so."""
+    bank = Bank()
+    assert add(directory, bank.name, bank.public_pem, "--json") == 0
+    assert add(directory, bank.name, bank.certificate_pem(), "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert told == [{"party": bank.name, "added": True}, {"party": bank.name, "added": False}]
+
+
+def test_another_key_for_a_known_name_is_refused(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody takes over a party's name by registering it again."""
+    bank = Bank()
+    add(directory, bank.name, bank.public_pem)
+    assert add(directory, bank.name, Bank().public_pem) == 2
+    assert "another key" in capsys.readouterr().err
+    assert registered(directory) == {bank.name: bank.public_pem.decode()}
+
+
+def _pem(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed448.Ed448PublicKey) -> bytes:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+BAD_KEYS: dict[str, bytes] = {
+    "empty": b"",
+    "garbage": b"garbage",
+    "not-text": b"\xff\x00",
+    "cut": Bank().public_pem[:60],
+    "bad-certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    "private-key": Bank().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    "rsa": _pem(rsa.generate_private_key(65537, 1024).public_key()),  # noqa: S505 - refused for its kind
+    "p384": _pem(ec.generate_private_key(ec.SECP384R1()).public_key()),
+    "secp256k1": _pem(ec.generate_private_key(ec.SECP256K1()).public_key()),
+    "ed448": _pem(ed448.Ed448PrivateKey.generate().public_key()),
+}
+
+
+@pytest.mark.parametrize("pem", BAD_KEYS.values(), ids=BAD_KEYS)
+def test_a_key_of_another_kind_is_refused(directory: NotaryDirectory, pem: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not an Ed25519 or P-256 public key is refused, and the file is named."""
+    assert add(directory, "O=A", pem) == 2
+    assert "key-to-add.pem" in capsys.readouterr().err
+    assert registered(directory) == {}
+
+
+@pytest.mark.parametrize("name", ["", "é" * 128, "\udcff"], ids=["empty", "too-long", "not-utf-8"])
+def test_a_name_that_is_none_is_refused(directory: NotaryDirectory, name: str) -> None:
+    """A name has 1 to 255 bytes of UTF-8, as in a submission."""
+    assert add(directory, name, Bank().public_pem) == 2
+    assert registered(directory) == {}
+
+
+def test_missing_files_are_named(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """No key, no configuration, no parties: exit 2 and which."""
+    config = str(directory.config)
+    assert cli.main(["party", "add", "O=A", "--public-key", "no-key.pem", "--config", config]) == 2
+    assert "no-key.pem" in capsys.readouterr().err
+    assert cli.main(["party", "add", "O=A", "--public-key", config, "--config", "no-config.toml"]) == 2
+    assert "no-config.toml" in capsys.readouterr().err
+    (directory.path / "parties.json").unlink()
+    assert add(directory, "O=A", Bank().public_pem) == 2
+    assert "parties.json" in capsys.readouterr().err
+
+
+def test_parties_added_at_once_are_all_there(directory: NotaryDirectory) -> None:
+    """Of processes that register at the same time none undoes what another one did."""
+    (directory.path / "k.pem").write_bytes(Bank().public_pem)
+    code = (
+        "import sys; from pathlib import Path; from notary import parties\n"
+        "for i in range(20): parties.add(Path(sys.argv[1]), f'O={sys.argv[2]}-{i}', Path(sys.argv[3]).read_bytes(), 'k')"
+    )
+    files = str(directory.path / "parties.json"), str(directory.path / "k.pem")
+    adding = [
+        subprocess.Popen([sys.executable, "-c", code, files[0], str(number), files[1]], env={"PYTHONPATH": str(ROOT)})
+        for number in range(3)
+    ]
+    assert [process.wait(60) for process in adding] == [0, 0, 0]
+    assert len(registered(directory)) == 60

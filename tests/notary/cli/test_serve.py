@@ -1,0 +1,298 @@
+"""`notary serve`: how a worker ends, what it does when too much comes, and when it refuses to start."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Rdict
+
+from notary.index import Index
+from ordering.embedded import EmbeddedLog
+from tests.notary.http.asking import Asking, Wire, post_head
+from tests.notary.party import Bank, spend, transaction_id
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve, serve_in_vain
+
+Start = Callable[..., NotaryProcess]
+
+
+# ---- the end ----
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_what_was_taken_in_is_answered_before_the_end(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals
+) -> None:
+    """On a signal every submission is decided and answered, or refused as surely not applied; the next worker finds it so. Exit 0."""
+    submissions = [[spend() for _ in range(500)] for _ in range(8)]
+    bodies = [bank.body(*requests) for requests in submissions]
+    process = notary_process(own_directory.config)
+    with contextlib.ExitStack() as open_ones:
+        wires = [open_ones.enter_context(Wire(process.url)) for _ in bodies]
+        for wire, body in zip(wires, bodies, strict=True):
+            wire.send(post_head(len(body), "Prefer: wait=60") + body)
+        # With the first answer, the others are anywhere between the socket and theirs.
+        answers = [_answer_of(wires[0])]
+        process.signal(number)
+        answers += [_answer_of(wire) for wire in wires[1:]]
+    told = process.process.wait(EXIT_S_MAX)
+    process.check_quiet()
+    assert told == 0
+    assert {status for status, _ in answers} <= {200, 503}
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        for requests, (status, decisions) in zip(submissions, answers, strict=True):
+            for at in (0, len(requests) - 1):
+                found = asking.get(f"/v1/transactions/{transaction_id(requests[at])}")
+                assert found.status_code == (200 if status == 200 else 404)
+                if status == 200:
+                    assert found.json() == _without_receipt(decisions[at])
+    assert process.stop() == 0
+
+
+def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start
+) -> None:
+    """A body that is only half here when the signal comes gets 503 not-ready with Retry-After, and does not hold the process up."""
+    process = notary_process(own_directory.config)
+    body = bank.body(spend())
+    with Wire(process.url) as half, Wire(process.url) as idle, Wire(process.url) as half_a_head:
+        half.send(post_head(len(body), "Expect: 100-continue"))
+        assert half.answer()[0] == 100  # so the worker waits for the body
+        half.send(body[:50])
+        half_a_head.send(b"GET /v1/no")
+        process.signal(signal.SIGTERM)
+        status, headers, answer = half.answer()
+        assert (status, json.loads(answer)["type"]) == (503, "/problems/not-ready")
+        assert int(headers["retry-after"]) >= 1
+        assert idle.is_closed()
+        assert half_a_head.is_closed()
+    assert process.stop() == 0
+
+
+def test_a_worker_killed_at_work_contradicts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """After kill -9 in the middle of answers, every answer that left is found again, the same, by the next worker."""
+    process = notary_process(own_directory.config)
+    submissions = [[spend()] for _ in range(60)]
+    wires = [Wire(process.url) for _ in submissions]
+    for wire, requests in zip(wires, submissions, strict=True):
+        body = bank.body(*requests)
+        wire.send(post_head(len(body)) + body)
+    first = _answer_of(wires[0])
+    process.kill()
+    answers = [first, *(_answer_or_nothing(wire) for wire in wires[1:])]
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        for requests, (status, decisions) in zip(submissions, answers, strict=True):
+            if status == 200:
+                assert asking.post(bank.body(*requests)).json()["decisions"] == decisions
+    assert process.stop() == 0
+
+
+# ---- too much ----
+
+
+def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """Over its limit a worker refuses with 503 overloaded and Retry-After; what it took in is decided, the rest is not logged."""
+    process = notary_process(own_directory.config, settings={"LIMITS_PENDING_REQUESTS_MAX": 100})
+    submissions = [[spend() for _ in range(100)] for _ in range(20)]
+    wires = [Wire(process.url) for _ in submissions]
+    os.kill(process.process.pid, signal.SIGSTOP)
+    for wire, requests in zip(wires, submissions, strict=True):
+        body = bank.body(*requests)
+        wire.send(post_head(len(body)) + body)
+    os.kill(process.process.pid, signal.SIGCONT)
+    refused = 0
+    with Asking(process.url) as asking:
+        for wire, requests in zip(wires, submissions, strict=True):
+            with wire:
+                status, headers, body = wire.answer()
+            if status == 503:
+                assert json.loads(body)["type"] == "/problems/overloaded"
+                assert int(headers["retry-after"]) >= 1
+                refused += 1
+            found = asking.get(f"/v1/transactions/{transaction_id(requests[0])}").status_code
+            assert (status, found) in {(200, 200), (503, 404)}
+        assert 0 < refused < len(submissions)
+        assert asking.metric("notary_positions") == 100 * (len(submissions) - refused)
+    assert process.stop() == 0
+
+
+# ---- the start ----
+
+
+def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_process: Start) -> None:
+    """One line on stdout, for people or as JSON, when submissions are taken; all else is on stderr."""
+    process = notary_process(own_directory.config, "london-1")
+    assert process.ready_line == f"notary worker london-1 ready at {process.url}\n"
+    assert process.stop() == 0
+    listening = serve(own_directory.config, "london-2", flags=["--json"])
+    try:
+        assert listening.stdout is not None
+        told = json.loads(listening.stdout.readline())
+        assert told["worker"] == "london-2"
+        with Asking(told["url"]) as asking:
+            assert asking.get("/readyz").text == "ok\n"
+        listening.terminate()
+        rest, messages = listening.communicate(timeout=EXIT_S_MAX)
+    finally:
+        listening.kill()
+        listening.communicate()
+    assert (listening.returncode, rest) == (0, "")
+    assert all(json.loads(line)["level"] for line in messages.splitlines())
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
+    """The folder of a notary with decisions, `notary`, and of its log from before them, `early-log`."""
+    folder = tmp_path_factory.mktemp("decided")
+    directory = NotaryDirectory.create(folder / "notary")
+    directory.register(bank)
+    shutil.copytree(directory.path / "log", folder / "early-log")
+    with NotaryProcess.start(directory.config) as process:
+        with Asking(process.url) as asking:
+            asking.decide(bank, spend(), spend())
+        assert process.stop() == 0
+    return folder
+
+
+@pytest.fixture
+def own_decided(decided: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(decided, tmp_path / "decided"))
+
+
+def test_an_index_of_another_notary_is_refused(own_decided: Path) -> None:
+    """With another name in the configuration the index is not this notary's: exit 2, and both names."""
+    config = own_decided / "notary" / "notary.toml"
+    config.write_text(config.read_text().replace("O=Notary Service", "O=Impostor"))
+    code, told = serve_in_vain(config)
+    assert code == 2
+    assert "O=Impostor" in told
+    assert "O=Notary Service" in told
+    assert "Traceback" not in told
+
+
+def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
+    """An index that newer software wrote is not guessed at: exit 2, and both versions."""
+    index = own_decided / "notary" / "index" / "worker-1"
+    _set_format_version(index, 99)
+    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    assert code == 2
+    assert "format version 99" in told
+    assert "Traceback" not in told
+
+
+def test_an_index_of_another_log_is_refused(own_decided: Path) -> None:
+    """A log that was deleted and created anew is another log: exit 2, and what to do."""
+    log = own_decided / "notary" / "log"
+    shutil.rmtree(log)
+    EmbeddedLog.create(log, 4)
+    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    assert code == 2
+    assert "is not ours: its log" in told
+    assert "Traceback" not in told
+
+
+def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
+    """The same log, restored from before what this index applied: exit 2, and the page of the runbook."""
+    log = own_decided / "notary" / "log"
+    shutil.rmtree(log)
+    shutil.copytree(own_decided / "early-log", log)
+    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    assert code == 2
+    assert "ahead of its log" in told
+    assert "runbook" in told
+    assert "Traceback" not in told
+
+
+def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
+    """An embedded log is for one process: the second one exits 2 and says why."""
+    code, told = serve_in_vain(notary_directory.config, "worker-2")
+    assert (code, "Traceback" in told) == (2, False)
+    assert "one process only" in told
+
+
+@pytest.mark.parametrize("setting", ["HTTP_LISTEN", "HTTP_HEALTH_LISTEN"])
+def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting: str) -> None:
+    """A port that another one listens on: exit 2, which port, and no log was touched."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
+        code, told = serve_in_vain(own_directory.config, listen=listen, **{setting: address})
+    assert code == 2
+    assert f"cannot listen on {address}" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
+def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
+    """What cannot be listened on is told back: exit 2."""
+    code, told = serve_in_vain(own_directory.config, listen=listen)
+    assert (code, "Traceback" in told) == (2, False)
+    assert listen in told
+
+
+BROKEN: dict[str, tuple[str, str, str]] = {
+    "open-key": ("notary-key.pem", "open", "open to others"),
+    "bad-parties": ("parties.json", "garbage", "should be a JSON object"),
+    "no-log": ("log", "", "there is no log"),
+    "bad-config": ("notary.toml", "name = ", "is not TOML"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "why"), BROKEN.values(), ids=BROKEN)
+def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirectory, name: str, content: str, why: str) -> None:
+    """A worker that lacks something exits 2, names the file and says what to do."""
+    file = own_directory.path / name
+    if not content:
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    elif content == "open":
+        file.chmod(0o644)
+    else:
+        file.write_text(content)
+    code, told = serve_in_vain(own_directory.config)
+    assert (code, "Traceback" in told) == (2, False), told
+    assert why in told
+    assert str(file) in told
+
+
+def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
+    """An index whose files are damaged is not used: exit 2, and what to do."""
+    (own_decided / "notary" / "index" / "worker-1" / "CURRENT").write_bytes(b"garbage")
+    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    assert (code, "Traceback" in told) == (2, False), told
+    assert "replay the log" in told
+
+
+def _set_format_version(directory: Path, version: int) -> None:
+    identity = EmbeddedLog.open(directory.parents[1] / "log")
+    index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity.identity, payload_partitions=4)
+    store: Rdict = index._store
+    handle = index._meta
+    handle.put(b"format", version.to_bytes(4, "big"))
+    del handle, store
+    index.close()
+
+
+def _answer_of(wire: Wire) -> tuple[int, list[Any]]:
+    with wire:
+        status, _, body = wire.answer()
+        return status, json.loads(body).get("decisions", [])
+
+
+def _answer_or_nothing(wire: Wire) -> tuple[int, list[Any]]:
+    try:
+        return _answer_of(wire)
+    except ConnectionResetError:
+        return 0, []
+
+
+def _without_receipt(decision: dict[str, Any]) -> dict[str, Any]:
+    return {member: value for member, value in decision.items() if member != "receipt"}

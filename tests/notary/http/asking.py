@@ -1,0 +1,159 @@
+"""Asking a worker over HTTP: every answer is held against the worker's own OpenAPI document; and HTTP by hand, for what no client sends."""
+
+import contextlib
+import json
+import socket
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from jsonschema import Draft202012Validator
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.notary.party import Bank, RequestObject
+
+JSON = {"content-type": "application/json"}
+SOCKET_S_MAX = 30.0
+
+
+class Asking:
+    """A keep-alive client of one worker."""
+
+    def __init__(self, url: str, health_url: str = "") -> None:
+        self.http = httpx.Client(base_url=url, timeout=SOCKET_S_MAX, trust_env=False)
+        self.document: dict[str, Any] = self.http.get("/openapi.json").json()
+        self._health_url = health_url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.http.close()
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """One call; its answer is as the document says."""
+        answer = self.http.request(method, path, **more)
+        check_answer(self.document, method, path, answer)
+        return answer
+
+    def get(self, path: str) -> httpx.Response:
+        """GET."""
+        return self.ask("GET", path)
+
+    def post(self, body: bytes, **headers: str) -> httpx.Response:
+        """A body for decision."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask("POST", "/v1/submissions", content=body, headers=JSON | given)
+
+    def decide(self, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
+        """The decisions of these requests."""
+        answer = self.post(bank.body(*requests))
+        assert answer.status_code == 200, answer.text
+        decisions: list[dict[str, Any]] = answer.json()["decisions"]
+        return decisions
+
+    def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """(name, labels) -> value of every sample."""
+        text = self.http.get(self._health_url + "/metrics").text
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        return self.metrics()[name, ()]
+
+
+def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx.Response) -> None:
+    """Fail unless the document has this answer to this call."""
+    schemas = {"components": document["components"]}
+    media_type = answer.headers["content-type"].partition(";")[0]
+    if answer.status_code >= 400 and media_type == "application/problem+json":
+        problem = json.loads(answer.content) if method != "HEAD" else None
+        if problem is not None:
+            Draft202012Validator({"$ref": "#/components/schemas/Problem", **schemas}).validate(problem)
+            assert problem["status"] == answer.status_code
+        if answer.status_code in (429, 503):
+            assert int(answer.headers["retry-after"]) >= 1
+    paths: dict[str, dict[str, Any]] = document["paths"]
+    operation = next((paths[known] for known in paths if _is_of(path, known)), {}).get(method.lower())
+    if operation is None:
+        assert method == "HEAD" or answer.status_code in (400, 404, 405), f"{method} {path} -> {answer.status_code}"
+        return
+    told = operation["responses"].get(str(answer.status_code)) or operation["responses"]["default"]
+    schema = told["content"][media_type]["schema"]
+    if media_type.endswith("json"):
+        Draft202012Validator({**schema, **schemas}).validate(json.loads(answer.content))
+
+
+def _is_of(path: str, known: str) -> bool:
+    path = path.partition("?")[0]
+    return path.startswith(known[: known.index("{")]) if "{" in known else path == known
+
+
+class Wire:
+    """A connection on which anything can be sent."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), SOCKET_S_MAX)
+        self._received = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> Self:
+        """Send bytes, as far as the other end takes them."""
+        # Where it answered and closed, what it said can still be read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(data)
+        return self
+
+    def answer(self, *, head: bool = False) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers, body."""
+        while b"\r\n\r\n" not in self._received:
+            self._receive()
+        top, _, self._received = self._received.partition(b"\r\n\r\n")
+        status_line, *lines = top.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        status = int(status_line.split()[1])
+        length = 0 if head or status < 200 else int(headers["content-length"])
+        while len(self._received) < length:
+            self._receive()
+        body, self._received = self._received[:length], self._received[length:]
+        return status, headers, body
+
+    def problem(self) -> dict[str, Any]:
+        """The next answer, which is a problem."""
+        status, headers, body = self.answer()
+        assert headers["content-type"] == "application/problem+json", (status, body)
+        told: dict[str, Any] = json.loads(body)
+        assert told["status"] == status
+        return told
+
+    def is_closed(self) -> bool:
+        """Wait for what comes next: True if it is the end of the connection and not another answer."""
+        assert not self._received, self._received
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _receive(self) -> None:
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("the worker closed the connection without an answer")
+        self._received += data
+
+
+def post_head(length: int | None, *lines: str, version: str = "1.1") -> bytes:
+    """The head of a submission."""
+    given = ["Host: notary", "Content-Type: application/json", *lines]
+    if length is not None:
+        given.append(f"Content-Length: {length}")
+    return f"POST /v1/submissions HTTP/{version}\r\n{chr(10).join(given)}\n\n".replace("\n", "\r\n").replace("\r\r", "\r").encode()

@@ -1,0 +1,285 @@
+"""Bodies that break the contract: each gets the 4xx problem that says what is wrong, and nothing of it reaches the log."""
+
+import base64
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, fresh_hash, fresh_state, spend
+from tests.notary.process import NotaryProcess
+
+MARKER = "a-mark-of-these-tests"
+STATE = f"{'ab' * 32}:0"
+HUGE = "1" + "0" * 10_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
+    """After each test: no batch was sent, no decision made, and stderr shows neither a traceback nor the body."""
+    counts = ("notary_batches_sent", "notary_positions", "notary_pending_requests")
+    before = [asking.metric(name) for name in counts]
+    yield
+    assert [asking.metric(name) for name in counts] == before
+    worker.check_quiet(MARKER)
+
+
+def signed_raw(bank: Bank, replace: str, by: str) -> bytes:
+    """A good submission with a piece of its text replaced."""
+    text = bank.body(spend(STATE, time_window={"from": 1, "until": 2})).decode()
+    assert replace in text
+    return text.replace(replace, by, 1).encode()
+
+
+NOT_JSON: dict[str, bytes] = {
+    "empty": b"",
+    "only-white-space": b" \n\t ",
+    "words": b"hello " + MARKER.encode(),
+    "cut": b'{"party": "O=A", "sig',
+    "two-documents": b"{}{}",
+    "trailing-comma": b'{"party": "O=A",}',
+    "single-quotes": b"{'party': 'O=A'}",
+    "not-a-number": b"NaN",
+    "invalid-utf-8": b'{"party": "\xff\xfe", "signature": "", "requests": []}',
+    "utf-16": '{"party": "O=A"}'.encode("utf-16"),
+    "byte-order-mark": b"\xef\xbb\xbf{}",
+    "nul": b'{"party": "a\x00b"}',
+    "nul-alone": b"\x00",
+    "lone-surrogate": b'{"party": "\\ud800", "signature": "", "requests": []}',
+    "control-character": b'{"party": "a\nb"}',
+    "deep-arrays": b"[" * 100_000,
+    "deep-objects": b'{"requests":' * 100_000,
+    "deep-in-an-unknown-member": b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "huge-integer": HUGE.encode(),
+    "huge-exponent": b"1e999999999",
+}
+
+
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_not_json_is_malformed(asking: Asking, body: bytes) -> None:
+    """A body that is no JSON object of the contract is refused as malformed, with a reason."""
+    answer = asking.post(body)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
+    assert answer.json()["detail"]
+
+
+SHAPES: dict[str, tuple[Any, str]] = {
+    "array": ([], ""),
+    "null": (None, ""),
+    "string": (MARKER, ""),
+    "no-members": ({}, "party"),
+    "no-signature": ({"party": "O=A", "requests": []}, "signature"),
+    "no-requests": ({"party": "O=A", "signature": ""}, "requests"),
+    "unknown-member": ({"party": "O=A", "signature": "", "requests": [], MARKER: 1}, ""),
+    "party-number": ({"party": 1, "signature": "", "requests": []}, "party"),
+    "party-empty": ({"party": "", "signature": "", "requests": [spend()]}, "party"),
+    "party-too-long": ({"party": "é" * 128, "signature": "", "requests": [spend()]}, "party"),
+    "signature-null": ({"party": "O=A", "signature": None, "requests": []}, "signature"),
+    "signature-not-base64": ({"party": "O=A", "signature": "*" * 88, "requests": [spend()]}, "signature"),
+    "signature-not-ascii": ({"party": "O=A", "signature": "é", "requests": [spend()]}, "signature"),
+    "signature-unpadded": ({"party": "O=A", "signature": "AAA", "requests": [spend()]}, "signature"),
+    "requests-object": ({"party": "O=A", "signature": "", "requests": {}}, "requests"),
+    "requests-empty": ({"party": "O=A", "signature": "", "requests": []}, "requests"),
+    "requests-too-many": ({"party": "O=A", "signature": "", "requests": [spend()] * 1001}, "requests"),
+    "request-number": ({"party": "O=A", "signature": "", "requests": [spend(), 1]}, "requests[1]"),
+    "request-null": ({"party": "O=A", "signature": "", "requests": [None]}, "requests[0]"),
+}
+
+
+@pytest.mark.parametrize(("value", "where"), SHAPES.values(), ids=SHAPES)
+def test_a_submission_of_another_shape_is_malformed_there(asking: Asking, value: Any, where: str) -> None:
+    """JSON that is no submission is refused, and `where` names the member."""
+    answer = asking.post(json.dumps(value).encode())
+    assert (answer.status_code, answer.json().get("where", "")) == (400, where), answer.text
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown-member": ({MARKER: 1}, "requests[1]"),
+    "inputs-null": ({"inputs": None}, "requests[1].inputs"),
+    "inputs-string": ({"inputs": STATE}, "requests[1].inputs"),
+    "input-number": ({"inputs": [STATE, 7]}, "requests[1].inputs[1]"),
+    "input-empty": ({"inputs": [""]}, "requests[1].inputs[0]"),
+    "input-capitals": ({"inputs": [STATE.upper()]}, "requests[1].inputs[0]"),
+    "input-short": ({"inputs": [STATE[1:]]}, "requests[1].inputs[0]"),
+    "input-without-index": ({"inputs": [STATE[:64]]}, "requests[1].inputs[0]"),
+    "input-leading-zero": ({"inputs": [STATE[:64] + ":01"]}, "requests[1].inputs[0]"),
+    "input-index-too-large": ({"inputs": [STATE[:64] + ":4294967296"]}, "requests[1].inputs[0]"),
+    "input-index-huge": ({"inputs": [STATE[:64] + ":" + HUGE]}, "requests[1].inputs[0]"),
+    "input-index-negative": ({"inputs": [STATE[:64] + ":-1"]}, "requests[1].inputs[0]"),
+    "input-index-arabic-digits": ({"inputs": [STATE[:64] + ":١"]}, "requests[1].inputs[0]"),
+    "input-newline": ({"inputs": [STATE + "\n"]}, "requests[1].inputs[0]"),
+    "input-nul": ({"inputs": [STATE + "\0"]}, "requests[1].inputs[0]"),
+    "input-twice": ({"inputs": [STATE, fresh_state(), STATE]}, "requests[1].inputs[2]"),
+    "reference-twice": ({"references": [STATE, STATE]}, "requests[1].references[1]"),
+    "too-many-inputs": ({"inputs": [f"{'ab' * 32}:{index}" for index in range(10_001)]}, "requests[1]"),
+    "asks-nothing": ({"inputs": [], "references": []}, "requests[1]"),
+    "content-hash-short": ({"content_hash": "ab"}, "requests[1].content_hash"),
+    "content-hash-capitals": ({"content_hash": "AB" * 32}, "requests[1].content_hash"),
+    "content-hash-null": ({"content_hash": None}, "requests[1].content_hash"),
+    "window-null": ({"time_window": None}, "requests[1].time_window"),
+    "window-array": ({"time_window": [1, 2]}, "requests[1].time_window"),
+    "window-without-ends": ({"time_window": {"from": None, "until": None}}, "requests[1].time_window"),
+    "window-empty": ({"time_window": {"from": 5, "until": 5}}, "requests[1].time_window"),
+    "window-backwards": ({"time_window": {"from": 6, "until": 5}}, "requests[1].time_window"),
+    "window-unknown-member": ({"time_window": {"from": 1, "until": 2, "zone": MARKER}}, "requests[1].time_window"),
+    "window-text": ({"time_window": {"from": "1", "until": 2}}, "requests[1].time_window.from"),
+    "window-boolean": ({"time_window": {"from": True, "until": 2}}, "requests[1].time_window.from"),
+    "window-too-late": ({"time_window": {"from": 1, "until": 2**53}}, "requests[1].time_window.until"),
+    "window-too-early": ({"time_window": {"from": -(2**53), "until": 2}}, "requests[1].time_window.from"),
+}
+
+
+@pytest.mark.parametrize(("members", "where"), REQUESTS.values(), ids=REQUESTS)
+def test_one_malformed_request_refuses_its_submission_whole(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
+    """One bad request between good ones refuses all of them, and `where` names request and field."""
+    good = bank.submission(spend(), spend())
+    bad = {**spend(STATE), **members}
+    body = {**good, "requests": [good["requests"][0], bad, good["requests"][1]]}
+    answer = asking.post(json.dumps(body).encode())
+    assert (answer.status_code, answer.json().get("where", "")) == (400, where), answer.text
+    assert answer.json()["detail"].startswith(where)
+
+
+NUMBERS = ["1.0", "1e3", "1E0", "-0.0", HUGE, "-" + HUGE, "1" + "0" * 400 + ".0", "01", "+1", "0x1", "1_0", "Infinity"]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:8])
+def test_a_time_is_a_plain_integer(asking: Asking, bank: Bank, number: str) -> None:
+    """A time with a fraction, an exponent or too many digits is malformed, even where its value would be a good one."""
+    answer = asking.post(signed_raw(bank, '"from": 1', f'"from": {number}'))
+    assert answer.status_code == 400, answer.text
+
+
+def test_the_same_transaction_twice_is_malformed(asking: Asking, bank: Bank) -> None:
+    """A transaction id may stand once in a submission: the second place is named, and the first one told."""
+    request = spend()
+    other_text = dict(reversed(request.items()))
+    answer = asking.post(bank.body(request, spend(), other_text))
+    assert (answer.status_code, answer.json()["where"]) == (400, "requests[2]")
+    assert "requests[0]" in answer.json()["detail"]
+
+
+def test_a_duplicate_member_of_another_type_is_malformed(asking: Asking, bank: Bank) -> None:
+    """Of a member given twice the last counts, but an earlier one of the wrong type is refused all the same."""
+    assert asking.post(signed_raw(bank, '{"party"', '{"party": 1, "party"')).status_code == 400
+
+
+def test_the_last_of_two_members_is_what_the_signature_must_bind(asking: Asking, bank: Bank) -> None:
+    """A second `content_hash` behind the one that was signed makes another transaction, which nobody signed."""
+    answer = asking.post(signed_raw(bank, '"time_window"', f'"content_hash": "{fresh_hash()}", "time_window"'))
+    assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature")
+
+
+def test_an_error_message_does_not_repeat_a_long_value(asking: Asking) -> None:
+    """A problem shows an excerpt of what it refuses, in ASCII, not a megabyte of it."""
+    answer = asking.post(json.dumps({"party": "O=A", "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
+    assert answer.status_code == 400
+    assert len(answer.content) < 1_000
+    assert answer.content.isascii()
+
+
+def test_an_unknown_party_is_told_so(asking: Asking) -> None:
+    """A party that is not registered gets 401 unknown-party."""
+    answer = asking.post(Bank(f"O={MARKER}").body(spend()))
+    assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unknown-party")
+
+
+def test_a_party_is_compared_byte_for_byte(asking: Asking, bank: Bank) -> None:
+    """A name that differs by a space is another party."""
+    assert asking.post(bank.body(spend(), party=bank.name.replace(",", ", "))).status_code == 401
+
+
+def _wrong_key(bank: Bank) -> bytes:
+    return Bank(bank.name).body(spend())
+
+
+def _other_notary(bank: Bank) -> bytes:
+    twin = Bank(bank.name, notary="O=Another Notary")
+    twin.key = bank.key
+    return twin.body(spend())
+
+
+def _other_message(bank: Bank) -> bytes:
+    return bank.body(spend(), requests=[spend()])
+
+
+def _other_order(bank: Bank) -> bytes:
+    first, second = spend(), spend()
+    return bank.body(first, second, requests=[second, first])
+
+
+def _one_left_out(bank: Bank) -> bytes:
+    first, second = spend(), spend()
+    return bank.body(first, second, requests=[first])
+
+
+def _with_signature(signature: bytes) -> Callable[[Bank], bytes]:
+    return lambda bank: bank.body(spend(), signature=base64.b64encode(signature).decode())
+
+
+def _flipped(bank: Bank) -> bytes:
+    submission = bank.submission(spend())
+    signature = bytearray(base64.b64decode(submission["signature"]))
+    signature[5] ^= 1
+    return json.dumps({**submission, "signature": base64.b64encode(signature).decode()}).encode()
+
+
+def _malleable(bank: Bank) -> bytes:
+    """The same signature with the group's order added to its second half, which a lax verifier takes."""
+    submission = bank.submission(spend())
+    signature = base64.b64decode(submission["signature"])
+    order = 2**252 + 27742317777372353535851937790883648493
+    second = (int.from_bytes(signature[32:], "little") + order).to_bytes(32, "little")
+    return json.dumps({**submission, "signature": base64.b64encode(signature[:32] + second).decode()}).encode()
+
+
+def _ecdsa(bank: Bank) -> bytes:
+    twin = Bank(bank.name)
+    twin.key = ec.generate_private_key(ec.SECP256R1())
+    return twin.body(spend())
+
+
+SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
+    "wrong-key": _wrong_key,
+    "another-notary": _other_notary,
+    "another-message": _other_message,
+    "another-order": _other_order,
+    "a-request-less": _one_left_out,
+    "empty": _with_signature(b""),
+    "short": _with_signature(b"\1" * 63),
+    "long": _with_signature(b"\1" * 65),
+    "very-long": _with_signature(b"\1" * 1_000_000),
+    "zeros": _with_signature(bytes(64)),
+    "garbage-in-der": _with_signature(bytes.fromhex("3006020100020100")),
+    "flipped-bit": _flipped,
+    "malleable": _malleable,
+    "ecdsa-for-an-ed25519-party": _ecdsa,
+}
+
+
+@pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
+def test_a_signature_that_is_not_good_is_refused(asking: Asking, bank: Bank, make: Callable[[Bank], bytes]) -> None:
+    """Whatever is wrong with a signature, the answer is 403 bad-signature."""
+    answer = asking.post(make(bank))
+    assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature"), answer.text
+
+
+MEDIA_TYPES = ["", "text/plain", "application/jsonp", "application/json; charset=latin-1", "application/json; charset", "é/json", ";"]
+
+
+@pytest.mark.parametrize("media_type", MEDIA_TYPES)
+def test_another_media_type_is_unsupported(asking: Asking, bank: Bank, media_type: str) -> None:
+    """A body that does not say that it is JSON in UTF-8 gets 415."""
+    headers = {"content-type": media_type.encode()} if media_type else {}
+    answer = asking.ask("POST", "/v1/submissions", content=bank.body(spend()), headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
+
+
+def test_a_compressed_body_is_unsupported(asking: Asking, bank: Bank) -> None:
+    """Nothing is unpacked here, so nothing can be a bomb: 415."""
+    answer = asking.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
+    assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")

@@ -1,0 +1,334 @@
+"""Clients that do not keep to HTTP, or to anyone's patience: an answer that says so or a closed connection, and nothing in the log."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from notary.http.server import HEAD_BYTES_MAX
+from payload import SUBMISSION_BYTES_MAX
+from tests.notary.http.asking import Asking, Wire, post_head
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+MARKER = "a-mark-of-these-tests"
+GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
+CONNECTIONS_MAX = 12
+IMPATIENT = {"HTTP_HEAD_MS_MAX": 400, "HTTP_BODY_MS_MAX": 400, "HTTP_CONNECTIONS_MAX": CONNECTIONS_MAX, "HTTP_KEEP_ALIVE_MS": 1000}
+
+
+@pytest.fixture(autouse=True)
+def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
+    """After each test: nothing was sent, stderr shows no traceback and nothing of what came, and the worker answers."""
+    before = asking.metric("notary_batches_sent")
+    yield
+    assert asking.metric("notary_batches_sent") == before
+    worker.check_quiet(MARKER)
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
+    """A worker of a notary of its own with little patience and few connections."""
+    directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("impatient")) / "notary")
+    directory.register(bank)
+    with NotaryProcess.start(directory.config, settings=IMPATIENT) as process:
+        yield process
+        process.check_quiet(MARKER)
+        assert process.stop() == 0
+
+
+@pytest.fixture
+def short(impatient: NotaryProcess) -> Iterator[Wire]:
+    """A connection to the worker with little patience."""
+    with Wire(impatient.url) as connection:
+        yield connection
+
+
+# ---- size ----
+
+
+def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes(wire: Wire) -> None:
+    """413 needs no more than the head: the client need not send the body to learn that it is too large."""
+    told = wire.send(post_head(SUBMISSION_BYTES_MAX + 1)).problem()
+    assert (told["status"], told["type"]) == (413, "/problems/too-large")
+    assert str(SUBMISSION_BYTES_MAX) in told["detail"]
+
+
+def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
+    """The connection is good for another call after the rest of a refused body has come."""
+    wire.send(post_head(SUBMISSION_BYTES_MAX + 1))
+    assert wire.problem()["status"] == 413
+    wire.send(b"x" * (SUBMISSION_BYTES_MAX + 1) + GET)
+    assert wire.answer()[0] == 200
+
+
+def test_a_chunked_body_over_the_limit_is_refused(wire: Wire) -> None:
+    """Without a declared length the bytes are counted as they come."""
+    wire.send(post_head(None, "Transfer-Encoding: chunked"))
+    chunk = b"x" * (64 << 10)
+    for _ in range(SUBMISSION_BYTES_MAX // len(chunk) + 2):
+        wire.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+    wire.send(b"0\r\n\r\n")
+    assert wire.problem()["status"] == 413
+
+
+def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
+    """2 MiB is taken, and judged by what it says: here it is no JSON."""
+    told = wire.send(post_head(SUBMISSION_BYTES_MAX) + b"x" * SUBMISSION_BYTES_MAX).problem()
+    assert (told["status"], told["type"]) == (400, "/problems/malformed")
+
+
+def test_a_chunked_body_is_a_body(wire: Wire) -> None:
+    """Chunks are put together before they are judged."""
+    wire.send(post_head(None, "Transfer-Encoding: chunked") + b'2\r\n{"\r\n1\r\nx\r\n4\r\n":1}\r\n0\r\n\r\n')
+    assert "unknown member 'x'" in wire.problem()["detail"]
+
+
+@pytest.mark.parametrize("pieces", [1, 7], ids=["at-once", "in-pieces"])
+def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
+    """A head larger than the limit gets a 400, whether it comes in one piece or in many, and the connection ends."""
+    head = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n"
+    size = len(head) // pieces + 1
+    for at in range(0, len(head), size):
+        wire.send(head[at : at + size])
+    told = wire.problem()
+    assert (told["status"], told["type"]) == (400, "/problems/malformed")
+    assert str(HEAD_BYTES_MAX) in told["detail"]
+    assert wire.is_closed()
+
+
+@pytest.mark.parametrize("length", [1000, 20_000, HEAD_BYTES_MAX + 1, 1 << 20])
+def test_a_long_address_is_not_found_or_malformed(wire: Wire, length: int) -> None:
+    """An address of any length is a 4xx with an excerpt of it."""
+    told = wire.send(b"GET /" + MARKER.encode() + b"x" * length + b" HTTP/1.1\r\nHost: notary\r\n\r\n").problem()
+    assert told["status"] == (404 if length < HEAD_BYTES_MAX else 400)
+    assert len(told["detail"]) < 300
+
+
+def test_many_headers_are_a_large_head(wire: Wire) -> None:
+    """Thousands of small headers count like one large one."""
+    wire.send(b"GET /v1/notary HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n")
+    assert wire.problem()["status"] == 400
+
+
+# ---- what is not HTTP ----
+
+GARBAGE: dict[str, bytes] = {
+    "words": b"hello, is this " + MARKER.encode() + b"?\r\n\r\n",
+    "tls-hello": bytes.fromhex("16030100c8010000c403030000000000000000000000000000000000"),
+    "http2-preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "zeros": bytes(100),
+    "high-bytes": b"\xff" * 100,
+    "unknown-method": b"FETCH / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "lower-case-method": b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no-version": b"GET /\r\n\r\n",
+    "http-9": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
+    "header-without-colon": b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "space-before-colon": b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+    "folded-header": b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
+    "nul-in-header": b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n",
+    "bare-line-feed-in-header": b"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+    "high-bytes-in-address": b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "space-in-address": b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "host-as-address": b"GET http://notary HTTP/1.1\r\nHost: a\r\n\r\n",
+    "connect": b"CONNECT notary:443 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "length-negative": b"POST /v1/submissions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    "length-words": b"POST /v1/submissions HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+    "length-huge": b"POST /v1/submissions HTTP/1.1\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",
+    "length-twice": post_head(2, "Content-Length: 3") + b"{}x",
+    "length-list": b"POST /v1/submissions HTTP/1.1\r\nContent-Length: 2, 2\r\n\r\n{}",
+    "length-and-chunks": post_head(2, "Transfer-Encoding: chunked") + b"0\r\n\r\n" + GET,
+    "chunks-and-identity": post_head(None, "Transfer-Encoding: chunked, identity") + b"0\r\n\r\n",
+    "chunk-size-garbage": post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n{}\r\n0\r\n\r\n",
+    "chunk-size-negative": post_head(None, "Transfer-Encoding: chunked") + b"-1\r\n{}\r\n0\r\n\r\n",
+    "chunk-size-huge": post_head(None, "Transfer-Encoding: chunked") + b"f" * 40 + b"\r\n{}\r\n0\r\n\r\n",
+    "chunk-longer-than-said": post_head(None, "Transfer-Encoding: chunked") + b"2\r\n{}{}\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE)
+def test_what_is_not_http_is_malformed_and_ends_the_connection(wire: Wire, sent: bytes) -> None:
+    """Garbage, and every way to be unclear about where a body ends, gets a 4xx problem, one, and a closed connection."""
+    told = wire.send(sent).problem()
+    assert (told["status"], told["type"]) in {(400, "/problems/malformed"), (404, "/problems/not-found")}
+    assert told["status"] == 400 or MARKER not in json.dumps(told)
+    assert wire.is_closed()
+
+
+def test_an_unknown_transfer_coding_is_refused(wire: Wire) -> None:
+    """A body in a coding that is not undone here is never taken for what it stands for."""
+    told = wire.send(post_head(None, "Transfer-Encoding: gzip") + b"{}").problem()
+    assert 400 <= told["status"] < 500
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_an_offer_to_upgrade_is_passed_over(wire: Wire, protocol: str) -> None:
+    """A client that offers another protocol (Java's offers h2c with each call) gets its answer in HTTP/1.1."""
+    offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n"
+    wire.send(f"GET /v1/notary HTTP/1.1\r\nHost: a\r\n{offer}\r\n".encode())
+    assert wire.answer()[0] == 200
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_an_offer_to_upgrade_does_not_lose_the_body(wire: Wire, protocol: str) -> None:
+    """A submission that comes with such an offer is read whole."""
+    body = b'{"x":1}'
+    wire.send(post_head(len(body), "Connection: Upgrade", f"Upgrade: {protocol}") + body)
+    assert "unknown member 'x'" in wire.problem()["detail"]
+
+
+# ---- order ----
+
+
+def test_pipelined_calls_are_answered_in_their_order(wire: Wire) -> None:
+    """Calls sent without waiting are answered one by one, in order."""
+    wire.send(GET + GET.replace(b"/v1/notary", b"/nothing") + post_head(2) + b"{}" + GET)
+    assert [wire.answer()[0] for _ in range(4)] == [200, 404, 400, 200]
+
+
+def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: NotaryProcess, asking: Asking, bank: Bank) -> None:
+    """Half a submission, however well signed, is none."""
+    body = bank.body(spend())
+    for half in (0, 1, len(body) // 2, len(body) - 1):
+        with Wire(worker.url) as wire:
+            wire.send(post_head(len(body)) + body[:half])
+            wire.socket.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert 400 <= wire.answer()[0] < 500
+    assert asking.get("/v1/notary").status_code == 200
+
+
+def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) -> None:
+    """An old client reads to the end of the connection."""
+    wire.send(b"GET /v1/notary HTTP/1.0\r\n\r\n")
+    status, headers, _ = wire.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert wire.is_closed()
+
+
+def test_expect_100_continue_is_told_to_go_on(wire: Wire) -> None:
+    """A client that asks first is told to send its body."""
+    wire.send(post_head(2, "Expect: 100-continue"))
+    assert wire.answer()[0] == 100
+    assert wire.send(b"{}").problem()["status"] == 400
+
+
+def test_expect_100_continue_of_too_much_is_refused_at_once(wire: Wire) -> None:
+    """The same client never sends a body that is too large."""
+    assert wire.send(post_head(SUBMISSION_BYTES_MAX + 1, "Expect: 100-continue")).problem()["status"] == 413
+
+
+# ---- patience: nobody holds a connection for nothing ----
+
+
+def test_a_body_that_stops_coming_is_malformed(short: Wire) -> None:
+    """Half a body and then silence gets a 400 when the time for bodies is over."""
+    told = short.send(post_head(100) + b'{"party"').problem()
+    assert (told["status"], told["type"]) == (400, "/problems/malformed")
+    assert "not complete" in told["detail"]
+
+
+def test_a_body_that_drips_is_malformed(short: Wire) -> None:
+    """The time counts for the whole body: a byte now and then buys none."""
+    short.send(post_head(1_000_000))
+    assert _drip(short)["status"] == 400
+
+
+def test_the_rest_of_a_refused_body_may_not_drip_for_ever(short: Wire) -> None:
+    """After an early answer the rest of the body is read, for a limited time, then the connection ends."""
+    short.send(post_head(SUBMISSION_BYTES_MAX + 1))
+    assert short.problem()["status"] == 413
+    with _dripping(short):
+        assert short.is_closed()
+
+
+def test_a_head_that_does_not_come_is_malformed(short: Wire) -> None:
+    """A connection on which nothing is said is told so and closed."""
+    assert short.problem()["status"] == 400
+    assert short.is_closed()
+
+
+def test_a_head_that_drips_is_malformed(short: Wire) -> None:
+    """A slow head (slowloris) has its time, all in all."""
+    short.send(b"GET /v1/notary HTTP/1.1\r\nX: ")
+    assert _drip(short)["status"] == 400
+
+
+def test_blank_lines_do_not_keep_a_connection(short: Wire) -> None:
+    """Line ends between calls, which HTTP allows, are on the clock too."""
+    short.send(GET)
+    assert short.answer()[0] == 200
+    assert _drip(short, b"\r\n")["status"] == 400
+
+
+def test_a_second_head_that_stops_is_malformed(short: Wire) -> None:
+    """Half a head that came together with the call before it has the same time as any."""
+    short.send(GET + GET[:20])
+    assert short.answer()[0] == 200
+    assert short.problem()["status"] == 400
+
+
+def test_a_whole_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank: Bank) -> None:
+    """A client that is quiet between two calls, for longer than a head may take, is not disturbed."""
+    with Wire(impatient.url) as watching, Wire(impatient.url) as silent:
+        watching.send(GET)
+        assert watching.answer()[0] == 200
+        # The other connection's end says that the time for a head has passed since.
+        assert silent.problem()["status"] == 400
+        watching.send(GET)
+        assert watching.answer()[0] == 200
+
+
+def test_an_idle_connection_is_closed_without_a_word(short: Wire) -> None:
+    """After its last answer an idle connection ends when keep-alive is over, with nothing on it that a client could take for an answer."""
+    short.send(GET)
+    assert short.answer()[0] == 200
+    assert short.is_closed()
+
+
+def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None:
+    """Over the limit a connection is told so, with Retry-After; when others have left, there is room again."""
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(CONNECTIONS_MAX):
+            wire = open_ones.enter_context(Wire(impatient.url))
+            wire.send(GET)
+            assert wire.answer()[0] == 200
+        with Wire(impatient.url) as one_more:
+            status, headers, body = one_more.answer()
+            assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
+            assert int(headers["retry-after"]) >= 1
+            assert one_more.is_closed()
+    deadline = time.monotonic() + 30
+    status = 503
+    while status == 503 and time.monotonic() < deadline:
+        with Wire(impatient.url) as wire:
+            status = wire.send(GET).answer()[0]
+    assert status == 200
+
+
+@contextlib.contextmanager
+def _dripping(wire: Wire, drop: bytes = b" ") -> Iterator[None]:
+    """Send a drop, again and again, in the background."""
+    enough = threading.Event()
+
+    def drip() -> None:
+        while not enough.wait(0.02):
+            wire.send(drop)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def _drip(wire: Wire, drop: bytes = b" ") -> dict[str, object]:
+    with _dripping(wire, drop):
+        return wire.problem()

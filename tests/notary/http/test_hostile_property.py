@@ -1,0 +1,93 @@
+"""Random and mutated bodies over one keep-alive connection: always an answer of the contract, and the connection stays good."""
+
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.notary.http.asking import JSON, Asking, Wire, post_head
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryProcess
+
+SOME = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+PIECES = st.sampled_from(
+    [
+        b'"',
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b"null",
+        b"1.5",
+        b"-1",
+        b"1e9",
+        b'"inputs"',
+        b'"x"',
+        b"\\u0000",
+        b"\\ud800",
+        b"\xff",
+        b"\x00",
+        b" ",
+    ]
+)
+
+
+@st.composite
+def mutation(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """Cut out, put in, or repeat a part of a body, a few times."""
+    edits = draw(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 30), st.one_of(PIECES, st.binary(max_size=8))), min_size=1, max_size=4))
+
+    def mutate(body: bytes) -> bytes:
+        for place, cut, put in edits:
+            at = int(place * len(body))
+            body = body[:at] + put + body[at + cut :]
+        return body
+
+    return mutate
+
+
+def check(asking: Asking, body: bytes) -> None:
+    """An answer of the contract, over a connection that is kept."""
+    answer = asking.ask("POST", "/v1/submissions", content=body, headers=JSON)
+    assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text
+    assert "connection" not in answer.headers
+
+
+@SOME
+@given(body=st.binary(max_size=300))
+def test_random_bytes_are_refused(asking: Asking, body: bytes) -> None:
+    """Bytes that mean nothing never make anything but a 4xx."""
+    check(asking, body)
+
+
+@SOME
+@given(mutate=mutation())
+def test_a_mutated_submission_is_refused_or_decided(asking: Asking, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
+    """A good submission with a few bytes changed is a 4xx, or still the one that was signed."""
+    check(asking, mutate(bank.body(spend(), spend(time_window={"from": 1, "until": None}))))
+
+
+HEAD_PIECES = st.sampled_from(
+    b"GET|POST| |/|/v1/notary|HTTP/1.1|\r\n|\n|\r|:|Content-Length: 3|Upgrade: h2c|Transfer-Encoding: chunked|Connection: Upgrade|"
+    b"Connection: close|Expect: 100-continue|Host: a|0|\r\n\r\n|\x00|\xff|%00".split(b"|")
+)
+
+
+@SOME
+@given(parts=st.lists(st.one_of(HEAD_PIECES, st.binary(max_size=4)), max_size=25), whole=st.booleans())
+def test_random_heads_never_make_a_5xx(worker: NotaryProcess, parts: list[bytes], whole: bool) -> None:
+    """Whatever is sent instead of HTTP: answers below 500, or a closed connection."""
+    with Wire(worker.url) as wire:
+        wire.send((post_head(3) if whole else b"") + b"".join(parts) + b"\r\n\r\n\r\n\r\n\x00\x00")
+        while True:
+            try:
+                status, headers, _ = wire.answer()
+            except ConnectionResetError:
+                break
+            assert status < 500
+            if headers.get("connection") == "close":
+                break
+    worker.check_quiet()

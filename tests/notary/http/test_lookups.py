@@ -1,0 +1,261 @@
+"""The calls that only look: transactions, states, the notary, its document, health and metrics."""
+
+import json
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
+from tests.notary.http.asking import Asking
+from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
+from tests.notary.process import NotaryDirectory, NotaryProcess, serve
+
+HASH = "ab" * 32
+
+
+def test_a_transaction_is_told_as_it_was_decided(asking: Asking, bank: Bank) -> None:
+    """GET gives the decision that the submission was answered with, without a receipt."""
+    state = fresh_state()
+    for decision in asking.decide(bank, spend(state), spend(state)):
+        found = asking.get(f"/v1/transactions/{decision['transaction_id']}")
+        assert found.json() == {member: value for member, value in decision.items() if member != "receipt"}
+
+
+def test_a_transaction_that_is_not_decided_is_not_found(asking: Asking) -> None:
+    """An id that nobody submitted is a 404."""
+    assert asking.get(f"/v1/transactions/{fresh_hash()}").json()["type"] == "/problems/not-found"
+
+
+def test_a_state_tells_who_consumed_it_by_hash_only(asking: Asking, bank: Bank) -> None:
+    """The consumer is told by the hash of its id, never by the id itself; a state that is there to spend has none."""
+    request = spend(state := fresh_state())
+    assert asking.get(f"/v1/states/{state}").json() == {"state": state, "consumed_by": None, "position": None}
+    (decision,) = asking.decide(bank, request)
+    (loser,) = asking.decide(bank, spend(state))
+    answer = asking.get(f"/v1/states/{state}")
+    assert answer.json() == {
+        "state": state,
+        "consumed_by": loser["conflicts"][0]["consumed_by"],
+        "position": decision["position"],
+    }
+    assert transaction_id(request) not in answer.text
+
+
+def test_an_address_may_be_percent_encoded(asking: Asking) -> None:
+    """`%3A` is a colon."""
+    assert asking.get(f"/v1/states/{HASH}%3A0").json()["state"] == f"{HASH}:0"
+
+
+MALFORMED = [
+    "/v1/transactions/",
+    "/v1/transactions/ab",
+    f"/v1/transactions/{HASH.upper()}",
+    f"/v1/transactions/{HASH}/",
+    f"/v1/transactions/{HASH}00",
+    f"/v1/transactions/{HASH}%0A",
+    f"/v1/transactions/{HASH}%00",
+    "/v1/transactions/%FF%FE",
+    "/v1/transactions/%C3%A9",
+    "/v1/transactions/%zz",
+    "/v1/states/",
+    f"/v1/states/{HASH}",
+    f"/v1/states/{HASH}:",
+    f"/v1/states/{HASH}:00",
+    f"/v1/states/{HASH}:-1",
+    f"/v1/states/{HASH}:4294967296",
+    f"/v1/states/{HASH}:{'9' * 5000}",
+    f"/v1/states/{HASH}:%D9%A1",
+]
+
+
+@pytest.mark.parametrize("path", MALFORMED, ids=range(len(MALFORMED)))
+def test_a_malformed_id_in_an_address_is_malformed(asking: Asking, path: str) -> None:
+    """An id or reference that is none is a 400 that shows what was expected, in ASCII."""
+    answer = asking.get(path)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed"), answer.text
+    assert "expected" in answer.json()["detail"]
+    assert answer.content.isascii()
+
+
+UNKNOWN = [
+    "/",
+    "//",
+    "/v1",
+    "/v1/",
+    "/v2/notary",
+    "/v1/notary/",
+    "/v1/Notary",
+    "/%2e%2e/etc/passwd",
+    "/../../etc/passwd",
+    "/%C3%A9",
+    "/%FF",
+]
+
+
+@pytest.mark.parametrize("path", [*UNKNOWN, "/v1/submissions/", "/metrics/", "/readyz/x"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_an_address_that_is_none_is_not_found(asking: Asking, method: str, path: str) -> None:
+    """Any method on an unknown path is a 404 problem."""
+    answer = asking.ask(method, path)
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
+ALLOWED = {"/v1/submissions": "POST"} | dict.fromkeys(
+    (f"/v1/transactions/{HASH}", f"/v1/states/{HASH}:0", "/v1/notary", "/openapi.json", "/livez", "/readyz", "/metrics"), "GET, HEAD"
+)
+
+
+@pytest.mark.parametrize("path", ALLOWED)
+def test_another_method_is_told_which_are_allowed(asking: Asking, path: str) -> None:
+    """A known path answers another method with 405 and `Allow`."""
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
+        if method not in ALLOWED[path]:
+            answer = asking.ask(method, path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, ALLOWED[path]), method
+
+
+@pytest.mark.parametrize("path", [f"/v1/states/{HASH}:0", f"/v1/transactions/{HASH}", "/v1/notary", "/livez", "/nothing"])
+def test_head_is_get_without_the_body(asking: Asking, path: str) -> None:
+    """HEAD tells status, type and length of what GET would send."""
+    head, get = asking.ask("HEAD", path), asking.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert [head.headers[name] for name in ("content-type", "content-length")] == [
+        get.headers[name] for name in ("content-type", "content-length")
+    ]
+
+
+def test_the_notary_says_who_it_is(asking: Asking) -> None:
+    """Name, origin, verifier key and limits, as clients need them."""
+    told = asking.get("/v1/notary").json()
+    assert (told["name"], told["origin"]) == (NOTARY, "notary.example/test")
+    assert told["verifier_key"].startswith("notary.example/test+")
+    assert (told["limits"]["requests"], told["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
+
+
+def test_the_document_is_openapi_3_1(asking: Asking) -> None:
+    """The document is a valid one, by the reference validator."""
+    OpenAPIV31SpecValidator(json.loads(asking.get("/openapi.json").content)).validate()
+
+
+def test_the_schema_of_a_submission_takes_a_submission(asking: Asking, bank: Bank) -> None:
+    """What is admitted fits the schema that clients generate their code from."""
+    schema = {"$ref": "#/components/schemas/Submission", "components": asking.document["components"]}
+    window = {"from": None, "until": 5}
+    Draft202012Validator(schema).validate(bank.submission(spend(), spend(references=[fresh_state()]), spend(time_window=window)))
+
+
+def test_a_ready_worker_says_so(asking: Asking) -> None:
+    """Alive and ready, in a word; `verbose` tells more, a line each."""
+    assert (asking.get("/livez").text, asking.get("/readyz").text) == ("ok\n", "ok\n")
+    lines = asking.get("/readyz?verbose").text.splitlines()
+    assert lines[0] == "ok"
+    assert "worker: worker-1" in lines
+
+
+def test_random_addresses_make_no_new_series(asking: Asking, bank: Bank) -> None:
+    """Whatever clients ask for, the number of time series stays what it is."""
+
+    def ask_around() -> None:
+        for path in (f"/{fresh_hash()}", f"/v1/transactions/{fresh_hash()}", f"/v1/states/{fresh_state()}", f"/v1/{fresh_hash()}"):
+            asking.get(path)
+        asking.ask("POST", f"/{fresh_hash()}", headers={"user-agent": fresh_hash()})
+        asking.post(Bank(f"O={fresh_hash()}").body(spend()))
+        asking.post(f'{{"{fresh_hash()}": 1}}'.encode())
+
+    ask_around()
+    asking.metrics()
+    before = set(asking.metrics())
+    for _ in range(20):
+        ask_around()
+    assert set(asking.metrics()) == before
+
+
+def test_the_metrics_count_decisions_by_outcome(asking: Asking, bank: Bank) -> None:
+    """Commits and rejections are counted apart, each decision once, a retry not at all."""
+
+    def counted() -> list[float]:
+        metrics = asking.metrics()
+        return [metrics["notary_decisions_total", (("outcome", outcome),)] for outcome in ("committed", "input-conflict")]
+
+    before = counted()
+    state = fresh_state()
+    request = spend(state)
+    asking.decide(bank, request, spend(state))
+    asking.decide(bank, request)
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[tuple[NotaryProcess, str]]:
+    """A worker whose health is on another port, and that port's URL."""
+    directory = NotaryDirectory.create(tmp_path_factory.mktemp("split") / "notary")
+    directory.register(bank)
+    port = free_port()
+    with NotaryProcess.start(directory.config, settings={"HTTP_HEALTH_LISTEN": f"127.0.0.1:{port}"}) as process:
+        yield process, f"http://127.0.0.1:{port}"
+        assert process.stop() == 0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_health_may_be_on_another_port(split: tuple[NotaryProcess, str], path: str) -> None:
+    """Then it is there, and not on the port of the service."""
+    process, health = split
+    assert httpx.get(health + path, trust_env=False).status_code == 200
+    assert httpx.get(process.url + path, trust_env=False).status_code == 404
+
+
+def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], bank: Bank) -> None:
+    """Who may see the health of a worker cannot submit there."""
+    process, health = split
+    body = bank.body(spend())
+    for path in ("/v1/submissions", "/v1/notary", "/openapi.json"):
+        assert httpx.post(health + path, content=body, trust_env=False).status_code == 404
+    with Asking(process.url, health_url=health) as asking:
+        asking.decide(bank, spend())
+        assert asking.metric("notary_positions") >= 1
+
+
+def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDirectory) -> None:
+    """While Kafka cannot be reached the process lives, says why it is not ready, and ends at once when told to."""
+    port, nobody = free_port(), free_port()
+    settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": f"127.0.0.1:{nobody}"}
+    process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            try:
+                ready = httpx.get(url + "/readyz", trust_env=False)
+                if "cannot be reached" in ready.text:
+                    break
+            except httpx.ConnectError:
+                assert process.poll() is None, process.communicate()
+        assert ready.status_code == 503
+        assert httpx.get(url + "/livez", trust_env=False).status_code == 200
+        assert httpx.get(url + "/metrics", trust_env=False).status_code == 200
+        assert httpx.get(url + "/openapi.json", trust_env=False).status_code == 200
+        headers = {"content-type": "application/json"}
+        for answer in (
+            httpx.post(url + "/v1/submissions", content=b"{}", headers=headers, trust_env=False),
+            httpx.get(url + "/v1/notary", trust_env=False),
+        ):
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
+            assert int(answer.headers["retry-after"]) >= 1
+        process.terminate()
+        ready_line, told = process.communicate(timeout=30)
+        assert (process.returncode, ready_line) == (0, "")
+        assert "Traceback" not in told
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,296 @@
+"""Submissions that keep to the contract: what is decided, and how it is told."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.notary.http.asking import JSON, Asking, Wire, post_head
+from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+VECTORS = json.loads((Path(__file__).resolve().parents[2] / "vectors.json").read_text())
+
+
+class VectorBank(Bank):
+    """The party of the vectors: its signatures are given, its private key is not."""
+
+    def __init__(self) -> None:
+        super().__init__(VECTORS["party"], notary=VECTORS["notary"])
+        self.public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(VECTORS["party_public_key_hex"]))
+
+    @property
+    def public_pem(self) -> bytes:
+        """The public key of the vectors."""
+        return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def sha256_of_id(id_: str) -> str:
+    """How a consuming transaction is told."""
+    return hashlib.sha256(bytes.fromhex(id_)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def vectors_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    """A worker of the notary of the vectors, which knows their party."""
+    directory = NotaryDirectory.create(tmp_path_factory.mktemp("vectors") / "notary", name=VECTORS["notary"])
+    directory.register(VectorBank())
+    with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
+        yield asking
+        process.check_quiet()
+
+
+def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: Asking) -> None:
+    """Submissions signed by the independent program are good ones, and are decided under the ids that it computed."""
+    for vector in VECTORS["submissions"]:
+        vectors = [VECTORS["requests"][at] for at in vector["requests"]]
+        requests = [each["request"] for each in vectors]
+        body = {"party": VECTORS["party"], "signature": vector["signature"], "requests": requests}
+        answer = vectors_worker.post(json.dumps(body).encode())
+        assert answer.status_code == 200, answer.text
+        told = [decision["transaction_id"] for decision in answer.json()["decisions"]]
+        assert told == [each["transaction_id"] for each in vectors]
+        assert told == [transaction_id(request, VECTORS["notary"]) for request in requests]
+
+
+def test_a_first_spend_is_committed(asking: Asking, bank: Bank) -> None:
+    """States that nobody consumed are consumed; the decision has the contract's members in their order."""
+    request = spend(fresh_state(), fresh_state())
+    (decision,) = asking.decide(bank, request)
+    assert list(decision)[:6] == ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"]
+    assert decision["transaction_id"] == transaction_id(request)
+    assert (decision["outcome"], decision["reason"], decision["conflicts"]) == ("committed", None, [])
+
+
+def test_a_double_spend_is_rejected_with_all_its_conflicts(asking: Asking, bank: Bank) -> None:
+    """Every consumed input is listed, in byte order, with the hash of the id of who consumed it."""
+    states = sorted((fresh_state(), fresh_state(), fresh_state()))
+    first, second = spend(states[1]), spend(states[0])
+    asking.decide(bank, first, second)
+    (decision,) = asking.decide(bank, spend(*reversed(states)))
+    assert (decision["outcome"], decision["reason"]) == ("rejected", "input-conflict")
+    assert decision["conflicts"] == [
+        {"state": states[0], "kind": "input", "consumed_by": sha256_of_id(transaction_id(second))},
+        {"state": states[1], "kind": "input", "consumed_by": sha256_of_id(transaction_id(first))},
+    ]
+
+
+def test_requests_of_one_submission_are_decided_in_their_order(asking: Asking, bank: Bank) -> None:
+    """Of two spends in one submission the first wins, and positions rise without a gap."""
+    state = fresh_state()
+    decisions = asking.decide(bank, spend(state), spend(state), spend())
+    assert [decision["outcome"] for decision in decisions] == ["committed", "rejected", "committed"]
+    first = decisions[0]["position"]
+    assert [decision["position"] for decision in decisions] == [first, first + 1, first + 2]
+
+
+def test_a_retry_gets_the_same_bytes(asking: Asking, bank: Bank) -> None:
+    """The same submission again is answered with the same decisions, byte for byte, rejections too, and logs no decision."""
+    state = fresh_state()
+    body = bank.body(spend(state), spend(state), spend())
+    first = asking.post(body)
+    positions = asking.metric("notary_positions")
+    assert asking.post(body).content == first.content
+    assert asking.metric("notary_positions") == positions
+
+
+def test_a_decided_transaction_keeps_its_decision_in_another_submission(asking: Asking, bank: Bank) -> None:
+    """The id is what counts: in another company, in another party's name, it has the decision that it has."""
+    request = spend()
+    (first,) = asking.decide(bank, request)
+    assert asking.decide(bank, spend(), request)[1] == first
+
+
+def test_a_reference_to_a_consumed_state_is_a_conflict_of_its_kind(asking: Asking, bank: Bank) -> None:
+    """Consumed references are listed as references, and nothing is consumed by who is rejected."""
+    consumed, wanted = fresh_state(), fresh_state()
+    asking.decide(bank, spend(consumed))
+    (decision,) = asking.decide(bank, spend(wanted, references=[consumed]))
+    assert decision["reason"] == "reference-conflict"
+    assert [(conflict["state"], conflict["kind"]) for conflict in decision["conflicts"]] == [(consumed, "reference")]
+    assert asking.get(f"/v1/states/{wanted}").json()["consumed_by"] is None
+
+
+def test_a_reference_consumes_nothing(asking: Asking, bank: Bank) -> None:
+    """A state that was referred to, even twice, can be spent."""
+    state = fresh_state()
+    outcomes = [asking.decide(bank, spend(references=[state]))[0]["outcome"] for _ in range(2)]
+    assert [*outcomes, asking.decide(bank, spend(state))[0]["outcome"]] == ["committed"] * 3
+
+
+def test_a_state_may_be_input_and_reference_of_one_transaction(asking: Asking, bank: Bank) -> None:
+    """A transaction is in no conflict with itself."""
+    state = fresh_state()
+    assert asking.decide(bank, spend(state, references=[state]))[0]["outcome"] == "committed"
+
+
+WINDOWS: dict[str, tuple[int | None, int | None, str]] = {
+    "open-start": (None, 2**53 - 1, "committed"),
+    "open-end": (-(2**53) + 1, None, "committed"),
+    "over": (None, 1_000, "rejected"),
+    "not-yet": (2**53 - 2, None, "rejected"),
+    "before-1970": (-(2**53) + 1, -1, "rejected"),
+}
+
+
+@pytest.mark.parametrize(("start", "until", "outcome"), WINDOWS.values(), ids=WINDOWS)
+def test_a_window_is_judged_by_log_time(asking: Asking, bank: Bank, start: int | None, until: int | None, outcome: str) -> None:
+    """Outside its window a transaction is rejected, and consumes nothing."""
+    state = fresh_state()
+    (decision,) = asking.decide(bank, spend(state, time_window={"from": start, "until": until}))
+    assert (decision["outcome"], decision["reason"]) == (outcome, "outside-time-window" if outcome == "rejected" else None)
+    assert (asking.get(f"/v1/states/{state}").json()["consumed_by"] is None) == (outcome == "rejected")
+
+
+def test_a_window_around_log_time_holds_it(asking: Asking, bank: Bank) -> None:
+    """The start of a window is in it, its end is not: judged against log times that the notary told before."""
+    (decision,) = asking.decide(bank, spend())
+    past, state = decision["log_time"], fresh_state()
+    late, early = asking.decide(
+        bank, spend(state, time_window={"from": None, "until": past}), spend(state, time_window={"from": past, "until": None})
+    )
+    assert (late["reason"], early["outcome"]) == ("outside-time-window", "committed")
+    assert early["log_time"] >= past
+
+
+def test_the_last_of_two_members_counts(asking: Asking, bank: Bank) -> None:
+    """Of a member given twice the last is meant, as the signature shows."""
+    request = spend()
+    text = bank.body(request).decode().replace('"content_hash"', f'"content_hash": "{fresh_hash()}", "content_hash"')
+    answer = asking.post(text.encode())
+    assert answer.json()["decisions"][0]["transaction_id"] == transaction_id(request)
+
+
+def test_a_party_with_a_p256_certificate_is_admitted(asking: Asking, notary_directory: NotaryDirectory) -> None:
+    """A party that is registered while the worker runs, by its certificate, signs with ECDSA P-256; a wrong signature stays one."""
+    newcomer = Bank(f"O=Newcomer,OU={fresh_hash()}", p256=True)
+    twin = Bank(newcomer.name, p256=True)
+    body = newcomer.body(spend())
+    assert asking.post(body).status_code == 401
+    notary_directory.register_pem(newcomer.name, newcomer.certificate_pem())
+    answer = asking.post(body)
+    while answer.status_code == 401:
+        answer = asking.post(body)
+    assert answer.json()["decisions"][0]["outcome"] == "committed"
+    assert asking.post(twin.body(spend())).status_code == 403
+    for signature in ("", "AAAA", "MAYCAQECAQE=", "MAYCAQACAQA="):
+        assert asking.post(newcomer.body(spend(), signature=signature)).status_code == 403
+
+
+@pytest.mark.parametrize("media_type", ["application/json;charset=utf-8", 'Application/JSON; Charset="UTF-8"', "application/json ;"])
+def test_the_media_type_is_read_as_http_has_it(asking: Asking, bank: Bank, media_type: str) -> None:
+    """Case, spaces, quotes and the one charset do not matter."""
+    assert asking.post(bank.body(spend()), content_type=media_type).status_code == 200
+
+
+def test_a_wait_of_0_seconds_is_answered_202_and_then_200(asking: Asking, bank: Bank) -> None:
+    """Who does not wait hears what is known so far and when to ask again; the same again gets the decision."""
+    body = bank.body(spend(), spend())
+    early = asking.post(body, prefer="wait=0")
+    assert early.status_code == 202
+    assert int(early.headers["retry-after"]) >= 1
+    late = asking.post(body)
+    assert late.status_code == 200
+    for known, final in zip(early.json()["decisions"], late.json()["decisions"], strict=True):
+        assert known in (None, final)
+
+
+@pytest.mark.parametrize(
+    "prefer", ["", "wait", "wait=", "wait=soon", "wait=-1", "wait=1.5", "respond-async", "wait=" + "9" * 5000, ";;=,", "é"]
+)
+def test_a_preference_that_makes_no_sense_is_passed_over(asking: Asking, bank: Bank, prefer: str) -> None:
+    """`Prefer` is a wish: one that cannot be read changes nothing."""
+    answer = asking.ask("POST", "/v1/submissions", content=bank.body(spend()), headers={**JSON, "prefer": prefer.encode()})
+    assert answer.status_code == 200
+
+
+def test_garbage_behind_a_submission_does_not_take_its_answer(worker: NotaryProcess, bank: Bank) -> None:
+    """What comes on the connection after a whole submission never answers for it: its decision leaves first."""
+    body = bank.body(spend())
+    for behind in (
+        b"\x00garbage\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * 400_000,
+        post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n",
+    ):
+        with Wire(worker.url) as wire:
+            status, _, answer = wire.send(post_head(len(body)) + body + behind).answer()
+            assert (status, json.loads(answer)["decisions"][0]["outcome"]) == (200, "committed")
+            # What came later than the decision is told what is wrong with it; what was there before hears no more.
+            with contextlib.suppress(ConnectionResetError):
+                assert wire.problem()["status"] == 400
+
+
+def test_a_submission_offered_over_another_protocol_is_decided(worker: NotaryProcess, bank: Bank) -> None:
+    """A Java client's first call, which offers HTTP/2, is taken as it is."""
+    body = bank.body(spend())
+    with Wire(worker.url) as wire:
+        wire.send(post_head(len(body), "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA") + body)
+        assert wire.answer()[0] == 200
+
+
+def test_a_client_that_leaves_does_not_undo_its_submission(worker: NotaryProcess, asking: Asking, bank: Bank) -> None:
+    """A whole submission counts, whether its sender waits for the answer or not."""
+    request = spend()
+    body = bank.body(request)
+    with Wire(worker.url) as wire:
+        wire.send(post_head(len(body)) + body)
+    while asking.get(f"/v1/transactions/{transaction_id(request)}").status_code == 404:
+        pass
+    worker.check_quiet()
+
+
+def test_submissions_of_many_connections_are_all_decided(worker: NotaryProcess, bank: Bank) -> None:
+    """Of many who spend one state at once, exactly one is committed, and the others are told who."""
+    state = fresh_state()
+    bodies = [bank.body(spend(state)) for _ in range(30)]
+    wires = [Wire(worker.url) for _ in bodies]
+    answers = []
+    for wire, body in zip(wires, bodies, strict=True):
+        wire.send(post_head(len(body)) + body)
+    for wire in wires:
+        with wire:
+            answers.append(json.loads(wire.answer()[2])["decisions"][0])
+    (committed,) = [answer for answer in answers if answer["outcome"] == "committed"]
+    told = {conflict["consumed_by"] for answer in answers for conflict in answer["conflicts"]}
+    assert told == {sha256_of_id(committed["transaction_id"])}
+
+
+def test_a_quota_is_answered_with_when_to_come_again(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]
+) -> None:
+    """Over its quota a party gets 429 with Retry-After, another party is not touched, and nothing of what was refused is logged."""
+    other = Bank("O=Bank B")
+    own_directory.register(other)
+    process = notary_process(own_directory.config, settings={"LIMITS_PARTY_REQUESTS_PER_S": 5})
+    with Asking(process.url) as asking:
+        asking.decide(bank, *(spend() for _ in range(5)))
+        refused = [spend() for _ in range(5)]
+        answer = asking.post(bank.body(*refused))
+        assert (answer.status_code, answer.json()["type"]) == (429, "/problems/quota-exceeded")
+        asking.decide(other, spend())
+        assert asking.metric("notary_positions") == 6
+        while (answer := asking.post(bank.body(*refused))).status_code == 429:
+            pass
+        assert answer.status_code == 200
+    assert process.stop() == 0
+
+
+def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+    """A worker killed at once, and started again without its index, gives the decisions that it gave: the log is the truth."""
+    state = fresh_state()
+    bodies = [bank.body(spend(state)), bank.body(spend(state)), bank.body(spend(), spend())]
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        first = [asking.post(body).content for body in bodies]
+    process.kill()
+    shutil.rmtree(own_directory.path / "index")
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        assert [asking.post(body).content for body in bodies] == first
+    assert process.stop() == 0

@@ -1,0 +1,104 @@
+"""Parties for tests: who signs, and what is signed, written from the contract alone (Request, Submission).
+
+Nothing of `payload` is used, so that what the service checks is held against something else than itself.
+"""
+
+import base64
+import datetime
+import hashlib
+import itertools
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+NOTARY = "O=Notary Service,L=London,C=GB"
+
+PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
+RequestObject = dict[str, Any]
+
+_serial = itertools.count()
+_RUN = uuid.uuid4().hex
+
+
+def fresh_hash() -> str:
+    """64 hex digits that no test has used, in any process."""
+    return hashlib.sha256(f"{_RUN} {next(_serial)}".encode()).hexdigest()
+
+
+def fresh_state() -> str:
+    """A state that nobody has consumed."""
+    return f"{fresh_hash()}:0"
+
+
+def spend(*inputs: str, **members: Any) -> RequestObject:
+    """A request that consumes these states, or a fresh one; its content is fresh."""
+    given = {"inputs": list(inputs)} if inputs or members else {"inputs": [fresh_state()]}
+    return {**given, "content_hash": fresh_hash(), **members}
+
+
+class Bank:
+    """A party with its key."""
+
+    def __init__(self, name: str = "O=Bank A,L=London,C=GB", *, p256: bool = False, notary: str = NOTARY) -> None:
+        self.name = name
+        self.notary = notary
+        self.key: PrivateKey = ec.generate_private_key(ec.SECP256R1()) if p256 else ed25519.Ed25519PrivateKey.generate()
+
+    @property
+    def public_pem(self) -> bytes:
+        """The public key."""
+        return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def certificate_pem(self) -> bytes:
+        """The public key in a certificate of its own."""
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Bank")])
+        since = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+        return (
+            x509.CertificateBuilder(subject, subject, self.key.public_key(), 1, since, since.replace(year=2027))
+            .sign(self.key, None if isinstance(self.key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+
+    def sign(self, message: bytes) -> bytes:
+        """A signature of the kind that goes with the key."""
+        if isinstance(self.key, ed25519.Ed25519PrivateKey):
+            return self.key.sign(message)
+        return self.key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+    def message(self, requests: Sequence[RequestObject]) -> bytes:
+        """What is signed for these requests."""
+        ids = [bytes.fromhex(transaction_id(request, self.notary)) for request in requests]
+        return b"notary/submission/v1\n" + _text(self.notary) + _text(self.name) + len(ids).to_bytes(4, "big") + b"".join(ids)
+
+    def submission(self, *requests: RequestObject, **members: Any) -> dict[str, Any]:
+        """A submission, signed; `members` replace its own."""
+        signature = base64.b64encode(self.sign(self.message(requests))).decode()
+        return {"party": self.name, "signature": signature, "requests": list(requests), **members}
+
+    def body(self, *requests: RequestObject, **members: Any) -> bytes:
+        """The same as JSON."""
+        return json.dumps(self.submission(*requests, **members)).encode()
+
+
+def transaction_id(request: RequestObject, notary: str = NOTARY) -> str:
+    """The transaction id of a well-formed request."""
+    hashed = b"notary/transaction/v1\n" + _text(notary)
+    for member in ("inputs", "references"):
+        states = sorted(bytes.fromhex(ref[:64]) + int(ref[65:]).to_bytes(4, "big") for ref in request.get(member, ()))
+        hashed += len(states).to_bytes(4, "big") + b"".join(states)
+    window = request.get("time_window") or {}
+    for end, open_end in (("from", -(2**63)), ("until", 2**63 - 1)):
+        given = window.get(end)
+        hashed += (open_end if given is None else given).to_bytes(8, "big", signed=True)
+    return hashlib.sha256(hashed + bytes.fromhex(request["content_hash"])).hexdigest()
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(2, "big") + encoded

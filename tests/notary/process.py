@@ -1,0 +1,160 @@
+"""Real workers for tests: `notary init`, `party add` and `serve` as processes on an embedded log in a directory.
+
+    directory = NotaryDirectory.create(tmp_path / "notary")
+    directory.register(bank)
+    with NotaryProcess.start(directory.config, "worker-1") as worker:
+        httpx.post(worker.url + "/v1/submissions", ...)
+
+Kafka tests make the directory with `kafka=cluster.bootstrap`. No test waits for a time: the ready line on stdout says when.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from notary import cli
+from tests.notary.party import NOTARY, Bank
+
+ROOT = Path(__file__).resolve().parents[2]
+EXIT_S_MAX = 60.0
+COMPLAINTS = ("Traceback", "ResourceWarning", "was never awaited", "was destroyed but it is pending", "never retrieved")
+
+
+class NotaryDirectory:
+    """What `notary init` makes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "notary.toml"
+
+    @classmethod
+    def create(cls, path: Path, *, name: str = NOTARY, kafka: str = "", topic_prefix: str = "notary") -> Self:
+        """Run `notary init`."""
+        brokers = ["--kafka", kafka, "--topic-prefix", topic_prefix] if kafka else ["--partitions", "4"]
+        assert cli.main(["init", str(path), "--name", name, "--origin", "notary.example/test", *brokers]) == 0
+        return cls(path)
+
+    def register(self, bank: Bank) -> None:
+        """Run `notary party add`."""
+        self.register_pem(bank.name, bank.public_pem)
+
+    def register_pem(self, name: str, pem: bytes) -> None:
+        """Run it with any key or certificate."""
+        file = self.path / "public-key.pem"
+        file.write_bytes(pem)
+        assert cli.main(["party", "add", name, "--public-key", str(file), "--config", str(self.config)]) == 0
+        file.unlink()
+
+
+class NotaryProcess:
+    """A worker that is ready, or was."""
+
+    def __init__(self, process: "subprocess.Popen[str]", stderr: IO[str], name: str, url: str, ready_line: str) -> None:
+        """Use `start`."""
+        self.process = process
+        self.name = name
+        self.url = url
+        self.ready_line = ready_line
+        self._stderr = stderr
+
+    @classmethod
+    def start(
+        cls,
+        config: Path,
+        name: str = "worker-1",
+        listen: str = "127.0.0.1:0",
+        *,
+        settings: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
+    ) -> Self:
+        """Run `notary serve` until it says that it is ready; `settings` are environment variables without `NOTARY_`."""
+        stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the process
+        process = serve(config, name, listen, settings=settings, flags=flags, stderr=stderr)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        started = cls(process, stderr, name, line.split()[-1] if line else "", line)
+        if not line:
+            told = started.stderr()
+            code = started.wait()
+            raise AssertionError(f"the worker did not become ready, exit {code}:\n{told}")
+        return started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    def stderr(self) -> str:
+        """What it said so far."""
+        if self._stderr.closed:
+            return ""
+        # The process writes where its own copy of the descriptor stands, so reading must not move that.
+        return os.pread(self._stderr.fileno(), 64 << 20, 0).decode(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        code = self.process.wait(EXIT_S_MAX)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._stderr.close()
+        return code
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code; fails if it complained about anything that is a bug."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        self.process.wait(EXIT_S_MAX)
+        self.check_quiet()
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it does; nothing if it has ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.wait()
+
+    def check_quiet(self, *never: str) -> None:
+        """Fail if stderr shows a traceback, a leak, or one of these texts."""
+        told = self.stderr()
+        for word in (*COMPLAINTS, *never):
+            assert word not in told, f"{word!r} on stderr:\n{told[-8000:]}"
+
+
+def serve(
+    config: Path,
+    name: str = "worker-1",
+    listen: str = "127.0.0.1:0",
+    *,
+    settings: Mapping[str, object] | None = None,
+    flags: Sequence[str] = (),
+    stderr: IO[str] | int = subprocess.PIPE,
+) -> "subprocess.Popen[str]":
+    """`notary serve`, started and not waited for."""
+    environment = {variable: text for variable, text in os.environ.items() if not variable.startswith("NOTARY_")}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default::ResourceWarning"}
+    environment |= {f"NOTARY_{variable}": str(value) for variable, value in (settings or {}).items()}
+    command = [sys.executable, "-m", "notary", "serve", "--config", str(config), "--name", name, "--listen", listen, *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+
+
+def serve_in_vain(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> tuple[int, str]:
+    """Exit code and stderr of a `notary serve` that should refuse to start."""
+    process = serve(config, name, listen, settings=settings)
+    try:
+        ready, told = process.communicate(timeout=EXIT_S_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert ready == "", "it became ready"
+    return process.returncode, told

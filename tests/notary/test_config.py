@@ -1,0 +1,174 @@
+"""Configuration: file, environment, flags; and errors that name the file and the key."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary.config import Config, check_origin, load, parse_listen
+from ordering.errors import ConfigurationError
+
+LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
+
+
+def loaded(tmp_path: Path, text: str = "", flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration of a file with name, origin and `text`."""
+    file = tmp_path / "notary.toml"
+    file.write_text(LEAST + text, encoding="utf-8")
+    return load(file, flags, {} if environment is None else environment)
+
+
+def test_a_name_and_an_origin_are_enough(tmp_path: Path) -> None:
+    """All else has a default; the worker is named after its host."""
+    config = loaded(tmp_path)
+    assert (config.name, config.origin, config.log.kind) == ("O=N", "notary.example/x", "embedded")
+    assert config.worker.name
+    assert config.kafka_security is None
+
+
+def test_the_later_source_wins(tmp_path: Path) -> None:
+    """Defaults, then the file, then the environment, then flags."""
+    text = '[http]\nlisten = "1.1.1.1:1"\nhead_ms_max = 1\nbody_ms_max = 1\n'
+    environment = {"NOTARY_HTTP_LISTEN": "2.2.2.2:2", "NOTARY_HTTP_HEAD_MS_MAX": "2"}
+    http = loaded(tmp_path, text, {"http.listen": "3.3.3.3:3"}, environment).http
+    assert (http.listen, http.head_ms_max, http.body_ms_max, http.connections_max) == ("3.3.3.3:3", 2, 1, 2_000)
+
+
+def test_every_setting_has_its_variable(tmp_path: Path) -> None:
+    """`[section] key` is `NOTARY_SECTION_KEY`; one at the top level has no section; numbers are read from text."""
+    environment = {"NOTARY_NAME": "O=E", "NOTARY_LIMITS_PARTY_REQUESTS_PER_S": "7", "NOTARY_INDEX_DIRECTORY": "/i", "HOME": "/h"}
+    config = loaded(tmp_path, "", None, environment)
+    assert (config.name, config.limits.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
+
+
+def test_the_variable_of_the_brokers_home_is_not_ours(tmp_path: Path) -> None:
+    """`NOTARY_KAFKA_HOME` belongs to `deploy.local`."""
+    loaded(tmp_path, "", None, {"NOTARY_KAFKA_HOME": "/k"})
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command is run from, and however the file was named; absolute ones stay."""
+    (tmp_path / "conf").mkdir()
+    loaded(tmp_path / "conf", 'key_file = "keys/k.pem"\nparties_file = "/etc/parties.json"\n[worker]\nname = "w"\n')
+    monkeypatch.chdir(tmp_path)
+    config = load(Path("conf/notary.toml"), None, {})
+    monkeypatch.chdir("/")
+    assert config.path(config.key_file) == tmp_path / "conf" / "keys" / "k.pem"
+    assert config.path(config.parties_file) == Path("/etc/parties.json")
+    assert config.index_directory == tmp_path / "conf" / "index" / "w"
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "unknown-at-top": ("colour = 1", "colour"),
+    "unknown-section": ("[colours]\na = 1", "colours"),
+    "unknown-in-section": ('[http]\nlisen = "127.0.0.1:1"', "lisen"),
+    "inner-name": ('directory = "/"', "directory"),
+    "text-for-integer": ('[http]\nhead_ms_max = "soon"', "http.head_ms_max"),
+    "fraction": ("[http]\nhead_ms_max = 1.5", "http.head_ms_max"),
+    "boolean": ("[http]\nhead_ms_max = true", "http.head_ms_max"),
+    "zero": ("[http]\nhead_ms_max = 0", "http.head_ms_max"),
+    "negative": ("[limits]\npending_requests_max = -1", "limits.pending_requests_max"),
+    "negative-quota": ("[limits]\nparty_requests_per_s = -1", "limits.party_requests_per_s"),
+    "huge": ("[index]\ncache_bytes = 1000000000000000000000", "index.cache_bytes"),
+    "integer-for-text": ("[http]\nlisten = 8080", "http.listen"),
+    "no-port": ('[http]\nlisten = "127.0.0.1"', "http.listen"),
+    "no-listen": ('[http]\nlisten = ""', "http.listen"),
+    "health-port": ('[http]\nhealth_listen = "x:y"', "http.health_listen"),
+    "log-kind": ('[log]\nkind = "tape"', "log.kind"),
+    "no-brokers": ('[log]\nkind = "kafka"', "log.bootstrap"),
+    "security": ('[log]\nsecurity_protocol = "NONE"', "log.security_protocol"),
+    "worker-path": ('[worker]\nname = "../other"', "worker.name"),
+    "worker-dot": ('[worker]\nname = "."', "worker.name"),
+    "worker-long": (f'[worker]\nname = "{"w" * 101}"', "worker.name"),
+    "section-is-no-table": ("http = 1", "http"),
+}
+
+
+@pytest.mark.parametrize(("text", "key"), WRONG.values(), ids=WRONG)
+def test_an_error_names_file_and_key(tmp_path: Path, text: str, key: str) -> None:
+    """A setting that is none, or cannot be, is an error that names the file and the key."""
+    with pytest.raises(ConfigurationError) as wrong:
+        loaded(tmp_path, text)
+    assert str(tmp_path / "notary.toml") in str(wrong.value)
+    assert key in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [('origin = "x"', "name"), ('name = "O=N"', "origin"), ('name = ""\norigin = "x"', "name"), ('name = "O=N"\norigin = "a b"', "origin"),
+     (f'name = "{"é" * 128}"\norigin = "x"', "name"), ('name = 1\norigin = "x"', "name")],
+)  # fmt: skip
+def test_name_and_origin_are_checked(tmp_path: Path, text: str, key: str) -> None:
+    """Both must be there, and be what the contract says."""
+    (tmp_path / "n.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=key) as wrong:
+        load(tmp_path / "n.toml", None, {})
+    assert str(tmp_path / "n.toml") in str(wrong.value)
+
+
+def test_an_error_of_the_environment_names_the_variable(tmp_path: Path) -> None:
+    """Who set a variable wrong is not sent to the file."""
+    with pytest.raises(ConfigurationError, match=r"http\.head_ms_max \(from the environment variable NOTARY_HTTP_HEAD_MS_MAX\)"):
+        loaded(tmp_path, "", None, {"NOTARY_HTTP_HEAD_MS_MAX": "soon"})
+
+
+@pytest.mark.parametrize(
+    "variable", ["NOTARY_HTTP_LISEN", "NOTARY_LISTEN", "NOTARY_", "NOTARY_DIRECTORY", "NOTARY_HTTP", "NOTARY_http_listen"]
+)
+def test_a_variable_that_is_no_setting_is_an_error(tmp_path: Path, variable: str) -> None:
+    """A misspelt variable is never silently the default."""
+    with pytest.raises(ConfigurationError, match=variable):
+        loaded(tmp_path, "", None, {variable: "1"})
+
+
+def test_a_flag_that_cannot_be_is_named(tmp_path: Path) -> None:
+    """The same for flags."""
+    with pytest.raises(ConfigurationError, match=r"the flag for worker\.name"):
+        loaded(tmp_path, "", {"worker.name": "a/b"})
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"\xff", b"[[[", b'name = "a"\nname = "b"'])
+def test_what_is_not_toml_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """The parser's complaint, with the file."""
+    (tmp_path / "n.toml").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"n\.toml is not TOML"):
+        load(tmp_path / "n.toml", None, {})
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    """It says how to make one."""
+    with pytest.raises(ConfigurationError, match="notary init"):
+        load(tmp_path / "n.toml", None, {})
+
+
+def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
+    """The password is read when it is needed, and its absence told as a setting's."""
+    config = loaded(tmp_path, '[log]\nsecurity_protocol = "SASL_SSL"\nsasl_username = "u"\nsasl_password_file = "secret"')
+    with pytest.raises(ConfigurationError, match="sasl_password_file"):
+        _ = config.kafka_security
+    (tmp_path / "secret").write_text("s3cret\n")
+    assert config.kafka_security is not None
+    assert config.kafka_security.sasl_password == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("localhost:65535", ("localhost", 65535))]
+)
+def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
+    """IPv6 stands in brackets."""
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":", ":80", "80", "a:", "a:b", "a:-1", "a:65536", "a:8 0", "a:٣", "a:1.0"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    """Host and port both have to be there."""
+    with pytest.raises(ConfigurationError, match="HOST:PORT"):
+        parse_listen(text)
+
+
+@pytest.mark.parametrize("origin", ["", "a b", "a+b", "a\n", "\u2003a", "a\0", "\ud800"])
+def test_an_origin_is_a_key_name(origin: str) -> None:
+    """What C2SP's signed notes cannot have as a key's name is refused."""
+    with pytest.raises(ConfigurationError, match="origin"):
+        check_origin(origin)

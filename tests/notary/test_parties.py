@@ -1,0 +1,107 @@
+"""The parties: read, checked, and read again when the file changes."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from notary import parties
+from notary.parties import Parties
+from ordering.errors import ConfigurationError
+from tests.notary.party import Bank
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with one party, O=A."""
+    parties.write(tmp_path / "parties.json", {"O=A": Bank("O=A").public_pem.decode()})
+    return tmp_path / "parties.json"
+
+
+@pytest.mark.parametrize("p256", [False, True], ids=["ed25519", "p256"])
+def test_a_verifier_takes_good_signatures_only(p256: bool) -> None:
+    """The right signature over the right message, and nothing else; garbage is False, never an exception."""
+    bank = Bank(p256=p256)
+    verify = parties.verifier(parties.load_public_key(bank.public_pem, "x"))
+    good = bank.sign(b"message")
+    assert verify(good, b"message")
+    other = Bank(p256=not p256).sign(b"message")
+    for bad in (
+        b"",
+        good[:-1],
+        good + b"\0",
+        b"\0" * 64,
+        b"\xff" * 64,
+        bytes.fromhex("3006020101020101"),
+        b"\x30\x80",
+        other,
+        os.urandom(1000),
+    ):
+        assert not verify(bad, b"message")
+    assert not verify(good, b"messagf")
+    assert not verify(good, b"")
+
+
+def test_a_change_is_seen(file: Path) -> None:
+    """A party added to the file is known after the next look; one taken out is not."""
+    known = Parties(file)
+    assert (known.get("O=A") is not None, known.get("O=B"), len(known)) == (True, None, 1)
+    parties.add(file, "O=B", Bank("O=B").public_pem, "x")
+    known.reload()
+    assert known.get("O=B") is not None
+    parties.write(file, {})
+    known.reload()
+    assert len(known) == 0
+
+
+def test_an_unchanged_file_is_not_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs one stat."""
+    known = Parties(file)
+    monkeypatch.setattr(parties, "read", lambda file: pytest.fail("read again"))
+    known.reload()
+
+
+BROKEN = ["", "garbage", "[]", '{"O=A": 1}', '{"O=A": "no key"}', "\ud800", "{" * 1000]
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
+    """While the file makes no sense the parties stay as they were; when it does again, it counts."""
+    known = Parties(file)
+    whole = file.read_text()
+    file.write_bytes(content.encode(errors="surrogatepass"))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"parties\.json"):
+            known.reload()
+        assert known.get("O=A") is not None
+    file.unlink()
+    with pytest.raises(ConfigurationError, match=r"parties\.json"):
+        known.reload()
+    file.write_text(whole.replace("O=A", "O=B"))
+    known.reload()
+    assert (known.get("O=A"), known.get("O=B") is not None) == (None, True)
+
+
+def test_an_error_names_the_party(tmp_path: Path) -> None:
+    """Of many keys the bad one is named."""
+    content = {"O=A": Bank().public_pem.decode(), "O=Bad": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"}
+    (tmp_path / "p.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match="O=Bad"):
+        Parties(tmp_path / "p.json")
+
+
+def test_the_file_is_replaced_whole(file: Path) -> None:
+    """A reader that has the old file open reads the old one to its end, and no leftovers stay."""
+    with file.open() as old:
+        parties.add(file, "O=B", Bank().public_pem, "x")
+        assert set(json.load(old)) == {"O=A"}
+    assert [each.name for each in file.parent.iterdir()] == ["parties.json"]
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """The file is named."""
+    with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
+        parties.write(tmp_path / "no" / "parties.json", {})
+    with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
+        parties.add(tmp_path / "no" / "parties.json", "O=A", Bank().public_pem, "x")
