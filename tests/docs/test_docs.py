@@ -1,0 +1,138 @@
+"""The documentation keeps up with the code: what it must name is named, and what it names is there."""
+
+import argparse
+import re
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from notary.cli import COMMANDS
+from notary.config import Config
+from notary.http.problems import NAMES
+from notary.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+CODE = [file for room in ("ordering", "payload", "joiner", "notary", "deploy") for file in sorted((ROOT / room).rglob("*.py"))]
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def headings(file: Path) -> set[str]:
+    """The anchors that a page's headings make."""
+    lines = _CODE_BLOCK.sub("", file.read_text()).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """(row's first cells, default) of every setting: what configuration.md has to say of it."""
+    found: list[tuple[str, str, str]] = []
+    for field in msgspec.structs.fields(Config):
+        if field.name == "directory":
+            continue
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found += [
+                (inner.name, f"NOTARY_{field.name}_{inner.name}".upper(), shown(inner.default))
+                for inner in msgspec.structs.fields(field.type)
+            ]
+        else:
+            found.append((field.name, f"NOTARY_{field.name}".upper(), shown(field.default)))
+    return found
+
+
+def shown(default: object) -> str:
+    """A default as the page writes it; empty where words say it better."""
+    if default is msgspec.NODEFAULT or default == "":
+        return ""
+    return str(default) if isinstance(default, int) else f"`{default}`"
+
+
+@pytest.mark.parametrize(("name", "variable", "default"), settings(), ids=[variable for _, variable, _ in settings()])
+def test_setting(name: str, variable: str, default: str) -> None:
+    """Every setting has its row in configuration.md, with its variable and its default."""
+    rows = [line for line in text("docs/configuration.md").splitlines() if line.startswith(f"| `{name}` | `{variable}` |")]
+    assert len(rows) == 1
+    cell = rows[0].split("|")[3].strip()
+    assert default in ("", cell), f"the page says {cell}, the code {default}"
+
+
+def test_no_setting_that_is_none() -> None:
+    """configuration.md names no variable that is not a setting."""
+    assert set(re.findall(r"NOTARY_[A-Z_]+", text("docs/configuration.md"))) == {
+        *(variable for _, variable, _ in settings()),
+        "NOTARY_KAFKA_HOME",
+    }
+
+
+def test_metrics() -> None:
+    """metrics.md has a row for every metric, and none besides."""
+    source = text("notary/metrics.py")
+    names = {family.name for family in Metrics().registry.collect()} | set(re.findall(r'"(notary_[a-z_]+)"', source))
+    rows = re.findall(r"^\| `(notary_[a-z_]+)` \|", text("docs/metrics.md").split("## What to watch")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(names)
+
+
+def test_commands() -> None:
+    """command-line.md names every command, and every flag of it in its section."""
+    page = text("docs/command-line.md")
+    for name in COMMANDS:
+        parser = argparse.ArgumentParser(add_help=False)
+        import_module(f"notary.cli.{name}").add_arguments(parser)
+        section = re.split(rf"^## notary {name}\b", page, flags=re.MULTILINE)[1].split("\n## ")[0]
+        for flag in re.findall(r"--[a-z-]+", parser.format_help()):
+            assert flag in section or flag == "--json", f"{flag} of notary {name}"
+
+
+def test_problems() -> None:
+    """http.md has a row for every problem."""
+    rows = re.findall(r"^\| \d{3} \| `([a-z-]+)` \|", text("docs/http.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
+def test_links(page: Path) -> None:
+    """Every link inside the project leads to a file, and to a heading of it."""
+    for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), link
+        assert file.is_relative_to(ROOT), link
+        assert not anchor or anchor in headings(file), link
+
+
+def test_pages_and_sections_that_the_code_names() -> None:
+    """A page that a message or a docstring names is there, and so is a section of the runbook that an error names."""
+    runbook = headings(ROOT / "docs/runbook.md")
+    for file in CODE:
+        source = file.read_text()
+        for page in re.findall(r"docs/[a-z-]+\.md", source):
+            assert (ROOT / page).exists(), f"{file}: {page}"
+        for section in re.findall(r"(?:RUNBOOK\}|docs/runbook\.md), '([^']+)'", source):
+            assert section.lower().replace(" ", "-") in runbook, f"{file}: {section}"
+
+
+def test_tests_that_the_readme_names() -> None:
+    """A test or a folder of tests that the README names is there."""
+    for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", text("README.md")):
+        assert (ROOT / path).exists(), path
+        assert not name or f"def {name}(" in text(path), f"{path}::{name}"
+
+
+def test_worked_example() -> None:
+    """The bytes of the worked example in formats.md hash to its transaction id, which is the first of vectors.json."""
+    first = msgspec.json.decode((ROOT / "tests/vectors.json").read_bytes())["requests"][0]["transaction_id"]
+    example = text("docs/formats.md").split("## A worked example")[1]
+    lines = example.split("```")[3].strip().splitlines()
+    assert sha256(bytes.fromhex("".join(line.split()[0] for line in lines))).hexdigest() == first
+    assert first in example.split("```")[4]
