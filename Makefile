@@ -33,7 +33,8 @@ kafka: $(VENV)/.dev  ## fetch Kafka's jars, and a Java where there is none
 bench: $(VENV)/.dev kafka  ## apply, rebuild, end to end (QUICK=1: short); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick)
 
-lock:  ## pin the dependencies again, with hashes
+lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
+	$(PIP) install --quiet 'pip-tools==7.6.2'
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/runtime.txt pyproject.toml
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
 	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/java.txt requirements/java.in

@@ -64,9 +64,14 @@ class OwnBatch(Protocol):
     """A batch that this worker sent: if the record read back has the same bytes, its requests need no second decoding."""
 
     @property
-    def value(self) -> bytes: ...
+    def value(self) -> bytes:
+        """The payload record's value as it was sent."""
+        ...
+
     @property
-    def requests(self) -> tuple[Request, ...]: ...
+    def requests(self) -> tuple[Request, ...]:
+        """What decoding it gives."""
+        ...
 
 
 class OrderedBatch(msgspec.Struct, frozen=True):
@@ -400,9 +405,7 @@ class Joiner:
     def _paused(self) -> frozenset[int]:
         """Bounded memory: which streams to leave alone for now. Never the partition that the head waits for."""
         limits = self._limits
-        self._buffer_full = self._buffer.size_bytes > (
-            limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max
-        )
+        self._buffer_full = self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
         self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
         paused: set[int] = set()
         if self._buffer_full:
@@ -419,6 +422,4 @@ def _weight(record: OrderingRecord | CorruptRecord) -> int:
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:
-    return len(requests) == len(ids) and all(
-        request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True)
-    )
+    return len(requests) == len(ids) and all(request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True))

@@ -6,7 +6,7 @@ There is no `await` between a step and the application of its effects. A crash b
 records are read again. A crash after it leaves decisions that nobody was told: a retry gets the same ones (R7).
 
 The watchdog asks the log for its bounds every second. That tells whether the log can be reached, how far reading lags, whether a reader
-stands still while the end moves (it is then made anew), and whether the log lost records that this index has applied (then the worker stops).
+stands still while the end moves (it is then made anew), and whether the log lost records that this index has applied (the worker stops).
 """
 
 import asyncio

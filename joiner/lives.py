@@ -37,9 +37,7 @@ class Lives:
     def __init__(self, lives: Iterable[Life] = ()) -> None:
         self._lives: dict[int, Life] = {life.incarnation: life for life in lives}
         self._nonces: set[bytes] = {life.nonce for life in self._lives.values()}
-        self._unfenced_by_name: dict[str, int] = {
-            life.name: life.incarnation for life in self._lives.values() if not life.fenced
-        }
+        self._unfenced_by_name: dict[str, int] = {life.name: life.incarnation for life in self._lives.values() if not life.fenced}
         self.changed: dict[int, Life] = {}
 
     def get(self, incarnation: int) -> Life | None:

@@ -134,28 +134,32 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def kafka_security(self) -> KafkaSecurity | None:
         """How to speak to the brokers; None for plain text."""
-        log = self.log
-        if log.security_protocol == "PLAINTEXT":
-            return None
+        return kafka_security(self.log, Path(self.directory))
 
-        def file(relative: str) -> str | None:
-            return str(self.path(relative)) if relative else None
 
-        password = None
-        if log.sasl_password_file:
-            try:
-                password = self.path(log.sasl_password_file).read_bytes().decode().strip()
-            except (OSError, UnicodeDecodeError) as problem:
-                raise ConfigurationError(f"log.sasl_password_file cannot be read: {problem}") from None
-        return KafkaSecurity(
-            protocol=log.security_protocol,
-            ca_file=file(log.ca_file),
-            cert_file=file(log.cert_file),
-            key_file=file(log.key_file),
-            sasl_mechanism=log.sasl_mechanism,
-            sasl_user=log.sasl_username or None,
-            sasl_password=password,
-        )
+def kafka_security(log: LogConfig, directory: Path) -> KafkaSecurity | None:
+    """What `[log]` says on TLS and SASL, with its files looked for from `directory` on; None for plain text."""
+    if log.security_protocol == "PLAINTEXT":
+        return None
+
+    def file(relative: str) -> str | None:
+        return str(directory / relative) if relative else None
+
+    password = None
+    if log.sasl_password_file:
+        try:
+            password = (directory / log.sasl_password_file).read_bytes().decode().strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigurationError(f"log.sasl_password_file cannot be read: {problem}") from None
+    return KafkaSecurity(
+        protocol=log.security_protocol,
+        ca_file=file(log.ca_file),
+        cert_file=file(log.cert_file),
+        key_file=file(log.key_file),
+        sasl_mechanism=log.sasl_mechanism,
+        sasl_user=log.sasl_username or None,
+        sasl_password=password,
+    )
 
 
 def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
@@ -237,7 +241,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def check_origin(origin: str) -> None:
-    """Raise `ConfigurationError` unless the origin can be a signed note's key name (docs/formats.md, Receipt)."""
+    """Raise `ConfigurationError` unless the origin can name the key of a C2SP signed note."""
     if (why := _wrong_origin(origin)) is not None:
         raise ConfigurationError(f"the origin {why}")
 

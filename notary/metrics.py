@@ -24,11 +24,9 @@ class Metrics:
         self._answers = Counter("notary_http_answers", "Answers to HTTP calls.", ["call", "status"], registry=of)
         self._answer_counters: dict[tuple[str, int], Counter] = {}
         self._latency = Histogram(
-            "notary_submission_seconds", "From the end of a submission's body to its answer.", buckets=_LATENCY_S, registry=of
+            "notary_submission_seconds", "From the head of a submission to its answer, its body included.", buckets=_LATENCY_S, registry=of
         )
-        self._batch_requests = Histogram(
-            "notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of
-        )
+        self._batch_requests = Histogram("notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of)
         decisions = Counter("notary_decisions", "Decisions that this worker's index took in.", ["outcome"], registry=of)
         self._decisions = [decisions.labels(reason or "committed") for reason in REASONS]
         self._filled = Counter("notary_batches_filled", "Batches whose content is a fill.", registry=of)

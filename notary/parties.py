@@ -35,6 +35,10 @@ def load_public_key(pem: bytes, source: str) -> PartyKey:
         certificate = b"BEGIN CERTIFICATE" in pem
         key: object = x509.load_pem_x509_certificate(pem).public_key() if certificate else serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as problem:
+        if b"PRIVATE KEY" in pem:
+            raise ConfigurationError(
+                f"{source} is a private key, which the party keeps to itself: register what `openssl pkey -in FILE -pubout` gives"
+            ) from None
         raise ConfigurationError(f"{source} is no PEM public key or certificate: {problem}") from None
     if isinstance(key, Ed25519PublicKey) or (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
         return key

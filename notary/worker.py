@@ -79,7 +79,10 @@ class Worker:
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
-        """A worker on an open log, its index opened and held against the log (R8). Raises `ConfigurationError`, `Fatal`, or `NotReady`: try again."""
+        """A worker on an open log, its index opened and held against the log (R8).
+
+        Raises `ConfigurationError` or `Fatal`; `NotReady`: try again.
+        """
         index = Index.open(
             config.index_directory,
             notary_name=config.name,

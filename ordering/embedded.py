@@ -99,7 +99,9 @@ class EmbeddedLog:
         """
         path = Path(directory)
         if not is_store(path):
-            raise ConfigurationError(f"there is no log in {path}: `notary init` makes one; or name the right directory in the configuration")
+            raise ConfigurationError(
+                f"there is no log in {path}: `notary init` makes one; or name the right directory in the configuration"
+            )
         store = open_store(path)
         try:
             meta = read_meta(store, path)

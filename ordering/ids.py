@@ -34,9 +34,7 @@ def parse_hash(text: str, where: str = "") -> bytes:
 def parse_state(text: str, where: str = "") -> StateRef:
     """The 36 bytes of a state reference in text form; `Malformed` at `where` otherwise."""
     if _STATE(text) is None or (index := int(text[65:])) > INDEX_MAX:
-        raise Malformed(
-            f"expected a state reference `<64 lower-case hex digits>:<index up to 4294967295>`, got {excerpt(text)}", where
-        )
+        raise Malformed(f"expected a state reference `<64 lower-case hex digits>:<index up to 4294967295>`, got {excerpt(text)}", where)
     return bytes.fromhex(text[:64]) + index.to_bytes(4, "big")
 
 

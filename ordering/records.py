@@ -90,10 +90,7 @@ def encode(record: OrderingRecord) -> bytes:
             )
         case Register(nonce, format_version, name, software_version):
             return (
-                _HEAD.pack(FORMAT_VERSION, _REGISTER)
-                + _REGISTER_BODY.pack(nonce, format_version)
-                + _text(name)
-                + _text(software_version)
+                _HEAD.pack(FORMAT_VERSION, _REGISTER) + _REGISTER_BODY.pack(nonce, format_version) + _text(name) + _text(software_version)
             )
         case Fence(incarnation, sequence_last):
             return _HEAD.pack(FORMAT_VERSION, _FENCE) + _FENCE_BODY.pack(incarnation, sequence_last)

@@ -47,13 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m deploy.local", description="Real Kafka brokers on this machine's loopback."
-    )
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description="Real Kafka brokers on this machine's loopback.")
     where = argparse.ArgumentParser(add_help=False)
-    where.add_argument(
-        "--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)"
-    )
+    where.add_argument("--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there")
@@ -125,8 +121,7 @@ def _there_already(chosen: argparse.Namespace) -> Cluster:
     ):
         if asked not in (None, has):
             raise CannotRun(
-                f"the cluster in {cluster.directory} was made with {option} {has}, not {asked}: "
-                "take it `down` first, or use another --dir"
+                f"the cluster in {cluster.directory} was made with {option} {has}, not {asked}: take it `down` first, or use another --dir"
             )
     died = [str(broker.id) for broker in state.brokers if broker.condition == "died"]
     if died:
@@ -173,9 +168,7 @@ def _one_broker(chosen: argparse.Namespace) -> int:
         cluster.start(chosen.broker)
         cluster.wait_until_serving()
     else:
-        {"stop": cluster.stop, "kill": cluster.kill, "pause": cluster.pause, "resume": cluster.resume}[chosen.command](
-            chosen.broker
-        )
+        {"stop": cluster.stop, "kill": cluster.kill, "pause": cluster.pause, "resume": cluster.resume}[chosen.command](chosen.broker)
     return DONE
 
 

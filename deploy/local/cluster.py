@@ -57,11 +57,7 @@ class Cluster:
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            found = (
-                "has a cluster already: open it, or take it `down` first"
-                if cls.exists(folder)
-                else "is not empty: name another folder"
-            )
+            found = "has a cluster already: open it, or take it `down` first" if cls.exists(folder) else "is not empty: name another folder"
             raise CannotRun(f"a new cluster cannot be made in {folder}: it {found}")
         folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * brokers)
@@ -179,14 +175,10 @@ class Cluster:
         while not (status := self.status()).serving:
             for broker in status.brokers:
                 if broker.id in running and broker.condition == "died":
-                    raise CannotRun(
-                        f"broker {broker.id} of {self.directory} died while it started:\n{self._log_tail(broker.id)}"
-                    )
+                    raise CannotRun(f"broker {broker.id} of {self.directory} died while it started:\n{self._log_tail(broker.id)}")
             if time.monotonic() > deadline:
                 logs = self.directory / "broker-*" / "server.log"
-                raise CannotRun(
-                    f"the cluster in {self.directory} does not serve after {timeout_seconds:g} s: {status.reason}. See {logs}"
-                )
+                raise CannotRun(f"the cluster in {self.directory} does not serve after {timeout_seconds:g} s: {status.reason}. See {logs}")
             time.sleep(0.05)
 
     def __enter__(self) -> Self:

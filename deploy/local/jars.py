@@ -118,9 +118,7 @@ def _follow(command: list[str], version: str) -> tuple[int, deque[str]]:
     file fetched."""
     said: deque[str] = deque(maxlen=25)
     modules = files = 0
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
-    ) as ivy:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as ivy:
         assert ivy.stdout is not None
         for line in ivy.stdout:
             said.append(line.rstrip())

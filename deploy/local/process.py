@@ -59,9 +59,7 @@ def spawn(command: list[str], log: Path) -> Process:
     """Start a process that outlives this one and does not hear this terminal's Ctrl-C. What it prints is appended to
     `log`."""
     with log.open("ab") as output:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     _CHILDREN[child.pid] = child
     return Process(child.pid, _look(child.pid)[0])
 
@@ -78,8 +76,6 @@ def _look(pid: int) -> tuple[str, str]:
         boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
         condition, born = fields[0], f"{boot}:{fields[19]}"
     else:
-        answer = subprocess.run(
-            ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
+        answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
         condition, _, born = answer.strip().partition(" ")
     return ("", "") if not condition or condition.startswith(("Z", "X")) else (born.strip(), condition)

@@ -63,9 +63,7 @@ class Runtime:
             ]
             done = subprocess.run([*tool, *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise CannotRun(
-                f"Kafka's storage tool could not format {', '.join(map(str, folders.values()))}:\n{done.stdout}{done.stderr}"
-            )
+            raise CannotRun(f"Kafka's storage tool could not format {', '.join(map(str, folders.values()))}:\n{done.stdout}{done.stderr}")
         for broker_id, folder in folders.items():
             meta = folder / "meta.properties"
             lines = [f"node.id={broker_id}" if line.startswith("node.id=") else line for line in meta.read_text().splitlines()]

@@ -76,21 +76,16 @@ def read_state(directory: Path) -> State:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             raise CannotRun(
-                f"{path} has format {content['format']}, this program knows {FORMAT}: "
-                "end that cluster with the program that made it"
+                f"{path} has format {content['format']}, this program knows {FORMAT}: end that cluster with the program that made it"
             )
         return State(content["cluster_id"], Settings(**content["settings"]), tuple(map(_broker, content["brokers"])))
     except FileNotFoundError:
-        raise CannotRun(
-            f"there is no cluster in {directory} (no cluster.json): start one with `up`, or name another folder"
-        ) from None
+        raise CannotRun(f"there is no cluster in {directory} (no cluster.json): start one with `up`, or name another folder") from None
     except (ValueError, KeyError, TypeError) as error:
         raise CannotRun(f"{path} cannot be read ({error}): end its brokers by hand and remove the folder") from error
 
 
 def _broker(row: dict[str, object]) -> Broker:
-    make: Callable[..., Broker] = (
-        Broker  # the values come from JSON; a wrong one is a TypeError or KeyError, which read_state reports
-    )
+    make: Callable[..., Broker] = Broker  # the values come from JSON; a wrong one is a TypeError or KeyError, which read_state reports
     process = row.pop("process")
     return make(**row, process=Process(**process) if isinstance(process, dict) else None)

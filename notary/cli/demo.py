@@ -108,9 +108,7 @@ def _make_key(folder: Path, bank: str) -> tuple[Path, Path]:
     key = Ed25519PrivateKey.generate()
     stem = folder / bank[2:8].replace(" ", "-").lower()
     private, public = stem.with_suffix(".pem"), stem.with_suffix(".pub")
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     private.chmod(0o600)
     public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
     return private, public
@@ -122,7 +120,7 @@ def _command(*words: str) -> None:
         raise _NotAsPromised(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
 
 
-class _NotAsPromised(Exception):  # noqa: N818 - says what it means
+class _NotAsPromised(Exception):
     pass
 
 
@@ -185,8 +183,8 @@ class _Tell:
     def answer(self, answer: Answer) -> None:
         """What the notary said."""
         if self._as_json:
-            told = {"transaction_id": answer.transaction_id, "position": answer.position, "outcome": answer.outcome, "reason": answer.reason}
-            print(json.dumps(told), flush=True)
+            told = ("transaction_id", "position", "outcome", "reason")
+            print(json.dumps({name: getattr(answer, name) for name in told}), flush=True)
             return
         reason = f": {answer.reason}" if answer.reason else ""
         print(f"      -> {answer.transaction_id[:16]}... {answer.outcome}{reason}, position {answer.position}", flush=True)

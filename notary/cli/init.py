@@ -4,11 +4,15 @@ import argparse
 import asyncio
 import json
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from notary import keys, parties
 from notary.cli import EXIT_DONE
-from notary.config import NAME_BYTES_MAX, check_origin
+from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError
 from ordering.topics import create_topics, topic_names
@@ -25,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic-prefix", default="notary", help="<prefix>.ordering and <prefix>.payload (default: notary)")
     parser.add_argument("--partitions", type=int, default=PARTITIONS_DEFAULT, help=f"of the payload topic (default: {PARTITIONS_DEFAULT})")
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
+    parser.add_argument(
+        "--log-settings",
+        type=Path,
+        metavar="FILE",
+        help="TOML with settings of [log], such as security_protocol and ca_file: used for the topics and kept in the configuration",
+    )
     parser.add_argument("--json", action="store_true", help="say what was made as JSON")
 
 
@@ -43,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigurationError(f"{made_here} exists already: nothing is overwritten; choose another directory")
     warnings: list[str] = []
     topics: list[str] = []
+    log_settings = _log_settings(arguments)
     if arguments.kafka:
         # First what can fail: with no topics there is no configuration that claims them.
         made = asyncio.run(
@@ -51,9 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.topic_prefix,
                 payload_partitions=arguments.partitions,
                 replication=arguments.replication,
+                security=kafka_security(log_settings, directory),
             )
         )
         warnings, topics = list(made.warnings), list(topic_names(arguments.topic_prefix))
+        if made.existed:
+            warnings.append(
+                f"{' and '.join(made.existed)} existed already, and this directory has a key of its own: the workers of one notary share"
+                " one directory's key and parties; copy that directory instead if this is the same notary"
+            )
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -64,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         EmbeddedLog.create(directory / "log", arguments.partitions)
     # Last: a directory with a configuration is complete.
     try:
-        file.write_bytes(_toml(arguments).encode())
+        file.write_bytes(_toml(arguments, log_settings).encode())
     except OSError as problem:
         raise ConfigurationError(f"cannot write {file}: {problem.strerror}") from None
     verifier_key = keys.verifier_key(arguments.origin, key.public_key())
@@ -88,7 +105,25 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _toml(arguments: argparse.Namespace) -> str:
+def _log_settings(arguments: argparse.Namespace) -> LogConfig:
+    """`[log]` as the flags and the file of `--log-settings` say it; raises `ConfigurationError`."""
+    given: dict[str, Any] = {}
+    if arguments.log_settings is not None:
+        if not arguments.kafka:
+            raise ConfigurationError("--log-settings goes with --kafka: the embedded log has none")
+        try:
+            given = tomllib.loads(arguments.log_settings.read_bytes().decode())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
+    if arguments.kafka:
+        given |= {"kind": "kafka", "bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
+    try:
+        return msgspec.convert(given, LogConfig)
+    except msgspec.ValidationError as problem:
+        raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
+
+
+def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
     lines = [
         "# A notary's configuration. Every setting: docs/configuration.md.",
         f"name = {_quoted(arguments.name)}",
@@ -98,14 +133,11 @@ def _toml(arguments: argparse.Namespace) -> str:
         "",
         "[log]",
     ]
-    if arguments.kafka:
-        lines += [
-            'kind = "kafka"',
-            f"bootstrap = {_quoted(arguments.kafka)}",
-            f"topic_prefix = {_quoted(arguments.topic_prefix)}",
-        ]
-    else:
-        lines += ['kind = "embedded"', 'directory = "log"']
+    for field in msgspec.structs.fields(LogConfig):
+        value = getattr(log_settings, field.name)
+        # What is as it would be anyway is left to the defaults, but for what a reader looks for.
+        if value != field.default or field.name == "kind" or (field.name == "directory" and not arguments.kafka):
+            lines.append(f"{field.name} = {_quoted(value) if isinstance(value, str) else value}")
     lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]
     return "\n".join(lines)
 

@@ -16,7 +16,6 @@ from notary.config import Config, load, parse_listen
 from notary.http import App, Server
 from notary.worker import Worker, open_log
 from ordering.errors import Fatal, NotReady
-from ordering.log import Log
 
 log = logging.getLogger("notary.serve")
 
@@ -89,34 +88,43 @@ def _server(config: Config, app: App, listen: str) -> Server:
 async def _serve_with(config: Config, apps: list[App], url: str, stop: asyncio.Event, *, as_json: bool) -> int:
     stopping = asyncio.create_task(stop.wait())
     try:
-        worker_log = await _until_open(config, apps, stopping)
-        if worker_log is None:
+        worker = await _until_started(config, apps, stopping)
+        if worker is None:
             return EXIT_DONE
         try:
-            worker = await Worker.start(config, worker_log)
-            try:
-                for app in apps:
-                    app.attach(worker)
-                return await _until_stopped(worker, apps, url, stopping, as_json=as_json)
-            finally:
-                worker.close()
+            for app in apps:
+                app.attach(worker)
+            return await _until_stopped(worker, apps, url, stopping, as_json=as_json)
         finally:
-            await worker_log.close()
+            worker.close()
+            await worker.log.close()
     finally:
         stopping.cancel()
 
 
-async def _until_open(config: Config, apps: list[App], stopping: asyncio.Task[bool]) -> Log | None:
-    """The log, as soon as it can be reached; None when a signal came first."""
+async def _until_started(config: Config, apps: list[App], stopping: asyncio.Task[bool]) -> Worker | None:
+    """A worker, as soon as the log can be reached; None when a signal came first."""
+    told = ""
     while not stopping.done():
         try:
-            return await open_log(config)
+            return await _start(config)
         except NotReady as problem:
-            log.warning("the log cannot be reached yet: %s", problem)
             for app in apps:
-                app.starting(f"the log cannot be reached: {problem}")
+                app.starting("the log cannot be reached yet")
+            if str(problem) != told:
+                told = str(problem)
+                log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
         await asyncio.wait([stopping], timeout=LOG_RETRY_S)
     return None
+
+
+async def _start(config: Config) -> Worker:
+    opened = await open_log(config)
+    try:
+        return await Worker.start(config, opened)
+    except BaseException:
+        await opened.close()
+        raise
 
 
 async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: asyncio.Task[bool], *, as_json: bool) -> int:
@@ -152,7 +160,6 @@ async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: as
                 raise others from None
             for problem in leaves(fatal):
                 log.error("stopped: %s", problem)
-                print(f"notary serve: {problem}", file=sys.stderr)
             code = EXIT_COULD_NOT
     return code
 

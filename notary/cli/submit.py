@@ -216,8 +216,10 @@ class _Tally:
             _say(f"refused: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
         for text in dict.fromkeys(str(problem) for problem in self.problems):
             _say(text)
-        if self.problems:
+        if self._unknown:
             _say("the same command again is safe: what is decided stays decided, and is written again")
+        elif self.problems:
+            _say("what was written is decided; correct the rest and run the command again")
         _say(self._counts())
 
     def _counts(self) -> str:

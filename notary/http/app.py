@@ -212,6 +212,7 @@ class App:
                 f"pending requests: {worker.sender.pending_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
+                f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
             ]
         return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
 

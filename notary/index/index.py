@@ -59,9 +59,7 @@ class Index:
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
-        self._offsets_next = {
-            rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)
-        }
+        self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
 
     @classmethod
     def open(
@@ -149,9 +147,7 @@ class Index:
         try:
             self._store.write(batch)
         except Exception as problem:  # rocksdict raises bare Exception
-            raise Fatal(
-                f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
-            ) from problem
+            raise Fatal(f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again") from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
         return result.outcomes

@@ -48,9 +48,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         text = str(problem)
         # By the file's name: RocksDB also says "block", of what is corrupt.
         if text.startswith("IO error") and "/LOCK: " in text:
-            raise ConfigurationError(
-                f"the index {directory} is in use by another process: stop it, or give this worker its own"
-            ) from None
+            raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
         raise Fatal(
             f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
             " and let this worker replay the log (docs/runbook.md, 'An index does not open')"
@@ -77,15 +75,11 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
     for where, value in wanted.items():
         found = in_force.get(where)
         if found != value:
-            raise Fatal(
-                f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {value}: this RocksDB ignored it"
-            )
+            raise Fatal(f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {value}: this RocksDB ignored it")
     for family in FAMILIES:
         capacity = store.get_column_family(family).property_int_value("rocksdb.block-cache-capacity")
         if capacity != settings.cache_bytes:
-            raise Fatal(
-                f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}"
-            )
+            raise Fatal(f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}")
 
 
 def _database_options(settings: IndexSettings) -> Options:
