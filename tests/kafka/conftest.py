@@ -1,0 +1,20 @@
+"""A notary on the session's brokers, whose workers are gone when the test is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from tests.kafka.workers import Notary
+
+
+@pytest.fixture
+async def notary(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
+    """A notary with topics of its own."""
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_cluster.bootstrap, kafka_prefix)
+    try:
+        yield made
+    finally:
+        await made.end()

@@ -1,0 +1,141 @@
+"""Brokers die, freeze and come back, under a load that two workers share."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from deploy.local import Cluster
+from ordering.topics import topic_names
+from tests.kafka.asking import Load, spend, state, until
+from tests.kafka.workers import Notary
+
+pytestmark = pytest.mark.kafka
+
+BROKERS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Brokers that the tests of this file may harm; a dead one is missed after two seconds."""
+    with Cluster.create(tmp_path_factory.mktemp("brokers") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def notary(brokers: Cluster, tmp_path: Path) -> AsyncIterator[Notary]:
+    """A notary on those brokers, which are all well again when the test is over."""
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, f"test-{uuid.uuid4().hex[:12]}")
+    try:
+        yield made
+    finally:
+        await made.end()
+        await asyncio.to_thread(heal, brokers)
+
+
+def heal(brokers: Cluster) -> None:
+    for broker in brokers.state.brokers:
+        if broker.condition == "paused":
+            brokers.resume(broker.id)
+        elif broker.condition != "running":
+            brokers.start(broker.id)
+    brokers.wait_until_serving()
+
+
+async def ordering_leader(notary: Notary, away: int | None = None) -> int:
+    """The broker that leads the ordering topic, as those that are not `away` say."""
+    addresses = notary.bootstrap.split(",")
+    told = ",".join(address for broker, address in zip(BROKERS, addresses, strict=True) if broker != away)
+    client = AIOKafkaAdminClient(bootstrap_servers=told)
+    await client.start()
+    try:
+        (topic,) = await client.describe_topics([topic_names(notary.prefix)[0]])
+    finally:
+        await client.close()
+    leader: int = topic["partitions"][0]["leader"]
+    return leader
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str) -> None:
+    """The ordering leader dies, or freezes and thaws, under load: answers resume, no answer is lost or contradicted."""
+    workers = await notary.start_all("a", "b")
+    urls = [worker.url for worker in workers]
+    async with Load(notary.client, notary.party, urls, seed=1) as load:
+        await load.until(200)
+        leader = await ordering_leader(notary)
+        await asyncio.to_thread(brokers.kill if how == "kill" else brokers.pause, leader)
+        await load.until(300)
+        assert await ordering_leader(notary, away=leader) != leader
+        # A worker that starts now finds its way around the broker that does not answer.
+        workers += await notary.start_all("c")
+        await asyncio.to_thread(brokers.start if how == "kill" else brokers.resume, leader)
+        await asyncio.to_thread(brokers.wait_until_serving)
+        await load.until(200)
+    await notary.same_height(*workers)
+    for submission in notary.history.submissions[::20]:
+        told = [await notary.client.decide([worker.url], submission) for worker in workers]
+        assert told == told[:1] * len(workers)
+    await notary.check(*workers)
+
+
+@pytest.mark.parametrize(("how", "away"), [("kill", BROKERS), ("pause", BROKERS), ("kill", BROKERS[:2])])
+async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
+    """With too few brokers left workers say that they are not ready, and go on, or start, by themselves when the brokers are back."""
+    workers = await notary.start_all("a", "b")
+    urls = [worker.url for worker in workers]
+    async with Load(notary.client, notary.party, urls, seed=2) as load:
+        await load.until(100)
+        for broker in away:
+            await asyncio.to_thread(brokers.kill if how == "kill" else brokers.pause, broker)
+        in_flight = await notary.client.ask(urls[0], notary.party.submission(spend(state("in flight"))))
+        assert in_flight.status in (202, 503)
+        for worker in workers:
+            await until(partial(notary.says, worker, 503, "not ready: "))
+        refused = await notary.client.ask(urls[0], notary.party.submission(spend(state("refused"))))
+        assert (refused.status, refused.json()["type"]) == (503, "/problems/not-ready")
+        assert int(refused.headers["retry-after"]) >= 1
+        # A look-up answers still: what is decided stays so.
+        [first] = [call for call in notary.history.calls if call.status == 200][:1]
+        assert (await notary.http.get(urls[0], f"/v1/transactions/{first.submission.ids[0]}")).status == 200
+        workers.append(notary.start("c"))
+        await until(partial(notary.says, workers[-1], 503, "not ready: "))
+        await asyncio.to_thread(heal, brokers)
+        await notary.until_ready(*workers)
+        await load.until(200)
+    assert 202 in notary.history.statuses()
+    assert [worker.process.poll() for worker in workers] == [None, None, None]
+    await notary.check(*workers)
+
+
+async def test_everything_killed(notary: Notary, brokers: Cluster) -> None:
+    """All brokers and all workers are killed under load and start again: nothing that was answered is lost."""
+    names = ("a", "b")
+    workers = await notary.start_all(*names)
+    async with Load(notary.client, notary.party, [worker.url for worker in workers], seed=9) as load:
+        await load.until(150)
+        for worker in workers:
+            worker.kill()
+        for broker in BROKERS:
+            await asyncio.to_thread(brokers.kill, broker)
+        workers = [notary.start(name) for name in names]
+        await asyncio.to_thread(heal, brokers)
+        await load.until(150)
+        await asyncio.gather(*(worker.ready() for worker in workers))
+    await notary.check(*workers)
+
+
+async def test_stopping_without_brokers(notary: Notary, brokers: Cluster) -> None:
+    """A worker that is to stop while no broker is there stops all the same, and says of what it took in that it does not know."""
+    worker = await notary.start("a", worker_drain_ms_max=1_000).ready()
+    for broker in BROKERS:
+        await asyncio.to_thread(brokers.kill, broker)
+    asked = asyncio.create_task(notary.client.ask(worker.url, notary.party.submission(spend(state("x")))))
+    await until(lambda: notary.says(worker, 503, "pending requests: 1"))
+    await worker.stop()
+    answer = await asked
+    assert (answer.status, answer.json()) == (202, {"decisions": [None]})

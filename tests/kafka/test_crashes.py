@@ -1,0 +1,62 @@
+"""A worker dies at each point of a batch's way; its clients go to another worker, and nothing is contradicted (R4, R5, R7, R8)."""
+
+import asyncio
+
+import pytest
+
+from tests.kafka.asking import spend, state
+from tests.kafka.crashing_worker import POINTS
+from tests.kafka.workers import Notary
+
+pytestmark = pytest.mark.kafka
+
+NTH = 3
+"""The batch at which it dies; each of the first ones is one submission."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_worker_dies(notary: Notary, point: str) -> None:
+    """Whatever of a batch a dying worker left behind, the retry elsewhere is decided, and the worker catches up when it is back."""
+    entry = ("-m", "tests.kafka.crashing_worker", point, str(NTH))
+    dying, other = notary.start("a", entry=entry), notary.start("b")
+    await asyncio.gather(dying.ready(), other.ready())
+    before = [notary.party.submission(spend(state(f"before {number}"))) for number in range(NTH - 1)]
+    for submission in before:
+        await notary.client.decide([dying.url], submission)
+
+    # The first of these goes into the fatal batch, the rest into it or nowhere; two of them want the same state.
+    fatal = [notary.party.submission(spend(state(f"fatal {number // 2}"), content=str(number))) for number in range(10)]
+    asked = [asyncio.create_task(notary.client.ask(dying.url, submission)) for submission in fatal]
+    assert await dying.ended() == -9
+    for outcome in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(outcome, ConnectionError), "nobody was answered"
+
+    decided = await asyncio.gather(*(notary.client.decide([other.url], submission) for submission in fatal))
+    committed = [decision for (decision,) in decided if decision["outcome"] == "committed"]
+    assert len(committed) == len(fatal) / 2
+    assert await notary.metric(other, "notary_batches_filled_total ") == (point == "entry-sent")
+
+    # Back with the same name and index: it fences its former life, which is when an orphan's time is over.
+    back = await notary.start("a").ready()
+    await notary.client.decide([back.url], notary.party.submission(spend(state("after"))))
+    await notary.same_height(back, other)
+    dropped = await notary.metric(other, 'notary_log_notices_total{kind="orphan-dropped"}')
+    assert dropped == (point == "payload-sent")
+    assert await notary.metric(other, "notary_buffered_records ") == 0
+    for submission in before + fatal:
+        assert await notary.client.decide([back.url], submission) == await notary.client.decide([other.url], submission)
+    await notary.check(back, other)
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_only_worker_dies(notary: Notary, point: str) -> None:
+    """With no other worker there, the one that died goes on by itself when it is back, whatever it left behind."""
+    dying = await notary.start("a", entry=("-m", "tests.kafka.crashing_worker", point, "1")).ready()
+    submission = notary.party.submission(spend(state("fatal")))
+    with pytest.raises(ConnectionError):
+        await notary.client.ask(dying.url, submission)
+    assert await dying.ended() == -9
+    back = await notary.start("a").ready()
+    (decision,) = await notary.client.decide([back.url], submission)
+    assert decision["outcome"] == "committed"
+    await notary.check(back)

@@ -1,0 +1,30 @@
+"""A notary on each kind of log: what clients may rely on does not depend on it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from tests.kafka.workers import Notary, Worker
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+async def notary(request: pytest.FixtureRequest, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
+    """A notary on an embedded log, and one on brokers."""
+    bootstrap = ""
+    if request.param == "kafka":
+        cluster: Cluster = request.getfixturevalue("kafka_cluster")
+        bootstrap = cluster.bootstrap
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", bootstrap, kafka_prefix)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+@pytest.fixture
+async def worker(notary: Notary) -> Worker:
+    """A worker of that notary, ready."""
+    return await notary.start("a").ready()

@@ -1,0 +1,223 @@
+"""What a notary says to whom, by one worker of it, over HTTP (docs/formats.md, Decision; R7, R8)."""
+
+import asyncio
+import hashlib
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.kafka.asking import spend, state, until
+from tests.kafka.history import Decided
+from tests.kafka.workers import Notary, Worker
+
+
+async def decide(notary: Notary, worker: Worker, *requests: dict[str, Any]) -> list[Decided]:
+    """Submit requests together; their decisions."""
+    return await notary.client.decide([worker.url], notary.party.submission(*requests))
+
+
+def hashed(decision: Decided) -> str:
+    """How a decision's transaction is named to others."""
+    return hashlib.sha256(bytes.fromhex(decision["transaction_id"])).hexdigest()
+
+
+def refusal(decision: Decided) -> tuple[str, str | None, list[tuple[str, str, str]]]:
+    """Outcome, reason and conflicts."""
+    conflicts = [(conflict["state"], conflict["kind"], conflict["consumed_by"]) for conflict in decision["conflicts"]]
+    return decision["outcome"], decision["reason"], conflicts
+
+
+COMMITTED: tuple[str, None, list[tuple[str, str, str]]] = ("committed", None, [])
+
+
+def now_ms() -> int:
+    """This machine's clock, which the brokers share."""
+    return time.time_ns() // 1_000_000
+
+
+async def test_commit(notary: Notary, worker: Worker) -> None:
+    """A transaction that spends fresh states is committed, and the look-ups say the same from then on."""
+    submission = notary.party.submission(spend(state("x"), state("y", 7)))
+    (id_,) = submission.ids
+    assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).status == 404
+    answer = await notary.client.ask(worker.url, submission)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    (decision,) = answer.json()["decisions"]
+    assert (decision["transaction_id"], decision["position"], *refusal(decision)) == (id_, 0, *COMMITTED)
+    assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).json() == decision
+    for each in (state("x"), state("y", 7)):
+        told = (await notary.http.get(worker.url, f"/v1/states/{each}")).json()
+        assert told == {"state": each, "consumed_by": hashed(decision), "position": 0}
+    told = (await notary.http.get(worker.url, f"/v1/states/{state('y', 8)}")).json()
+    assert told == {"state": state("y", 8), "consumed_by": None, "position": None}
+    await notary.check(worker)
+
+
+async def test_double_spend(notary: Notary, worker: Worker) -> None:
+    """A second spending of a state is rejected, names every consumed input and its consumer, and consumes nothing."""
+    (x,) = await decide(notary, worker, spend(state("x")))
+    (y,) = await decide(notary, worker, spend(state("y")))
+    (double,) = await decide(notary, worker, spend(state("y"), state("fresh"), state("x"), content="again"))
+    both = sorted([(state("x"), "input", hashed(x)), (state("y"), "input", hashed(y))])
+    assert refusal(double) == ("rejected", "input-conflict", both)
+    (fresh,) = await decide(notary, worker, spend(state("fresh")))
+    assert refusal(fresh) == COMMITTED
+    await notary.check(worker)
+
+
+async def test_retry(notary: Notary, worker: Worker) -> None:
+    """The same submission again gets the same answer, byte for byte, whatever was decided meanwhile."""
+    kept = notary.party.submission(spend(state("x")), spend(state("x"), content="double"))
+    first = await notary.client.ask(worker.url, kept)
+    await decide(notary, worker, spend(state("y"), references=[state("x")]))
+    again = await notary.client.ask(worker.url, kept)
+    assert (again.status, again.body) == (first.status, first.body) == (200, first.body)
+    await notary.check(worker)
+
+
+async def test_same_transaction_in_another_submission(notary: Notary, worker: Worker) -> None:
+    """A transaction that was decided keeps its decision and position when it is asked again beside new ones."""
+    (first,) = await decide(notary, worker, spend(state("x")))
+    before, again, after = await decide(notary, worker, spend(state("y")), spend(state("x")), spend(state("x"), content="double"))
+    assert again == first
+    assert (before["position"], after["position"]) == (1, 2)
+    assert refusal(after) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
+    await notary.check(worker)
+
+
+async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> None:
+    """Requests of one submission are decided in their order: the first spender wins, also against later references."""
+    first, second, third, fourth = await decide(
+        notary,
+        worker,
+        spend(state("x")),
+        spend(state("x"), state("y"), content="double"),
+        spend(state("y")),
+        spend(references=[state("y")]),
+    )
+    assert refusal(first) == COMMITTED
+    assert refusal(second) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
+    assert refusal(third) == COMMITTED
+    assert refusal(fourth) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(third))])
+    assert [each["position"] for each in (first, second, third, fourth)] == [0, 1, 2, 3]
+    await notary.check(worker)
+
+
+async def test_references(notary: Notary, worker: Worker) -> None:
+    """A reference to a consumed state is refused; a reference consumes nothing, and a state may be both in one transaction."""
+    (read,) = await decide(notary, worker, spend(references=[state("x")]))
+    (spent,) = await decide(notary, worker, spend(state("x"), references=[state("x")]))
+    assert (refusal(read), refusal(spent)) == (COMMITTED, COMMITTED)
+    (late,) = await decide(notary, worker, spend(state("y"), references=[state("x"), state("z")]))
+    assert refusal(late) == ("rejected", "reference-conflict", [(state("x"), "reference", hashed(spent))])
+    (y,) = await decide(notary, worker, spend(state("y")))
+    assert refusal(y) == COMMITTED
+    await notary.check(worker)
+
+
+async def test_time_window(notary: Notary, worker: Worker) -> None:
+    """A transaction is refused outside its window, for ever: also when it is asked again inside it."""
+    hour = 3_600_000
+    now = now_ms()
+    soon = spend(state("x"), time_window={"from": now + 400, "until": now + hour})
+    (early,) = await decide(notary, worker, soon)
+    (late,) = await decide(notary, worker, spend(state("x"), time_window={"from": None, "until": now - hour}))
+    await until(lambda: now_ms() > now + 1_000)
+    (again,) = await decide(notary, worker, soon)
+    if early["outcome"] == "rejected":  # else this machine was too slow to be early
+        assert refusal(early) == ("rejected", "outside-time-window", [])
+        (inside,) = await decide(notary, worker, spend(state("x"), time_window={"from": now - hour, "until": now + hour}))
+        assert refusal(inside) == COMMITTED
+    assert again == early
+    assert late["outcome"] == "rejected"
+    await notary.check(worker)
+
+
+async def test_precedence(notary: Notary, worker: Worker) -> None:
+    """Consumed inputs are told before consumed references, and these before a window that is missed."""
+    past = {"from": None, "until": now_ms() - 3_600_000}
+    x, y = await decide(notary, worker, spend(state("x")), spend(state("y")))
+    all_three, two, one = await decide(
+        notary,
+        worker,
+        spend(state("x"), references=[state("y")], time_window=past),
+        spend(state("z"), references=[state("y")], time_window=past),
+        spend(state("z"), references=[state("w")], time_window=past),
+    )
+    assert refusal(all_three) == ("rejected", "input-conflict", [(state("x"), "input", hashed(x))])
+    assert refusal(two) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(y))])
+    assert refusal(one) == ("rejected", "outside-time-window", [])
+    await notary.check(worker)
+
+
+async def test_positions(notary: Notary, worker: Worker) -> None:
+    """Positions count every decision, refusals too, without a gap, in the order in which they were asked one after the other."""
+    positions: list[int] = []
+    for number in range(12):
+        decisions = await decide(notary, worker, *(spend(state(str(number // 2)), content=f"{number} {k}") for k in range(3)))
+        positions += [decision["position"] for decision in decisions]
+    assert positions == list(range(36))
+    await notary.check(worker)
+
+
+async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> None:
+    """One malformed request refuses its submission whole, and nothing of it is decided."""
+    good = notary.party.submission(spend(state("x")))
+    bad = good.body.replace(b'"requests": [', b'"requests": [{"inputs": ["nonsense"], "content_hash": "00"}, ')
+    answer = await notary.http.call(worker.url, "POST", "/v1/submissions", bad)
+    assert (answer.status, answer.json()["type"]) == (400, "/problems/malformed")
+    assert (await notary.http.get(worker.url, f"/v1/transactions/{good.ids[0]}")).status == 404
+    (x,) = await decide(notary, worker, spend(state("x"), content="another"))
+    assert (x["position"], *refusal(x)) == (0, *COMMITTED)
+    await notary.check(worker)
+
+
+async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
+    """Of many who spend one state at once, over many connections, exactly one commits; all others are told of that one."""
+    submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(60)]
+    answers = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions))
+    decisions = [decision for (decision,) in answers]
+    (winner,) = [decision for decision in decisions if decision["outcome"] == "committed"]
+    for decision in decisions:
+        if decision is not winner:
+            assert refusal(decision) == ("rejected", "input-conflict", [(state("x"), "input", hashed(winner))])
+    assert sorted(decision["position"] for decision in decisions) == list(range(60))
+    await notary.check(worker)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+async def test_restart(notary: Notary, worker: Worker, how: signal.Signals) -> None:
+    """A worker that was stopped, or killed, with work in flight has every decision that it gave when it is back, and goes on."""
+    submissions = [notary.party.submission(spend(state(str(number % 40)), content=str(number))) for number in range(120)]
+    asked = [asyncio.create_task(notary.client.decide([worker.url], submission)) for submission in submissions]
+    await until(lambda: sum(task.done() for task in asked) >= 10, 0.005)
+    worker.process.send_signal(how)
+    assert await worker.ended() == (0 if how is signal.SIGTERM else -how)
+    back = await notary.start("a").ready()
+    await asyncio.gather(*asked)
+    for submission in submissions:
+        await notary.client.decide([back.url], submission)
+    decisions = await notary.check(back)
+    assert len([decision for decision in decisions if decision["outcome"] == "committed"]) == 40
+
+
+async def test_stopping_answers(notary: Notary, worker: Worker) -> None:
+    """SIGTERM lets what was taken in be answered; what comes later is refused as surely not applied."""
+    submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]
+    asked = [asyncio.create_task(notary.client.ask(worker.url, submission)) for submission in submissions]
+    await notary.until_metric(worker, "notary_positions ")
+    worker.process.send_signal(signal.SIGTERM)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert await worker.ended() == 0
+    back = await notary.start("a").ready()
+    for submission, answer in zip(submissions, answers, strict=True):
+        if isinstance(answer, BaseException):
+            assert isinstance(answer, ConnectionError)
+            continue
+        assert answer.status in (200, 503), "nothing taken in is left without an answer"
+        if answer.status == 503:
+            assert answer.json()["type"] == "/problems/not-ready"
+            assert (await notary.http.get(back.url, f"/v1/transactions/{submission.ids[0]}")).status == 404
+    await notary.check(back)

@@ -1,0 +1,70 @@
+"""Two workers of one notary on one log are one notary (R6, R7)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from tests.kafka.asking import Load, spend, state
+from tests.kafka.workers import Notary
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+async def notary(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
+    """A notary on brokers: an embedded log has one worker."""
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_cluster.bootstrap, kafka_prefix)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+async def test_retry_at_the_other(notary: Notary) -> None:
+    """What one worker decided the other says too, byte for byte, and whoever asks either sees all that was answered before."""
+    a, b = await notary.start_all("a", "b")
+    for number in range(10):
+        submission = notary.party.submission(spend(state(str(number // 2)), content=str(number)))
+        first = await notary.client.ask(a.url, submission)
+        again = await notary.client.ask(b.url, submission)
+        assert (first.status, again.status, again.body) == (200, 200, first.body)
+        a, b = b, a
+    await notary.check(a, b)
+
+
+async def test_concurrent_double_spends(notary: Notary) -> None:
+    """Of many who spend one state at once at both workers, exactly one commits."""
+    a, b = await notary.start_all("a", "b")
+    submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(40)]
+    urls = [a.url, b.url]
+    answers = await asyncio.gather(
+        *(notary.client.decide(urls[:: 1 if number % 2 else -1], submission) for number, submission in enumerate(submissions))
+    )
+    assert [decision["outcome"] for (decision,) in answers].count("committed") == 1
+    await notary.check(a, b)
+
+
+async def test_same_submission_at_both(notary: Notary) -> None:
+    """A submission sent to both workers at once is decided once, and both tell the same."""
+    a, b = await notary.start_all("a", "b")
+    submissions = [notary.party.submission(spend(state(str(number)))) for number in range(20)]
+    told = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions for worker in (a, b)))
+    assert told[0::2] == told[1::2]
+    assert len(await notary.check(a, b)) == 20
+
+
+async def test_look_ups_agree(notary: Notary) -> None:
+    """Under load at both, the look-ups of both come to agree on every transaction and state, and so do the indexes, row by row."""
+    a, b = await notary.start_all("a", "b")
+    async with Load(notary.client, notary.party, [a.url, b.url], seed=7) as load:
+        await load.until(200)
+    await notary.same_height(a, b)
+    for submission in notary.history.submissions[::5]:
+        states = [each for request in submission.requests for each in request["inputs"]]
+        for path in [f"/v1/transactions/{id_}" for id_ in submission.ids] + [f"/v1/states/{each}" for each in states]:
+            first, second = await notary.http.get(a.url, path), await notary.http.get(b.url, path)
+            assert (first.status, first.body) == (second.status, second.body) == (200, first.body)
+    await notary.check(a, b)
