@@ -10,9 +10,11 @@ record with its key in one partition (R3). Each rests on one partition's total o
 | file | subject | pure |
 |---|---|---|
 | `core` | `Joiner.step(records, now) -> Ready`: judge, join, drop, propose fills and fences | yes |
+| `ready` | state in, effects out, as values | yes |
 | `lives` | which lives are registered, fenced, and how far each was counted | yes |
 | `buffer` | payloads whose entries have not been judged | yes |
-| `sender` | one worker's way in: gather, send both at once, send again what was filled | no |
+| `queue` | what was taken in and not answered, bounded; the batches made from it | no |
+| `sender` | one worker's way in: its lives, send both at once, send again what was filled | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 
 The core is a value machine: records and the time come in, `Ready` goes out, and says what must be durable before anything is answered
@@ -20,9 +22,11 @@ The core is a value machine: records and the time come in, `Ready` goes out, and
 """
 
 from joiner.buffer import Buffer
-from joiner.core import FillWanted, Joiner, JoinerLimits, JoinerState, OrderedBatch, Ready
+from joiner.core import Joiner
 from joiner.driver import Applier, Driver, DriverSettings
 from joiner.lives import Life, Lives
+from joiner.queue import QueueLimits
+from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready
 from joiner.sender import Sender, SenderSettings
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "Life",
     "Lives",
     "OrderedBatch",
+    "QueueLimits",
     "Ready",
     "Sender",
     "SenderSettings",

@@ -13,12 +13,12 @@ The rules of this file:
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from joiner.buffer import Buffer, Buffered
-from joiner.lives import Life, Lives
+from joiner.lives import Lives
+from joiner.ready import Fenced, FillWanted, JoinerLimits, JoinerState, Notice, OrderedBatch, OwnBatch, Ready
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
@@ -39,96 +39,6 @@ SENT_AT_AHEAD_MAX_MS = 60_000
 """How far the broker's append time may be ahead of the sender's clock before it is held back (R6, docs/formats.md)."""
 
 FILLS_PROPOSED_MAX = 64
-
-
-class JoinerLimits(msgspec.Struct, frozen=True):
-    """Bounds and timeouts of one worker; none of them changes a decision (R6)."""
-
-    hole_timeout_ms: int = 1_500
-    worker_timeout_ms: int = 30_000
-    buffer_bytes_max: int = 128 << 20
-    queue_ids_max: int = 500_000
-    step_requests_max: int = 2_000
-    step_states_max: int = 20_000
-
-
-class JoinerState(msgspec.Struct, frozen=True):
-    """Where to go on from: what the index holds of the joiner (R8). `offsets_next` names every stream."""
-
-    offsets_next: Mapping[int, int]
-    log_time_ms: int = 0
-    lives: tuple[Life, ...] = ()
-
-
-class OwnBatch(Protocol):
-    """A batch that this worker sent: if the record read back has the same bytes, its requests need no second decoding."""
-
-    @property
-    def value(self) -> bytes:
-        """The payload record's value as it was sent."""
-        ...
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """What decoding it gives."""
-        ...
-
-
-class OrderedBatch(msgspec.Struct, frozen=True):
-    """An entry that counted, with the content that every worker sees for it. A filled one asks nothing."""
-
-    offset: int
-    incarnation: int
-    sequence: int
-    log_time_ms: int
-    filled: bool
-    requests: tuple[Request, ...]
-    append_time_ms: int = 0  # by the log's clock
-    sent_at_ms: int = 0  # by the sender's
-
-
-class Fenced(msgspec.Struct, frozen=True):
-    """A life ended here; `by` is the namesake that registered, or None when a peer fenced it."""
-
-    life: Life
-    by: Life | None
-
-
-class FillWanted(msgspec.Struct, frozen=True):
-    """A fill that this worker may append, if its reader is at the end of that partition (R4)."""
-
-    partition: int
-    incarnation: int
-    sequence: int
-
-
-class Notice(msgspec.Struct, frozen=True):
-    """Something that no correct worker writes often, or at all: to be counted and logged, never to stop for."""
-
-    kind: str  # malformed | skipped | bad-content | orphan-dropped
-    stream: int
-    offset: int
-    text: str
-
-
-class Ready(msgspec.Struct):
-    """The effects of one step. `batches`, `lives`, `log_time_ms` and `offsets_next` become durable together, before any answer (R8)."""
-
-    offsets_next: dict[int, int]
-    log_time_ms: int
-    advanced: bool = False  # whether the head moved: otherwise there is nothing to persist
-    batches: list[OrderedBatch] = msgspec.field(default_factory=list)
-    lives: list[Life] = msgspec.field(default_factory=list)
-    registered: list[Life] = msgspec.field(default_factory=list)
-    fenced: list[Fenced] = msgspec.field(default_factory=list)
-    checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
-    fills: list[FillWanted] = msgspec.field(default_factory=list)
-    fences: list[Fence] = msgspec.field(default_factory=list)
-    notices: list[Notice] = msgspec.field(default_factory=list)
-    paused: frozenset[int] = frozenset()
-    more: bool = False  # the step stopped at its bound: step again with no records
-    stop: str = ""  # why this worker must not go past the head
-    judged: Record | None = None  # the last record judged: its digest is kept, to know the log by when reading it again (R9)
 
 
 class _Queued(msgspec.Struct, frozen=True, gc=False):

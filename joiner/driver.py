@@ -17,7 +17,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from joiner.core import FillWanted, Joiner, OrderedBatch, Ready
+from joiner.core import Joiner
+from joiner.ready import FillWanted, OrderedBatch, Ready
 from joiner.sender import Sender
 from ordering.errors import Fatal, NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record

@@ -14,64 +14,35 @@ old life's batches may still count; once it is read they cannot. No timer is nee
 
 import asyncio
 import logging
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
-from joiner.core import Fenced, OrderedBatch, Ready
-from ordering.errors import Fatal, NotReady, OutcomeUnknown, Overloaded
+from joiner.queue import Batch, QueueLimits, SubmissionQueue
+from joiner.ready import Fenced, OrderedBatch, Ready
+from ordering.errors import Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Log, Writer
 from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
-from payload import PartitionChoice, Request, Submission, encode_batch
+from payload import PartitionChoice, Submission
 
 log = logging.getLogger("notary.sender")
 
 Decision = TypeVar("Decision")
 
 NAMESAKE_FENCES_MAX = 3
-RATE_IDLE_S = 5
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
-    """Who sends, and the bounds of what it holds."""
+    """Who sends, and how much at a time."""
 
     worker_name: str
     software_version: str
     data_centre: str | None = None
     in_flight_max: int = 4
-    batch_bytes_max: int = 512 << 10
-    batch_requests_max: int = 2_000
     batch_bytes_early: int = 128 << 10  # with another batch in flight, wait until this much is gathered
-    pending_requests_max: int = 40_000
-    pending_bytes_max: int = 64 << 20
-    attempts_max: int = 20
     reopen_wait_s: float = 0.5
-
-
-class _Pending(Generic[Decision]):
-    """A submission from its admission to its answer."""
-
-    __slots__ = ("answer", "attempts", "encoded", "requests")
-
-    def __init__(self, submission: Submission, answer: asyncio.Future[Sequence[Decision]]) -> None:
-        self.encoded = submission.encoded
-        self.requests = submission.requests
-        self.answer = answer
-        self.attempts = 0
-
-
-class _Batch(Generic[Decision]):
-    """What one payload record carries; it also serves the joiner as the content it need not decode again (`OwnBatch`)."""
-
-    __slots__ = ("requests", "submissions", "value")
-
-    def __init__(self, submissions: list[_Pending[Decision]]) -> None:
-        self.submissions = submissions
-        self.value = encode_batch([pending.encoded for pending in submissions])
-        self.requests: tuple[Request, ...] = tuple([request for pending in submissions for request in pending.requests])
+    queue: QueueLimits = QueueLimits()
 
 
 class _Life:
@@ -100,12 +71,9 @@ class Sender(Generic[Decision]):
         self._clock_ms = clock_ms
         self._nonce = nonce
         self._choice = PartitionChoice(settings.data_centre)
-        self._queue: deque[_Pending[Decision]] = deque()
-        self._queued_bytes = 0
-        self.unresolved: dict[tuple[int, int], _Batch[Decision]] = {}
+        self.queue: SubmissionQueue[Decision] = SubmissionQueue(settings.queue)
+        self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
         """Batches that the log has not spoken on, by name; the joiner's `own`."""
-        self._pending_requests = 0
-        self._pending_bytes = 0
         self._life: _Life | None = None
         self._writer: Writer | None = None
         self._registering: tuple[bytes, asyncio.Future[int]] | None = None
@@ -115,24 +83,10 @@ class Sender(Generic[Decision]):
         self._namesake_fences = 0
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._closing = False
-        self._rate = _Rate()
         self.batches_sent = 0
         self.batches_sent_again = 0
 
     # ---- what the service sees ----
-
-    @property
-    def pending_requests(self) -> int:
-        """Requests taken in and not answered yet."""
-        return self._pending_requests
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of the submissions taken in and not answered yet."""
-        return self._pending_bytes
 
     @property
     def incarnation(self) -> int | None:
@@ -142,8 +96,6 @@ class Sender(Generic[Decision]):
     def not_ready(self, append_wait_max_s: float) -> str | None:
         """Why nothing can be taken now; None when it can."""
         life = self._life
-        if self._closing:
-            return "this worker is shutting down"
         if life is None or life.broken:
             return "this worker has no registered life: it is reading the log up to its register record, or registering again"
         oldest = min(life.appending_since.values(), default=None)
@@ -151,36 +103,11 @@ class Sender(Generic[Decision]):
             return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
         return None
 
-    def check_room(self, requests: int, size_bytes: int) -> None:
-        """Raise `Overloaded`, with an estimate of when to come again, when the bounded queue has no room for this much."""
-        settings = self._settings
-        if self._pending_requests and (
-            self._pending_requests + requests > settings.pending_requests_max
-            or self._pending_bytes + size_bytes > settings.pending_bytes_max
-        ):
-            wait_s = self._rate.seconds_for(self._pending_requests)
-            raise Overloaded(f"{self._pending_requests} requests are waiting already: send the same again later", wait_s)
-
     def submit(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
         """Take a submission in; its decisions come in the order of its requests, or `OutcomeUnknown`. Raises `Overloaded`."""
-        self.check_room(len(submission.requests), len(submission.encoded))
-        answer: asyncio.Future[Sequence[Decision]] = asyncio.get_running_loop().create_future()
-        pending = _Pending(submission, answer)
-        self._queue.append(pending)
-        self._queued_bytes += len(pending.encoded)
-        self._pending_requests += len(pending.requests)
-        self._pending_bytes += len(pending.encoded)
-        self._idle.clear()
+        answer = self.queue.put(submission)
         self._wake.set()
         return answer
-
-    async def drain(self) -> None:
-        """Return when everything taken in has been answered."""
-        await self._idle.wait()
-
-    def close(self) -> None:
-        """Take nothing more."""
-        self._closing = True
 
     # ---- what the log says ----
 
@@ -193,7 +120,7 @@ class Sender(Generic[Decision]):
                     self._registering[1].set_result(life.incarnation)
         now_s = asyncio.get_running_loop().time()
         for batch, decided in zip(ready.batches, outcomes, strict=True):
-            self._rate.add(len(batch.requests), now_s)
+            self.queue.rate.add(len(batch.requests), now_s)
             if batch.incarnation in self._incarnations:
                 self._resolve_own(batch, decided)
         for fenced in ready.fenced:
@@ -217,13 +144,7 @@ class Sender(Generic[Decision]):
             return
         del self.unresolved[name]
         self._wake.set()
-        at = 0
-        for pending in batch.submissions:
-            count = len(pending.requests)
-            if not pending.answer.done():
-                pending.answer.set_result(decided[at : at + count])
-            at += count
-            self._let_go(pending)
+        self.queue.answer(batch, decided)
 
     def _resolve_fenced(self, fenced: Fenced) -> None:
         incarnation = fenced.life.incarnation
@@ -248,25 +169,9 @@ class Sender(Generic[Decision]):
     def _send_again(self, names: list[tuple[int, int]]) -> None:
         """Back to the front of the queue, in the order in which they were sent."""
         for name in reversed(names):
-            batch = self.unresolved.pop(name)
+            self.queue.put_back(self.unresolved.pop(name))
             self.batches_sent_again += 1
-            for pending in reversed(batch.submissions):
-                pending.attempts += 1
-                if pending.attempts >= self._settings.attempts_max:
-                    if not pending.answer.done():
-                        pending.answer.set_exception(OutcomeUnknown(f"not decided after {pending.attempts} batches"))
-                        pending.answer.exception()  # seen: a client that left does not make a warning
-                    self._let_go(pending)
-                else:
-                    self._queue.appendleft(pending)
-                    self._queued_bytes += len(pending.encoded)
         self._wake.set()
-
-    def _let_go(self, pending: _Pending[Decision]) -> None:
-        self._pending_requests -= len(pending.requests)
-        self._pending_bytes -= len(pending.encoded)
-        if not self._pending_requests:
-            self._idle.set()
 
     # ---- lives ----
 
@@ -312,52 +217,35 @@ class Sender(Generic[Decision]):
     async def _live(self, life: _Life) -> None:
         """Send batches until the life is broken."""
         async with asyncio.TaskGroup() as sends:
-            while True:
-                if self._fatal is not None:
-                    raise self._fatal
-                if life.broken:
-                    break
+            while not life.broken and self._fatal is None:
                 self._send_what_is_due(life, sends)
                 self._wake.clear()
                 await self._wake.wait()
             # The appends on their way are given up with the writer: whether they arrive, the log will tell.
             await life.writer.close()
+        if self._fatal is not None:
+            raise self._fatal
 
     def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
-        while self._queue:
+        while self.queue:
             # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
             gathering = any((life.incarnation, sequence) in self.unresolved for sequence in life.appending_since)
-            if len(life.appending_since) >= settings.in_flight_max or (gathering and self._queued_bytes < settings.batch_bytes_early):
+            if len(life.appending_since) >= settings.in_flight_max or (gathering and self.queue.queued_bytes < settings.batch_bytes_early):
                 return
             partition = self._choice.choose(self._log.leaders())
             if partition is None:
                 log.warning("no payload partition has a leader")
                 asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
                 return
-            batch = self._gather()
+            batch = self.queue.take_batch()
             sequence, life.sequence_next = life.sequence_next, life.sequence_next + 1
             self.unresolved[life.incarnation, sequence] = batch
             life.appending_since[sequence] = asyncio.get_running_loop().time()
             self.batches_sent += 1
             sends.create_task(self._send(life, sequence, partition, batch))
 
-    def _gather(self) -> _Batch[Decision]:
-        """The next batch: at least one submission, then as many as fit."""
-        settings = self._settings
-        submissions: list[_Pending[Decision]] = []
-        size = requests = 0
-        while self._queue:
-            pending = self._queue[0]
-            size += len(pending.encoded)
-            requests += len(pending.requests)
-            if submissions and (size > settings.batch_bytes_max or requests > settings.batch_requests_max):
-                break
-            submissions.append(self._queue.popleft())
-            self._queued_bytes -= len(pending.encoded)
-        return _Batch(submissions)
-
-    async def _send(self, life: _Life, sequence: int, partition: int, batch: _Batch[Decision]) -> None:
+    async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision]) -> None:
         """R1: payload and entry at once. A crash between them leaves a hole that is filled, or an orphan that is dropped."""
         ids = tuple([request.transaction_id for request in batch.requests])
         entry = Entry(life.incarnation, sequence, self._clock_ms(), partition, ids)
@@ -396,26 +284,3 @@ class Sender(Generic[Decision]):
             elif self._registering is not None and not self._registering[1].done():
                 self._registering[1].set_exception(problem)
                 self._registering[1].exception()  # seen: the append of the register record may fail first, and nobody wait here
-
-
-class _Rate:
-    """Requests decided a second, over the last second or more: what an honest Retry-After needs."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._since_s = self._last_s = 0.0
-        self._per_s = 0.0
-
-    def add(self, requests: int, now_s: float) -> None:
-        if not self._count or now_s - self._last_s > RATE_IDLE_S:
-            # Idle time is no measure of how fast requests are decided.
-            self._since_s, self._count = now_s, 0
-        self._last_s = now_s
-        self._count += requests
-        if now_s - self._since_s >= 1:
-            self._per_s = self._count / (now_s - self._since_s)
-            self._since_s, self._count = now_s, 0
-
-    def seconds_for(self, requests: int) -> int:
-        """Whole seconds until that many are decided, 1 to 60; 2 where nothing is known."""
-        return min(60, max(1, math.ceil(requests / self._per_s))) if self._per_s else 2

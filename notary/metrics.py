@@ -1,15 +1,13 @@
 """What a worker counts, for Prometheus (docs/metrics.md). One registry a worker, so that two in one process do not mix."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from joiner import Ready
-from notary.decision import REASONS
+from joiner import Driver, Ready, Sender
+from notary.decision import REASONS, Decision
+from notary.index import Index
 from notary.version import VERSION
-
-if TYPE_CHECKING:
-    from notary.worker import Worker
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -66,13 +64,12 @@ class Metrics:
         if seconds is not None:
             self._latency.observe(seconds)
 
-    def watch(self, worker: "Worker") -> None:
-        """Gauges that read the worker when they are asked for."""
-        driver, sender, index = worker.driver, worker.sender, worker.index
+    def watch(self, driver: Driver[Decision], sender: Sender[Decision], index: Index, is_ready: Callable[[], bool]) -> None:
+        """Gauges that read a worker's parts when they are asked for."""
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
-            ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.pending_requests),
-            ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.pending_bytes),
+            ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
+            ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.queue.pending_bytes),
             ("notary_batches_sent", "Batches sent by this process.", lambda: sender.batches_sent),
             ("notary_batches_sent_again", "Batches that the log said will never count.", lambda: sender.batches_sent_again),
             ("notary_incarnation", "This worker's present life, 0 for none.", lambda: sender.incarnation or 0),
@@ -83,7 +80,7 @@ class Metrics:
             ("notary_log_clock_skew_seconds", "Append times against this clock.", lambda: driver.clock_skew_ms / 1000),
             ("notary_log_time_seconds", "Log time after the last step.", lambda: index.log_time_ms / 1000),
             ("notary_readers_remade", "Readers that stood still and were made anew.", lambda: driver.readers_remade),
-            ("notary_ready", "1 while this worker takes submissions.", lambda: int(worker.not_ready() is None)),
+            ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
 

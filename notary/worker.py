@@ -5,7 +5,7 @@ import logging
 import os
 import time
 
-from joiner import Driver, Joiner, Ready, Sender, SenderSettings
+from joiner import Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
 from joiner.driver import check_same_log
 from notary import keys
 from notary.admission import Admission
@@ -61,8 +61,10 @@ class Worker:
                 worker_name=config.worker.name,
                 software_version=VERSION,
                 data_centre=config.worker.data_centre or None,
-                pending_requests_max=config.limits.pending_requests_max,
-                pending_bytes_max=config.limits.pending_bytes_max,
+                queue=QueueLimits(
+                    pending_requests_max=config.limits.pending_requests_max,
+                    pending_bytes_max=config.limits.pending_bytes_max,
+                ),
             ),
             clock_ms,
             lambda: os.urandom(16),
@@ -75,7 +77,7 @@ class Worker:
             self.sender.unresolved,
         )
         self.driver: Driver[Decision] = Driver(log, joiner, index, self.sender, config.driver_settings, clock_ms, self._observe)
-        self.metrics.watch(self)
+        self.metrics.watch(self.driver, self.sender, index, lambda: self.not_ready() is None)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":

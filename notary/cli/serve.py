@@ -136,9 +136,9 @@ async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: as
         for app in apps:
             app.stopping()
         if not running.done():
-            log.info("stopping: answering what was taken in, requests=%d", worker.sender.pending_requests)
+            log.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
             await asyncio.wait(
-                [running, asyncio.create_task(worker.sender.drain())],
+                [running, asyncio.create_task(worker.sender.queue.drain())],
                 timeout=worker.config.worker.drain_ms_max / 1000,
                 return_when=asyncio.FIRST_COMPLETED,
             )

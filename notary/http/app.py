@@ -142,7 +142,7 @@ class App:
             raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
         worker = self._ready_worker()
         # Before the work of checking: an overloaded worker says so cheaply.
-        worker.sender.check_room(1, len(body))
+        worker.sender.queue.check_room(1, len(body))
         submission = await worker.admission.admit(body)
         # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
         worker = self._ready_worker()
@@ -209,7 +209,7 @@ class App:
                 f"incarnation: {worker.sender.incarnation or 'none'}",
                 f"positions: {worker.index.position_next}",
                 f"log records not read yet: {worker.driver.lag_records}",
-                f"pending requests: {worker.sender.pending_requests}",
+                f"pending requests: {worker.sender.queue.pending_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
                 f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",

@@ -3,7 +3,8 @@
 import pytest
 
 from joiner import JoinerLimits
-from joiner.core import SENT_AT_AHEAD_MAX_MS, Fenced, FillWanted
+from joiner.core import SENT_AT_AHEAD_MAX_MS
+from joiner.ready import Fenced, FillWanted
 from ordering.log import ORDERING
 from ordering.records import Fence, batch_key
 from tests.joiner.history import T0, History, Reading, named, requests, rest, value

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from joiner import Driver, DriverSettings, Joiner, JoinerLimits, Sender, SenderSettings
+from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
 from joiner.driver import check_bounds
 from notary.decision import Decision, Outcome
 from notary.index import Index, IndexSettings
@@ -102,7 +102,7 @@ class Worker:
         self.index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=PARTITIONS, settings=SMALL)
         self.sender: Sender[Decision] = Sender(
             log,
-            SenderSettings(name, "0.1", reopen_wait_s=REOPEN_S, **settings),  # type: ignore[arg-type]
+            SenderSettings(name, "0.1", reopen_wait_s=REOPEN_S, queue=QueueLimits(**settings)),
             clock_ms,
             lambda: nonce(f"own {next(_nonces)}"),
         )
@@ -223,18 +223,16 @@ async def test_drain(start: Start) -> None:
     """After `drain` everything taken in has its answer, and nothing is pending."""
     worker = start()
     answers = [worker.sender.submit(submission(f"{n}")) for n in range(40)]
-    worker.sender.close()
-    await worker.sender.drain()
+    await worker.sender.queue.drain()
     assert all(answer.done() for answer in answers)
-    assert (worker.sender.pending_requests, worker.sender.pending_bytes, worker.sender.unresolved) == (0, 0, {})
-    assert worker.sender.not_ready(1) == "this worker is shutting down"
+    assert (worker.sender.queue.pending_requests, worker.sender.queue.pending_bytes, worker.sender.unresolved) == (0, 0, {})
 
 
 async def test_client_that_left(start: Start) -> None:
     """A submission whose client gave up is decided all the same, and nobody stumbles over it."""
     worker = start()
     worker.sender.submit(submission("a")).cancel()
-    await worker.sender.drain()
+    await worker.sender.queue.drain()
     decision = worker.index.decision(_id("a"))
     assert decision is not None
     assert await worker.decided("a") == [decision]
@@ -306,7 +304,7 @@ async def test_never_decided(start: Start, log: FaultyLog) -> None:
     worker = start(attempts_max=3)
     with pytest.raises(OutcomeUnknown, match="not decided after 3 batches"):
         await worker.decided("a")
-    assert worker.sender.pending_requests == 0
+    assert worker.sender.queue.pending_requests == 0
 
 
 # ---- R5: lives ----

@@ -2,15 +2,15 @@
 
 import pytest
 
-from joiner import Sender, SenderSettings
-from joiner.sender import _Rate
+from joiner import QueueLimits, Sender, SenderSettings
+from joiner.queue import Rate
 from ordering.errors import Overloaded
 from ordering.memory import MemoryLog
 from tests.joiner.history import submission
 
 
 def _sender(**settings: int) -> Sender[object]:
-    return Sender(MemoryLog(1), SenderSettings("w1", "0", **settings), lambda: 0, lambda: bytes(16))  # type: ignore[arg-type]
+    return Sender(MemoryLog(1), SenderSettings("w1", "0", queue=QueueLimits(**settings)), lambda: 0, lambda: bytes(16))  # type: ignore[arg-type]
 
 
 async def test_overloaded_by_requests() -> None:
@@ -20,9 +20,9 @@ async def test_overloaded_by_requests() -> None:
     with pytest.raises(Overloaded) as caught:
         sender.submit(submission("c", "d"))
     assert 1 <= caught.value.retry_after_s <= 60
-    assert sender.pending_requests == 2
+    assert sender.queue.pending_requests == 2
     sender.submit(submission("c"))
-    assert sender.pending_requests == 3
+    assert sender.queue.pending_requests == 3
 
 
 async def test_overloaded_by_bytes() -> None:
@@ -33,7 +33,7 @@ async def test_overloaded_by_bytes() -> None:
     sender.submit(submission("b"))
     with pytest.raises(Overloaded):
         sender.submit(submission("c"))
-    assert sender.pending_bytes == 2 * size
+    assert sender.queue.pending_bytes == 2 * size
 
 
 async def test_one_larger_than_the_queue() -> None:
@@ -41,7 +41,7 @@ async def test_one_larger_than_the_queue() -> None:
     sender = _sender(pending_requests_max=1)
     sender.submit(submission("a", "b"))
     with pytest.raises(Overloaded):
-        sender.check_room(1, 1)
+        sender.queue.check_room(1, 1)
 
 
 async def test_not_ready_before_a_life() -> None:
@@ -51,7 +51,7 @@ async def test_not_ready_before_a_life() -> None:
 
 def test_rate() -> None:
     """Retry-After is the waiting requests over the rate of the last second, whole seconds, 1 to 60; 2 when nothing is known."""
-    rate = _Rate()
+    rate = Rate()
     assert rate.seconds_for(10**6) == 2
     for tenth in range(21):
         rate.add(10, 1000 + tenth / 10)
@@ -62,7 +62,7 @@ def test_rate() -> None:
 
 def test_rate_is_not_diluted_by_idle_time() -> None:
     """After a quiet hour, or a machine's uptime before the first request, the rate is that of the requests since then."""
-    rate = _Rate()
+    rate = Rate()
     for start in (100_000, 200_000):
         for tenth in range(12):
             rate.add(100, start + tenth / 10)

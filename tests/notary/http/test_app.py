@@ -62,7 +62,7 @@ class Service:
 
     async def pending(self) -> None:
         """Return when something waits for the log."""
-        while not self.worker.sender.pending_requests:  # noqa: ASYNC110 - asked from outside
+        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - asked from outside
             await asyncio.sleep(0.005)
 
 
