@@ -43,7 +43,6 @@ class Plan(msgspec.Struct, frozen=True):
     """How many are made ahead; the load ends with them, if not by the clock."""
     pids: dict[str, list[int]]
     """Whose CPU seconds to tell, by name."""
-    receipts: bool = True
 
 
 class Outcome(msgspec.Struct):
@@ -75,9 +74,8 @@ class Run:
         self.ends_at = float("inf")
         self.open = 0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        path = "/v1/submissions" if plan.receipts else "/v1/submissions?receipts=false"
         host = urlsplit(plan.url).netloc
-        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
+        head = f"POST /v1/submissions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
         self.made: list[tuple[bytes, bytes]] = []
         for submission in submissions(plan.seed, plan.requests, plan.inputs):
             self.made.append((head % len(submission.body) + submission.body, submission.ids))
