@@ -1,0 +1,18 @@
+"""The hashes of RFC 6962, section 2.1: a leaf and a node can never be taken for each other, since each has a prefix of its own."""
+
+from hashlib import sha256
+from typing import Final
+
+HASH_BYTES: Final = 32
+EMPTY_ROOT: Final = sha256(b"").digest()
+"""The root of the tree without leaves."""
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    """SHA-256(0x00, leaf)."""
+    return sha256(b"\x00" + leaf).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """SHA-256(0x01, left, right)."""
+    return sha256(b"\x01" + left + right).digest()
