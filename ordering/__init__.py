@@ -1,8 +1,8 @@
 """ordering: the ground floor. What a transaction id is, what an ordering record says, and what a log promises.
 
-The notary's request log is split in two: the *ordering* topic, one partition that carries transaction ids only and whose order is the
-global order, and the *payload* topic, many partitions that carry the whole requests. This room owns the vocabulary that all others
-share, and the log itself, in three forms with one contract (`ordering.log`):
+The log has two halves: the *ordering* topic, a single partition of transaction ids that gives everything its order, and the *payload*
+topic, many partitions that carry the whole requests. This room owns the vocabulary that all others share, and the log itself, in three
+forms with one contract (`ordering.log`):
 
 - `KafkaLog`: topics of a Kafka cluster; replicated, what production runs on;
 - `EmbeddedLog`: a RocksDB store in one process, fsynced before it acknowledges; the default to start with;
@@ -14,8 +14,10 @@ share, and the log itself, in three forms with one contract (`ordering.log`):
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
 | `log` | the interface and its durability contract | yes |
+| `clock` | the wall clock | no |
 | `memory` | `MemoryLog` | no |
 | `embedded`, `store` | `EmbeddedLog`, and the RocksDB rows and options it keeps them in | no |
+| `torn` | whether damage is only a write that a crash cut short | no |
 | `stream` | the reader that both local logs share | no |
 | `kafka` | `KafkaLog`: writer, reader, bounds | no |
 | `connection`, `endings` | getting to brokers, and leaving them in bounded time | no |

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.abstract import AbstractType
@@ -58,7 +59,8 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | None) -> dict[str, Any]:
-    """What all clients of one process have in common."""
+    """What all clients of one process have in common. Raises `ConfigurationError` for brokers or security that cannot be."""
+    _check_brokers(bootstrap)
     return {
         "bootstrap_servers": bootstrap,
         "client_id": client_id,
@@ -67,6 +69,17 @@ def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | No
         "metadata_max_age_ms": 5_000,
         **(security.settings() if security is not None else {}),
     }
+
+
+def _check_brokers(bootstrap: str) -> None:
+    """aiokafka would say the same with whatever exception it meets, some of them while it connects."""
+    try:
+        for host, port, _ in collect_hosts(bootstrap):
+            host.encode("idna")  # as the resolver does it: UnicodeError is a ValueError
+            if not host or not 0 < port <= 65535:
+                raise ValueError("a host and a port from 1 to 65535 make a broker")
+    except ValueError as problem:
+        raise ConfigurationError(f"expected brokers as HOST:PORT,HOST:PORT, got {bootstrap!r}: {problem}") from None
 
 
 @asynccontextmanager

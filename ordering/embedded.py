@@ -8,6 +8,7 @@ not throughput. The fsync runs in the log's one thread; all else runs on the eve
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,24 +18,25 @@ from typing import Final
 import msgspec
 from rocksdict import Rdict, ReadOptions, WriteBatch
 
+from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
-from ordering.log import ORDERING, Bounds, Record
-from ordering.memory import clock_ms
+from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
 from ordering.store import (
     KEY,
-    META_KEY,
     STORE_FORMAT_VERSION,
     Meta,
+    create_store,
     decode_row,
     encode_row,
     end_in,
     is_store,
     open_store,
-    options,
     read_meta,
     sync_directory,
 )
 from ordering.stream import Arrivals, LocalReader, describe, size
+
+_logger = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """The longest record, as in a Kafka topic (`max.message.bytes`)."""
@@ -69,42 +71,45 @@ class EmbeddedLog:
 
     @staticmethod
     def create(directory: Path | str, payload_partitions: int = 16) -> str:
-        """Make a new, empty log and return its identity. Raises `ConfigurationError` if the directory is not empty."""
+        """Make a new, empty log and return its identity.
+
+        Raises `ConfigurationError` if the directory is not empty, or the log cannot be written; then what was made is left there.
+        """
         path = Path(directory)
         if payload_partitions < 1:
             raise ConfigurationError(f"a log has at least one payload partition, not {payload_partitions}")
         if is_store(path):
             raise ConfigurationError(f"{path} holds a log already: open it, or name another directory")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigurationError(f"{path} is not an empty directory: name another one for the new log")
-        path.mkdir(parents=True, exist_ok=True)
         meta = Meta(STORE_FORMAT_VERSION, payload_partitions, f"embedded:{uuid.uuid4()}")
-        store = Rdict(str(path), options(create=True))
         try:
-            # A crash before the meta row is durable leaves a store without one, which `open` refuses: nothing was promised yet.
-            store.put(META_KEY, msgspec.json.encode(meta))
-            store.flush_wal(True)
-        finally:
-            store.close()
-        # RocksDB syncs its own directory; that the directory itself is there, only its parent can say.
-        sync_directory(path.parent)
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise ConfigurationError(f"{path} is not an empty directory: name another one for the new log")
+            path.mkdir(parents=True, exist_ok=True)
+            create_store(path, meta)
+            # RocksDB syncs its own directory; that the directory itself is there, only its parent can say.
+            sync_directory(path.parent)
+        except OSError as problem:
+            raise ConfigurationError(f"cannot make a log in {path}: {problem.strerror or problem}") from problem
         return meta.identity
 
     @classmethod
-    def open(cls, directory: Path | str, clock_ms: Callable[[], int] = clock_ms) -> "EmbeddedLog":
+    def open(cls, directory: Path | str, clock_ms: Callable[[], int] = clock_ms, payload_partitions: int | None = None) -> "EmbeddedLog":
         """Open a log that exists; blocks while the tail that was not yet in tables is read back.
 
         Raises `ConfigurationError` when there is no log, another process has it open, or its format is newer than this
-        software; `Fatal` when the store is damaged.
+        software; `Fatal` when the store is damaged, or has not `payload_partitions` (None: as many as there are).
         """
         path = Path(directory)
         if not is_store(path):
             raise ConfigurationError(
                 f"there is no log in {path}: `notary init` makes one; or name the right directory in the configuration"
             )
-        store = open_store(path)
+        store, torn = open_store(path)
+        if torn is not None:
+            _logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
+            check_payload_partitions(f"the log in {path}", meta.payload_partitions, payload_partitions, PARTITIONS_REMEDY)
             # Records that a crash left in the operating system's cache were read back just now. Before any reader sees one it
             # has to be durable, or a second crash, of the machine this time, would take it back.
             store.flush(True)

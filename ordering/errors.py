@@ -47,4 +47,8 @@ class ConfigurationError(NotaryError):
 
 
 class Fatal(NotaryError):
-    """Our view of durable state is unknown or contradicted: the process must stop, and a restart recovers or refuses."""
+    """What has become durable is uncertain, or contradicts what we hold: the process must stop, and a restart recovers or refuses."""
+
+
+class Condemned(Fatal):
+    """What this worker made of the log is known to be wrong (R9): it says nothing more, and no restart makes that right."""

@@ -1,11 +1,11 @@
-"""Transaction ids, state references and their text forms (docs/formats.md, Values).
+"""Transaction ids, state references and their text forms; how long a name may be (docs/formats.md, Values).
 
 | value | bytes here | text |
 |---|---|---|
 | transaction id | 32 | 64 lower-case hex digits |
 | state reference | 36: transaction id, then u32 index | `<64 hex>:<decimal index>` without leading zeros |
 
-Both are plain `bytes`: they are made by the hundred thousand a second, compared byte for byte, and used as keys as they are.
+Both values are plain `bytes`: they are made by the hundred thousand a second, compared byte for byte, and used as keys as they are.
 """
 
 import re
@@ -19,6 +19,8 @@ StateRef: TypeAlias = bytes
 TRANSACTION_ID_BYTES: Final = 32
 STATE_REF_BYTES: Final = 36
 INDEX_MAX: Final = 2**32 - 1
+NAME_BYTES_MAX: Final = 255
+"""Of a name in UTF-8, the notary's or a worker's; it has 1 at least."""
 
 _HEX_64 = re.compile(r"[0-9a-f]{64}").fullmatch
 _STATE = re.compile(r"[0-9a-f]{64}:(?:0|[1-9][0-9]{0,9})").fullmatch

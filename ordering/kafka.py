@@ -26,7 +26,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeEr
 from ordering.connection import KafkaSecurity, admin, client_settings, tell
 from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
 from ordering.stream import describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -41,6 +41,8 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
     open_ms: int = 10_000
     """To connect and to check the topics, for the log, a writer or a reader."""
+    topics_ms: int = 3_000
+    """How long a topic may be unknown before it is missing: brokers hear of a new one at different times. Less than `open_ms`."""
     append_ms: int = 10_000
     """Until an append that was not acknowledged has an unknown outcome; longer than electing a new leader takes."""
     bounds_ms: int = 3_000
@@ -79,17 +81,21 @@ class KafkaLog:
         client_id: str = "notary",
         security: KafkaSecurity | None = None,
         timeouts: KafkaTimeouts | None = None,
+        payload_partitions: int | None = None,
     ) -> "KafkaLog":
         """Connect to topics that exist, and check them; `bootstrap` is `host:port,host:port`.
 
-        Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
+        Raises `ConfigurationError` when they are missing or wrong, `Fatal` when there are not `payload_partitions` (None: as many as
+        there are), `NotReady` when the brokers cannot be reached: call again.
         """
         timeouts = timeouts or KafkaTimeouts()
+        names = topic_names(topic_prefix)
         async with admin(bootstrap, client_id, security, timeouts.open_ms) as client:
-            facts, problems = await inspect(client, topic_prefix)
+            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms)
         if problems:
             raise ConfigurationError(" ".join(problems))
-        ordering, payload = (facts.topics[name] for name in topic_names(topic_prefix))
+        ordering, payload = (facts.topics[name] for name in names)
+        check_payload_partitions(f"topic {names[1]}", len(payload.replicas), payload_partitions, PARTITIONS_REMEDY)
         # A topic's id is made up when it is created: one that was deleted and created again is another log.
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
@@ -277,9 +283,13 @@ class KafkaWriter:
         self._closed = True
         self._break("it was closed")
         now = asyncio.get_running_loop().time()
-        for limit in self._limits:
-            limit.reschedule(now)
-        await self._producer.abandon(self._timeouts.close_ms / 1000)
+        try:
+            for limit in self._limits:
+                # One that has just run out cannot be moved any more; its append hears of it in the loop's next turn.
+                if not limit.expired():
+                    limit.reschedule(now)
+        finally:
+            await self._producer.abandon(self._timeouts.close_ms / 1000)
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -328,6 +338,11 @@ class KafkaReader:
             for stream in (self._streams[partition],)
             for record in records
         ]
+
+    def offset_next(self, stream: int) -> int:
+        """The consumer's position, which passes what a transaction leaves. We use none; a mirror with exactly-once, or a stranger, may."""
+        assignment = self._consumer._subscription.subscription.assignment
+        return int(assignment.state_value(self._partitions[stream]).position)
 
     def pause(self, streams: Collection[int]) -> None:
         """What was fetched of a paused stream and not returned is dropped, and fetched again later."""

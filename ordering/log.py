@@ -24,10 +24,17 @@ from typing import Final, Protocol
 
 import msgspec
 
+from ordering.errors import Fatal
+
 _DIGESTED = Struct(">iqqI")
 
 ORDERING: Final = -1
 """The number of the ordering stream; payload partitions count from 0."""
+
+PARTITIONS_REMEDY: Final = (
+    "log.payload_partitions is another log's, or partitions were added to this one; "
+    "see docs/runbook.md, 'The number of partitions is wrong'"
+)
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +78,10 @@ class Reader(Protocol):
         """Records in the order of each stream, as soon as there are any; none after `timeout_ms`."""
         ...
 
+    def offset_next(self, stream: int) -> int:
+        """Where this reader stands in a stream: all before it was returned, or is nobody's record (a Kafka transaction leaves markers)."""
+        ...
+
     def pause(self, streams: Collection[int]) -> None:
         """From now on return nothing from exactly these streams; the others are, or become, unpaused."""
         ...
@@ -112,3 +123,12 @@ class Log(Protocol):
     async def close(self) -> None:
         """Let go of everything: connections, files, locks."""
         ...
+
+
+def check_payload_partitions(log: str, found: int, wanted: int | None, remedy: str) -> None:
+    """Raise `Fatal` when `log` has another number of payload partitions than wanted (None: whatever it has).
+
+    Workers that count differently judge differently: an entry that names the last partition counts for one and not for the other.
+    """
+    if wanted is not None and found != wanted:
+        raise Fatal(f"{log} has {found} payload partitions, wanted {wanted}: {remedy}")

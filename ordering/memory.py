@@ -3,18 +3,13 @@
 What is appended is durable and visible at once, for as long as the process lives, and no clock but the given one is asked.
 """
 
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
+from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Record
 from ordering.stream import Arrivals, LocalReader, describe, size
-
-
-def clock_ms() -> int:
-    """The wall clock in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class MemoryLog:

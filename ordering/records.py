@@ -23,7 +23,6 @@ FORMAT_VERSION: Final = 1
 """The highest format version that this software reads; version 1 is active from the start."""
 
 NONCE_BYTES: Final = 16
-NAME_BYTES_MAX: Final = 255
 
 _ENTRY, _REGISTER, _FENCE, _CHECKPOINT, _ACTIVATE = 1, 2, 3, 4, 5
 

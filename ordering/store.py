@@ -20,6 +20,7 @@ from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIt
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal
 from ordering.log import Record
 from ordering.stream import describe
+from ordering.torn import only_last_write_torn
 
 STORE_FORMAT_VERSION: Final = 1
 """The format of the store, as the table above tells it; a newer one is not opened."""
@@ -47,8 +48,9 @@ def options(create: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_error_if_exists(create)
-    # A write that a crash cut short at the very end was never acknowledged and is dropped. Damage anywhere else in the
-    # write-ahead log stops the opening: RocksDB's own default would quietly forget every record behind it.
+    # A checksum that does not hold stops the opening, wherever it stands: RocksDB's own default (point in time) would quietly forget
+    # every record behind it. What a crash does to the last write is another matter, see `open_store`. A file that lost its end opens
+    # without it, however much that was: nothing in it can tell. An index that had read further does (R8).
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     # Payloads are signed and hashed bytes, hardly worth compressing.
     options.set_compression_type(DBCompressionType.none())
@@ -62,15 +64,45 @@ def options(create: bool) -> Options:
 
 
 def is_store(path: Path) -> bool:
-    """Whether RocksDB was here; asked first, because rocksdict makes the directory that it is to open."""
-    return (path / "CURRENT").is_file()
-
-
-def open_store(path: Path) -> Rdict:
-    """Raises `ConfigurationError` when another process has it open, `Fatal` when it is damaged."""
+    """Whether RocksDB was here; asked first, because rocksdict makes the directory that it is to open. Raises `ConfigurationError`."""
     try:
-        return Rdict(str(path), options(create=False))
-    except Exception as problem:  # rocksdict raises nothing more special, so its text is all there is to go by
+        return (path / "CURRENT").is_file()
+    except OSError as problem:
+        raise ConfigurationError(f"cannot look for a log in {path}: {problem.strerror}") from problem
+
+
+def create_store(path: Path, meta: Meta) -> None:
+    """A store in an empty directory, with its meta row. Raises `ConfigurationError`.
+
+    A crash before that row is durable leaves a store without one, which `read_meta` refuses: nothing was promised yet.
+    """
+    try:
+        store = Rdict(str(path), options(create=True))
+        try:
+            store.put(META_KEY, msgspec.json.encode(meta))
+            store.flush_wal(True)
+        finally:
+            store.close()
+    except Exception as problem:  # rocksdict raises nothing more special
+        raise ConfigurationError(f"cannot make a log in {path}: {problem}") from problem
+
+
+def open_store(path: Path) -> tuple[Rdict, str | None]:
+    """The store, and what RocksDB said of a last write that a crash cut short: never acknowledged, and dropped (None: there was none).
+
+    Raises `ConfigurationError` when another process has it open, `Fatal` when it is damaged.
+    """
+    settings = options(create=False)
+    try:
+        try:
+            return Rdict(str(path), settings), None
+        except Exception as problem:  # rocksdict raises nothing more special, so its text is all there is to go by
+            if "LOCK" in str(problem) or not only_last_write_torn(path):
+                raise
+            # Up to the damage, which is the end. A crash from here on finds the same file again, and perhaps an empty one behind it.
+            settings.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+            return Rdict(str(path), settings), str(problem)
+    except Exception as problem:
         if "LOCK" in str(problem):
             raise ConfigurationError(f"the log in {path} is open elsewhere: one process only; stop the other one first") from problem
         raise Fatal(f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem

@@ -88,6 +88,10 @@ class LocalReader:
                 return []
         return records
 
+    def offset_next(self, stream: int) -> int:
+        """The offset after the last record returned."""
+        return self._offsets_next[stream]
+
     def pause(self, streams: Collection[int]) -> None:
         """From now on return nothing from exactly these streams."""
         self._paused = frozenset(streams)
@@ -108,8 +112,8 @@ class LocalReader:
             offset_next, end = self._offsets_next[stream], self._source.end(stream)
             if offset_next > end:
                 raise Fatal(
-                    f"{describe(stream)} is to be read from offset {offset_next} but ends at {end}: the index is ahead of "
-                    "the log, or the log is another; restore the log, or rebuild the index from it"
+                    f"{describe(stream)} should be read from offset {offset_next}, and ends at {end}: records that were read before "
+                    "are gone, or came from elsewhere; put back the log that has them, or rebuild the index from this one"
                 )
             if stream in self._paused or offset_next == end:
                 continue

@@ -10,6 +10,7 @@ A topic with other settings loses or forgets records sooner or later, so no work
 """
 
 import asyncio
+import re
 from typing import Final
 
 import msgspec
@@ -19,9 +20,11 @@ from aiokafka.errors import for_code
 
 from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, tell
 from ordering.errors import ConfigurationError, NotReady
+from ordering.log import check_payload_partitions
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 REPLICATION_WANTED: Final = 3
+ASK_AGAIN_S: Final = 0.05
 
 _FIXED: Final = {
     "cleanup.policy": "delete",
@@ -34,6 +37,8 @@ _AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
 _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 _UNKNOWN_TOPIC, _ALREADY_EXISTS = 3, 36
+# What Kafka takes in a topic's name, and so much of it that `.ordering` still fits into 249 characters.
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class CreatedTopics(msgspec.Struct, frozen=True):
@@ -46,7 +51,9 @@ class CreatedTopics(msgspec.Struct, frozen=True):
 
 
 def topic_names(prefix: str) -> tuple[str, str]:
-    """The ordering topic and the payload topic of a prefix."""
+    """The ordering topic and the payload topic of a prefix. Raises `ConfigurationError` for one that cannot name a topic."""
+    if _PREFIX(prefix) is None:
+        raise ConfigurationError(f"the topic prefix {prefix!r} should be 1 to 240 letters, digits, dots, dashes, underscores")
     return f"{prefix}.ordering", f"{prefix}.payload"
 
 
@@ -61,65 +68,78 @@ async def create_topics(
 ) -> CreatedTopics:
     """Create both topics, or check them if they exist already; `replication` is 3, or the number of brokers if there are fewer.
 
-    Raises `ConfigurationError` when they cannot be created so, or exist and are wrong, `NotReady` when the brokers are away.
+    Raises `ConfigurationError` when they cannot be created so, or exist and are wrong, `Fatal` when they exist with another number of
+    payload partitions, `NotReady` when the brokers are away.
     """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
         facts = await describe_cluster(client, list(names))
         existed = tuple(name for name in names if name in facts.topics)
+        if not existed:
+            replicas = replication or min(REPLICATION_WANTED, facts.brokers)
+            # The one that was asked may not have heard of them; who creates topics has. So a rehearsal, which makes nothing, comes first.
+            for rehearsal in (True, False):
+                existed = await _create(client, names, payload_partitions, replicas, timeout_ms, rehearsal=rehearsal)
+                if existed:
+                    break
         if len(existed) == 1:
             (missing,) = set(names) - set(existed)
             raise ConfigurationError(
                 f"topic {existed[0]} exists and {missing} does not: half a log. If it held records, restore {missing}; "
                 f"if it was never used, delete {existed[0]} and create both again"
             )
-        if existed:
-            problems = await _problems(client, prefix, facts)
-        else:
-            replicas = replication or min(REPLICATION_WANTED, facts.brokers)
-            await _create(client, names, payload_partitions, replicas, timeout_ms)
-            facts, problems = await _until_described(client, prefix)
+        facts, problems = await inspect(client, prefix, wait_ms=timeout_ms)
         if problems:
             raise ConfigurationError(" ".join(problems))
+        check_payload_partitions(
+            f"topic {names[1]} exists already and",
+            len(facts.topics[names[1]].replicas),
+            payload_partitions,
+            "ask for as many as it has if this is the same notary (--partitions), else for topics of another name (--topic-prefix)",
+        )
     return CreatedTopics(() if existed else names, existed, _warnings(facts))
 
 
-async def check_topics(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:
-    """What is wrong with the topics, a sentence each: topic, setting, found, wanted, what to do. Raises `NotReady`."""
-    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        return (await inspect(client, prefix))[1]
+async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tuple[ClusterFacts, list[str]]:
+    """The topics of a prefix as they are, and what is wrong with them: a sentence each, with what was found, wanted and what to do.
+
+    A topic just created is not known to every broker yet, nor may it have a leader: so long as one is missing, ask again (another broker
+    perhaps), for `wait_ms` at most. Raises `NotReady`, `KafkaError`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_ms / 1000
+    while True:
+        try:
+            facts = await describe_cluster(client, list(topic_names(prefix)))
+            if len(facts.topics) == 2 or loop.time() >= deadline:
+                return facts, await _problems(client, prefix, facts)
+        except NotReady:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(ASK_AGAIN_S)
 
 
-async def inspect(client: AIOKafkaAdminClient, prefix: str) -> tuple[ClusterFacts, list[str]]:
-    """The topics of a prefix as they are, and what is wrong with them. Raises `NotReady`, `KafkaError`."""
-    facts = await describe_cluster(client, list(topic_names(prefix)))
-    return facts, await _problems(client, prefix, facts)
-
-
-async def _create(client: AIOKafkaAdminClient, names: tuple[str, str], payload_partitions: int, replication: int, timeout_ms: int) -> None:
+async def _create(
+    client: AIOKafkaAdminClient, names: tuple[str, str], payload_partitions: int, replication: int, timeout_ms: int, *, rehearsal: bool
+) -> tuple[str, ...]:
+    """Create both, or find out whether that could be done; returns those that existed already."""
     settings = _FIXED | _APPEND_TIME | {setting: str(least) for setting, least in _AT_LEAST.items()}
     settings["min.insync.replicas"] = str(_insync_wanted(replication))
     counts = dict(zip(names, (1, payload_partitions), strict=True))
     # Both in one request. A crash or an error between the two leaves one topic without the other, which is said, not mended.
     answer = await client.create_topics(
-        [NewTopic(name, count, replication, topic_configs=settings) for name, count in counts.items()], timeout_ms=timeout_ms
+        [NewTopic(name, count, replication, topic_configs=settings) for name, count in counts.items()],
+        timeout_ms=timeout_ms,
+        validate_only=rehearsal,
     )
+    existed = []
     for name, code, *text in answer.topic_errors:
-        if code not in (0, _ALREADY_EXISTS):
+        if code == _ALREADY_EXISTS:
+            existed.append(name)
+        elif code != 0:
             why = tell(for_code(code)()) + (f" ({text[0]})" if text and text[0] else "")
             raise ConfigurationError(f"topic {name} with {counts[name]} partitions and {replication} replicas cannot be created: {why}")
-
-
-async def _until_described(client: AIOKafkaAdminClient, prefix: str) -> tuple[ClusterFacts, list[str]]:
-    """`inspect`, as soon as the brokers that it asks know both topics; the caller has set the time limit."""
-    while True:
-        try:
-            facts, problems = await inspect(client, prefix)
-            if facts.topics.keys() >= set(topic_names(prefix)):
-                return facts, problems
-        except NotReady:
-            pass  # no leader yet, or a broker that has not heard of them
-        await asyncio.sleep(0.05)
+    return tuple(name for name in names if name in existed)
 
 
 async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFacts) -> list[str]:

@@ -13,7 +13,7 @@ bytes and the notary's name only, and what was accepted once is accepted by all,
 |---|---|
 | `strict_json` | JSON read strictly; where an error is, in the contract's words |
 | `request` | a request and its transaction id |
-| `submission` | requests of one party under one signature; what the party signs |
+| `submission` | what one party asks at once, and what it signs |
 | `codec` | a batch's submissions as the value of a payload record |
 | `partitions` | which payload partition a batch goes to |
 

@@ -3,7 +3,7 @@ exception.
 
 What the grammar of RFC 8259 leaves open is settled here and in the types that callers pass in, so that no two workers read
 one body differently: UTF-8 without a byte order mark, no lone surrogates, unknown members refused
-(`forbid_unknown_fields`), integers without fraction or exponent, and of a member given twice the last counts (an earlier
+(`forbid_unknown_fields`), integers without fraction or exponent, and the last of members with one name counts (an earlier
 one of the wrong type is refused all the same).
 
 msgspec checks all of that while it parses, and says where in its own words: "Expected `str`, got `int` - at

@@ -1,4 +1,4 @@
-"""A submission: requests of one party under one signature (docs/formats.md, Submission).
+"""A submission: what one party asks under one signature (docs/formats.md, Submission).
 
 `decode_submission` is the gate for bodies from outside and, through `codec`, for payload records: one set of rules, so that
 what a worker admits is exactly what every other worker will read. It does not look at the signature beyond its base64:

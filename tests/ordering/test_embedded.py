@@ -119,6 +119,14 @@ async def test_second_process_is_refused(directory: Path) -> None:
     await log.close()
 
 
+async def test_another_number_of_partitions_is_fatal(directory: Path) -> None:
+    """A log with other payload partitions than asked for is not opened; both numbers are told, and the log is let go."""
+    with pytest.raises(Fatal, match=r"log has 2 payload partitions, wanted 16: .*runbook"):
+        EmbeddedLog.open(directory, payload_partitions=16)
+    log = EmbeddedLog.open(directory, payload_partitions=2)
+    await log.close()
+
+
 def test_missing_store(tmp_path: Path) -> None:
     """Opening what is not there says so, and makes nothing."""
     with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):
@@ -136,6 +144,29 @@ def test_create_refuses_what_is_there(directory: Path, tmp_path: Path) -> None:
         EmbeddedLog.create(tmp_path / "files")
     with pytest.raises(ConfigurationError, match="at least one payload partition"):
         EmbeddedLog.create(tmp_path / "other", 0)
+
+
+def test_a_log_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    """A file in the way, a name too long, a full disk: what the operating system or RocksDB says is told with the place."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "log", tmp_path / ("x" * 300)):
+        for use in (EmbeddedLog.create, EmbeddedLog.open):
+            with pytest.raises(ConfigurationError, match="log in "):
+                use(path)
+    script = """
+        import resource, sys
+        from ordering.embedded import EmbeddedLog
+        from ordering.errors import ConfigurationError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, -1))
+        try:
+            EmbeddedLog.create(sys.argv[1])
+        except ConfigurationError as problem:
+            print(problem)
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "log")]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout
+    assert f"cannot make a log in {tmp_path / 'log'}: " in told
 
 
 def change_meta(directory: Path, row: bytes | None) -> None:
@@ -176,7 +207,7 @@ def crashed_with(directory: Path, count: int, length: int) -> Path:
         f"""
         writer = await log.open_writer()
         for number in range({count}):
-            await writer.append(0, b"%d" % number, bytes({length}))
+            await writer.append(0, b"%d" % number, b"v" * {length})
         print("done")
         sys.stdin.read()
         """,
@@ -201,11 +232,76 @@ async def test_torn_tail_is_dropped(directory: Path) -> None:
     await log.close()
 
 
-def test_damage_in_the_middle_is_fatal(directory: Path) -> None:
-    """Damage before the end would drop acknowledged records, so the log does not open."""
-    with crashed_with(directory, count=20, length=5_000).open("r+b") as file:
-        file.seek(30_000)
-        file.write(b"\xff" * 16)
+def overwrite(file: Path, at: int, what: bytes) -> None:
+    """Damage a file; `at` counts from the end when it is negative."""
+    with file.open("r+b") as damaged:
+        damaged.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
+        damaged.write(what)
+
+
+@pytest.mark.parametrize(
+    ("length", "at", "what"),
+    [(500, -100, bytes(100)), (500, -510, bytes(510)), (10_000, -6_000, bytes(4_096)), (200_000, -100_000, bytes(4_096)), (500, -5, b"x")],
+    ids=["end", "all", "page", "page-of-many-blocks", "byte"],
+)
+async def test_torn_write_of_full_length_is_dropped(
+    directory: Path, length: int, at: int, what: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When a machine dies, some pages of the last write may be there and others not: not acknowledged, dropped, and said so."""
+    overwrite(crashed_with(directory, count=3, length=length), at, what)
+    # A recovery that was itself cut short leaves a next, empty file.
+    (directory / "999998.log").touch()
+    for _ in range(2):
+        log = EmbeddedLog.open(directory)
+        assert [record.key for record in await read_all(log)] == [b"0", b"1"]
+        await log.close()
+    assert len(caplog.records) == 1
+    assert "cut short" in caplog.text
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    await writer.append(0, b"next", bytes(length))
+    await log.close()
+    log = EmbeddedLog.open(directory)
+    assert [record.key for record in await read_all(log)] == [b"0", b"1", b"next"]
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "at", "what"),
+    [
+        (20, 5_000, 30_000, b"\xff" * 16),
+        (20, 5_000, 30_000, bytes(4_096)),
+        (3, 100, 60, b"x"),
+        (9, 10, -80, b"x"),
+        (2, 200_000, 100_000, bytes(4_096)),
+    ],
+    ids=["bytes", "page", "first-of-few", "last-but-one", "page-of-many-blocks"],
+)
+def test_damage_in_the_middle_is_fatal(directory: Path, count: int, length: int, at: int, what: bytes) -> None:
+    """Damage before the last write would drop acknowledged records, so the log does not open; it stays as it is."""
+    file = crashed_with(directory, count=count, length=length)
+    overwrite(file, at, what)
+    before = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Fatal, match=r"cannot be opened: Corruption.*restore"):
+            EmbeddedLog.open(directory)
+    assert file.read_bytes() == before
+
+
+def test_damage_before_another_file_is_fatal(directory: Path) -> None:
+    """What looks like a torn write is none when a later file has records."""
+    file = crashed_with(directory, count=3, length=500)
+    later = file.with_name("999998.log")
+    later.write_bytes(file.read_bytes())
+    overwrite(file, -100, bytes(100))
+    with pytest.raises(Fatal, match=r"cannot be opened: Corruption.*restore"):
+        EmbeddedLog.open(directory)
+
+
+def test_damage_elsewhere_is_fatal(directory: Path) -> None:
+    """A store whose write-ahead log is whole but whose other files are not does not open."""
+    crashed_with(directory, count=3, length=500)
+    overwrite(max(directory.glob("MANIFEST-*")), 20, b"\xff" * 16)
     with pytest.raises(Fatal, match="cannot be opened"):
         EmbeddedLog.open(directory)
 

@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import CorruptRecordException
 
+import ordering.topics
 from deploy.local import Cluster
-from ordering.connection import KafkaSecurity
+from ordering.connection import ClusterFacts, KafkaSecurity, admin
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
-from ordering.topics import check_topics, create_topics, topic_names
+from ordering.topics import create_topics, inspect, topic_names
 
 pytestmark = pytest.mark.kafka
 
@@ -36,6 +38,12 @@ async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except NotReady:
             await asyncio.sleep(0.05)
+
+
+async def problems_of(cluster: Cluster, prefix: str) -> list[str]:
+    """What is wrong with the topics of a prefix."""
+    async with admin(cluster.bootstrap, "test", None, 10_000) as client:
+        return (await inspect(client, prefix, wait_ms=0))[1]
 
 
 async def take(reader: Reader, count: int) -> list[Record]:
@@ -70,7 +78,7 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
     again = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
     assert (first.created, first.existed, first.warnings) == (names, (), ())
     assert (again.created, again.existed, again.warnings) == ((), names, ())
-    assert await check_topics(kafka_cluster.bootstrap, kafka_prefix) == []
+    assert await problems_of(kafka_cluster, kafka_prefix) == []
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     assert log.payload_partitions == 3
     assert set(log.leaders().values()) <= {"dc1", "dc2", "dc3"}
@@ -80,10 +88,52 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
 async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """Opening a log that was never created says which topics are missing, and creates none."""
     for _ in range(2):
-        problems = await check_topics(kafka_cluster.bootstrap, kafka_prefix)
+        problems = await problems_of(kafka_cluster, kafka_prefix)
         assert [name in problem for name, problem in zip(topic_names(kafka_prefix), problems, strict=True)] == [True, True]
     with pytest.raises(ConfigurationError, match="does not exist"):
         await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+
+
+async def test_topics_that_are_not_known_yet_are_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Brokers hear of a new topic one after the other: a log whose topics come up while it is opened opens."""
+    opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=KafkaTimeouts(topics_ms=8_000)))
+    await asyncio.sleep(0.3)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await opening
+    assert log.payload_partitions == 2
+    await log.close()
+
+
+async def test_topics_that_one_broker_has_not_heard_of(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that exist are found to exist, and not created, even if the broker that is asked first does not know them yet."""
+    names = topic_names(kafka_prefix)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    describe = ordering.topics.describe_cluster
+    answers: list[ClusterFacts] = []
+
+    async def late(*arguments: Any) -> ClusterFacts:
+        facts = await describe(*arguments)
+        answers.append(facts if answers else msgspec.structs.replace(facts, topics={}))
+        return answers[-1]
+
+    monkeypatch.setattr(ordering.topics, "describe_cluster", late)
+    made = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    assert len(answers) > 1
+    assert (made.created, made.existed) == ((), names)
+
+
+async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Topics with other payload partitions than asked for are neither taken for created nor opened; both numbers are told."""
+    payload = topic_names(kafka_prefix)[1]
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
+    with pytest.raises(Fatal, match=f"{payload} exists already and has 3 payload partitions, wanted 2: .*--partitions"):
+        await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    with pytest.raises(Fatal, match=f"{payload} has 3 payload partitions, wanted 4: .*runbook"):
+        await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=4)
+    for wanted in (3, None):
+        log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=wanted)
+        assert log.payload_partitions == 3
+        await log.close()
 
 
 async def test_half_a_log_is_refused(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -110,7 +160,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
     }
     async with Admin(kafka_cluster) as client:
         await client.create_topics([NewTopic(name, 2, 3, topic_configs=wrong) for name in (ordering, payload)])
-    problems = await until_ready(lambda: check_topics(kafka_cluster.bootstrap, kafka_prefix))
+    problems = await until_ready(lambda: problems_of(kafka_cluster, kafka_prefix))
     for setting, value in wrong.items():
         assert any(f"Topic {ordering} has {setting}={value}, wanted " in problem for problem in problems)
     assert any(f"Topic {ordering} has 2 partitions, wanted 1" in problem for problem in problems)
@@ -134,7 +184,7 @@ async def test_few_replicas_are_warned_of(lone_broker: Cluster, kafka_prefix: st
     """One broker will do for trying it out, with a warning that says what it means."""
     made = await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
     assert [("1 replicas instead of 3" in warning) for warning in made.warnings] == [True, True]
-    assert await check_topics(lone_broker.bootstrap, kafka_prefix) == []
+    assert await problems_of(lone_broker, kafka_prefix) == []
 
 
 async def test_identity(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -206,6 +256,28 @@ async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_pref
             await reader.poll(0)
     with pytest.raises(NotReady, match=r"open another.*Invalid CRC"):
         await reader.poll(0)
+    await reader.close()
+    await log.close()
+
+
+async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Where somebody's transaction left its marker at a stream's end, the last record is not the end, and the reader still gets there."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    mirror = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap, transactional_id=kafka_prefix)
+    await mirror.start()
+    try:
+        async with mirror.transaction():
+            await mirror.send_and_wait(topic_names(kafka_prefix)[1], b"value", b"key", partition=1)
+    finally:
+        await mirror.stop()
+    reader = await log.open_reader({})
+    (record,) = await take(reader, 1)
+    while (await log.bounds())[1].offset_end == record.offset + 1:
+        await reader.poll(10)
+    while reader.offset_next(1) < (await log.bounds())[1].offset_end:
+        assert await reader.poll(10) == []
+    assert (record.offset, reader.offset_next(1)) == (0, 2)
     await reader.close()
     await log.close()
 

@@ -97,6 +97,24 @@ async def test_reads_from_an_offset(log: Log) -> None:
     await writer.close()
 
 
+async def test_says_where_it_stands(log: Log) -> None:
+    """A reader stands where it was opened, then behind what it returned; a paused stream, and one that is at its end, stay."""
+    writer = await log.open_writer()
+    for number in range(4):
+        await writer.append(1, b"key", b"%d" % number)
+        await writer.append(2, b"key", b"%d" % number)
+    reader = await log.open_reader({1: 1, 3: 0})
+    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 1, 0, 0]
+    reader.pause([2])
+    await take(reader, 3)
+    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 4, 0, 0]
+    reader.pause([])
+    await take(reader, 4)
+    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 4, 4, 0]
+    await reader.close()
+    await writer.close()
+
+
 async def test_starts_at_the_end(log: Log) -> None:
     """A reader may start at the end of a stream, and gets what comes next."""
     writer = await log.open_writer()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordering.errors import CorruptRecord
+from ordering.ids import NAME_BYTES_MAX
 from ordering.records import (
-    NAME_BYTES_MAX,
     Activate,
     Checkpoint,
     Entry,

@@ -1,0 +1,38 @@
+"""Getting to brokers: what is said of addresses and topics before anything is tried."""
+
+import pytest
+
+from ordering.connection import client_settings
+from ordering.errors import ConfigurationError
+from ordering.topics import topic_names
+
+WRONG = ["", ",", "a,,b", ":9092", "a:b", "a:", "a:0", "a:65536", "a..b:9092", "[::1", "[::1]x", "h\udcff:1", f"{'a' * 64}:1", "ü" * 64]
+
+
+@pytest.mark.parametrize("bootstrap", WRONG)
+def test_brokers_that_cannot_be_are_refused(bootstrap: str) -> None:
+    """What is no HOST:PORT,... is an error that shows it and says what is expected."""
+    with pytest.raises(ConfigurationError, match="HOST:PORT") as wrong:
+        client_settings(bootstrap, "test", None)
+    assert repr(bootstrap) in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "bootstrap", ["a:1", "a", "10.0.0.1:9092,b.example:65535", "[::1]:9092", "::1", "my_host.:9092", "bücher.example:1"]
+)
+def test_brokers_that_can_be_are_taken(bootstrap: str) -> None:
+    """Names, addresses of both kinds, and Kafka's usual port where none is given."""
+    assert client_settings(bootstrap, "test", None)["bootstrap_servers"] == bootstrap
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "a/b", "ü", "\udcff", "a\n", "x" * 241])
+def test_prefixes_that_cannot_be_are_refused(prefix: str) -> None:
+    """What Kafka would not take as a topic's name is said before a broker is asked."""
+    with pytest.raises(ConfigurationError, match="topic prefix"):
+        topic_names(prefix)
+
+
+def test_prefixes_that_can_be_are_taken() -> None:
+    """Up to the longest name that Kafka takes, 249 characters."""
+    ordering, payload = topic_names("A-1_b.c" + "x" * 233)
+    assert (len(ordering), payload[-8:]) == (249, ".payload")

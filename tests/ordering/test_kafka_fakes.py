@@ -1,0 +1,56 @@
+"""`KafkaWriter` at moments that brokers cannot be made to hit: with a producer that only waits in aiokafka's place."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from ordering.errors import OutcomeUnknown
+from ordering.kafka import KafkaTimeouts, KafkaWriter
+from ordering.log import ORDERING
+
+
+class SilentProducer:
+    """Never sends anything; knows whether it was abandoned."""
+
+    def __init__(self) -> None:
+        self.abandoned = 0
+
+    async def send(self, *_: object) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    async def abandon(self, timeout_s: float) -> None:
+        self.abandoned += 1
+
+
+def writer_on(producer: SilentProducer, append_ms: int) -> KafkaWriter:
+    partitions = {ORDERING: TopicPartition("ordering", 0)}
+    return KafkaWriter(producer, partitions, KafkaTimeouts(append_ms=append_ms))  # type: ignore[arg-type]
+
+
+async def test_close_while_an_append_times_out() -> None:
+    """An append whose time is just over, but who was not told yet, does not keep the writer from ending."""
+    producer = SilentProducer()
+    writer = writer_on(producer, append_ms=0)
+    append = asyncio.create_task(writer.append(ORDERING, None, b"entry"))
+    await asyncio.sleep(0)  # the append waits, its limit is to expire in the next turn of the loop
+    await asyncio.sleep(0)  # it did, in this turn; the append hears of it in the next
+    assert not append.done()
+    await writer.close()
+    assert producer.abandoned == 1
+    with pytest.raises(OutcomeUnknown):
+        await append
+    await writer.close()
+    assert producer.abandoned == 1
+
+
+async def test_close_fails_what_is_in_flight() -> None:
+    """Appends whose time is not over fail at once, with an unknown outcome."""
+    producer = SilentProducer()
+    writer = writer_on(producer, append_ms=3_600_000)
+    appends = [asyncio.create_task(writer.append(ORDERING, None, b"entry")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await writer.close()
+    assert {type(outcome) for outcome in await asyncio.gather(*appends, return_exceptions=True)} == {OutcomeUnknown}
+    assert producer.abandoned == 1
