@@ -1,11 +1,9 @@
 """joiner: puts requests together again in global order (rules R1 to R5).
 
-A batch travels as two records: its *entry* in the ordering topic says where it stands, its *payload* in some payload partition says
-what it asks. Each topic may run ahead of the other, either record may be lost, and either may come twice. The joiner reads both and
-emits batches in the order of the entries, each with the one content that every worker sees for it.
-
-Why all workers emit the same: whether an entry counts is decided from the ordering topic alone (R2), and a batch's content is the first
-record with its key in one partition (R3). Each rests on one partition's total order, and nothing else enters.
+Think of a cloakroom: the *entries* in the ordering topic are the numbered tickets, the *payloads* the coats on many racks. The joiner
+calls the numbers in turn and fetches each coat. A coat may hang there before its ticket was drawn or come long after, tickets and coats
+get lost, and some are handed in twice; the same coats come out in the same order at every counter, because which ticket is called
+depends on the tickets before it (R2), and which coat belongs to it on who hung one under its number first (R3).
 
 | file | subject | pure |
 |---|---|---|
@@ -15,10 +13,12 @@ record with its key in one partition (R3). Each rests on one partition's total o
 | `buffer` | payloads whose entries have not been judged | yes |
 | `queue` | what was taken in and not answered, bounded; the batches made from it | no |
 | `sender` | one worker's way in: its lives, send both at once, send again what was filled | no |
+| `same_log` | is this still the log that the index was made from | no |
+| `standstill` | what ought to move and does not | yes |
+| `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 
-The core is a value machine: records and the time come in, `Ready` goes out, and says what must be durable before anything is answered
-(R8). The driver is the only part that waits.
+The core computes and never waits: `Ready` names what has to be kept before an answer may leave (R8), and the driver sees to it.
 """
 
 from joiner.buffer import Buffer
@@ -26,7 +26,7 @@ from joiner.core import Joiner
 from joiner.driver import Applier, Driver, DriverSettings
 from joiner.lives import Life, Lives
 from joiner.queue import QueueLimits
-from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready
+from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready, RootSeen
 from joiner.sender import Sender, SenderSettings
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "OrderedBatch",
     "QueueLimits",
     "Ready",
+    "RootSeen",
     "Sender",
     "SenderSettings",
 ]

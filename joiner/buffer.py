@@ -26,8 +26,9 @@ class Buffer:
 
     def __init__(self, partitions: int) -> None:
         self._partitions: list[OrderedDict[tuple[int, int], Buffered]] = [OrderedDict() for _ in range(partitions)]
-        # Per life a heap of the (sequence, partition) of what it has here: every record here stands in it exactly once.
+        # Per life a heap of the (sequence, partition) of what it has here, each record exactly once; and what that costs.
         self._by_life: dict[int, list[tuple[int, int]]] = {}
+        self._bytes_by_life: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
 
@@ -39,8 +40,10 @@ class Buffer:
             return False
         records[key] = record
         heappush(self._by_life.setdefault(incarnation, []), (sequence, partition))
+        cost = _cost(record)
         self.records += 1
-        self.size_bytes += _cost(record)
+        self.size_bytes += cost
+        self._bytes_by_life[incarnation] = self._bytes_by_life.get(incarnation, 0) + cost
         return True
 
     def get(self, partition: int, incarnation: int, sequence: int) -> Buffered | None:
@@ -53,17 +56,22 @@ class Buffer:
         dropped = 0
         while waiting and (sequence is None or waiting[0][0] <= sequence):
             this, partition = heappop(waiting)
-            record = self._partitions[partition].pop((incarnation, this))
+            cost = _cost(self._partitions[partition].pop((incarnation, this)))
             self.records -= 1
-            self.size_bytes -= _cost(record)
+            self.size_bytes -= cost
+            self._bytes_by_life[incarnation] -= cost
             dropped += 1
         if waiting is not None and not waiting:
-            del self._by_life[incarnation]
+            del self._by_life[incarnation], self._bytes_by_life[incarnation]
         return dropped
 
     def incarnations(self) -> list[int]:
         """The lives that have anything here."""
         return list(self._by_life)
+
+    def size_of(self, incarnation: int) -> tuple[int, int]:
+        """How many records that life has here, and what they cost."""
+        return len(self._by_life.get(incarnation, ())), self._bytes_by_life.get(incarnation, 0)
 
     def offset_earliest(self, partition: int) -> int | None:
         """The offset of the earliest record here of that partition, None for none."""

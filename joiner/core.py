@@ -13,12 +13,13 @@ The rules of this file:
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from joiner.buffer import Buffer, Buffered
 from joiner.lives import Lives
-from joiner.ready import Fenced, FillWanted, JoinerLimits, JoinerState, Notice, OrderedBatch, OwnBatch, Ready
+from joiner.ready import Fenced, FillWanted, JoinerLimits, JoinerState, Notice, OrderedBatch, OwnBatch, Ready, RootSeen
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
@@ -35,10 +36,14 @@ from ordering.records import (
 )
 from payload import Request, decode_requests
 
+ELECTORATE_MS = 86_400_000
+"""How long ago by log time a worker may have shown itself and still has a vote when roots differ (R9). The same for all workers."""
+
 SENT_AT_AHEAD_MAX_MS = 60_000
 """How far the broker's append time may be ahead of the sender's clock before it is held back (R6, docs/formats.md)."""
 
-FILLS_PROPOSED_MAX = 64
+FILL_SCANS = 8
+"""How often in a hole_timeout, while the head is an old hole, the records behind it are looked through for others."""
 
 
 class _Queued(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +81,8 @@ class Joiner:
         self._queue_ids = 0
         self._buffer = Buffer(payload_partitions)
         self._hole: Entry | None = None
-        self._hole_since_ms = 0
+        # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
+        self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
         # Per silent life with an orphan here: its last sequence counted, and when it was first seen so or last proposed.
         self._silent: dict[int, tuple[int, int]] = {}
@@ -89,6 +95,16 @@ class Joiner:
         return self._hole
 
     @property
+    def offset_head(self) -> int:
+        """The offset after the last ordering record judged."""
+        return self._offset_head
+
+    @property
+    def queued_records(self) -> int:
+        """How many ordering records wait, the head among them."""
+        return len(self._queue)
+
+    @property
     def buffered_bytes(self) -> int:
         """What the payloads cost whose entries have not been judged."""
         return self._buffer.size_bytes
@@ -97,6 +113,12 @@ class Joiner:
     def buffered_records(self) -> int:
         """How many payloads' entries have not been judged."""
         return self._buffer.records
+
+    @property
+    def unregistered(self) -> tuple[int, int]:
+        """Of these payloads those whose lives have not registered, in number and cost: nothing drops them before that (R5)."""
+        sizes = [self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.lives.get(incarnation) is None]
+        return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 
     def is_hole(self, fill: FillWanted) -> bool:
         """Whether that content is still wanted and still not seen."""
@@ -183,7 +205,7 @@ class Joiner:
             ready.judged = head.source
         if hole is not self._hole:
             self._hole = hole
-            self._hole_since_ms = -1  # the clock of a new hole starts in _propose_fills
+            self._fills_due_ms = -1
 
     def _judge_entry(self, head: _Queued, entry: Entry, ready: Ready) -> OrderedBatch | Entry | None:
         """The batch; the entry itself while it is a hole; None when it does not count."""
@@ -192,9 +214,14 @@ class Joiner:
             ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
             return None
         if entry.partition >= self._partitions:
-            # The number of partitions is fixed for the life of a log, so every worker says the same.
-            text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition} of {self._partitions}"
-            ready.notices.append(Notice("malformed", ORDERING, head.offset, text))
+            # The number of partitions is fixed for the life of a log, so every worker says the same. One that counts more would wait
+            # for content where we skip, and could decide otherwise: an alarm. Not a stop, because anyone who may write can forge this.
+            text = (
+                f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, and this worker counts {self._partitions}"
+                " of them, from 0: it is forged, or its worker counts more than this one."
+                " See docs/runbook.md, 'The number of partitions is wrong'"
+            )
+            ready.notices.append(Notice("wrong-partition", ORDERING, head.offset, text))
             return None
         content = self._buffer.get(entry.partition, incarnation, sequence)
         if content is None:
@@ -234,7 +261,7 @@ class Joiner:
 
     def _judge_control(self, head: _Queued, record: OrderingRecord | CorruptRecord, ready: Ready) -> None:
         if isinstance(record, Register):
-            registered = self.lives.register(record.nonce, record.name, self._log_time_ms)
+            registered = self.lives.register(record.nonce, record.name, max(self._log_time_ms, head.append_time_ms))
             if registered is None:
                 ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
                 return
@@ -252,7 +279,13 @@ class Joiner:
             ready.fenced.append(Fenced(fenced, None))
             self._drop_through(fenced.incarnation, None, ready)
         elif isinstance(record, Checkpoint):
-            ready.checkpoints.append(record)
+            writer = self.lives.get(record.incarnation)
+            if writer is None or writer.fenced:
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, f"a checkpoint of life {record.incarnation} does not count"))
+                return
+            electorate = self.lives.names_since(self._log_time_ms - ELECTORATE_MS)
+            seen = RootSeen(writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, electorate)
+            ready.roots_seen.append(seen)
         elif isinstance(record, CorruptRecord):
             ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))
 
@@ -266,15 +299,19 @@ class Joiner:
         """R4: the hole at the head when it is old enough, and with it the holes behind it that are as old."""
         if self._hole is None:
             return
-        if self._hole_since_ms < 0:
-            self._hole_since_ms = now_ms
-        oldest_ms = now_ms - self._limits.hole_timeout_ms
-        if self._hole_since_ms > oldest_ms:
+        limits = self._limits
+        if self._fills_due_ms < 0:
+            self._fills_due_ms = now_ms + limits.hole_timeout_ms
+        if now_ms < self._fills_due_ms:
             return
+        # Half a million records may wait here, and a step may come every millisecond: so only some are looked at, and not in each step.
+        # Every hole gets its turn all the same: the one at the head comes first, and all move up when it is filled.
+        self._fills_due_ms = now_ms + limits.hole_timeout_ms // FILL_SCANS
+        oldest_ms = now_ms - limits.hole_timeout_ms
         # A proposal is repeated only after another timeout: one fill on its way is enough.
         self._fill_proposed_ms = {key: at for key, at in self._fill_proposed_ms.items() if at > oldest_ms}
-        for queued in self._queue:
-            if queued.arrived_ms > oldest_ms or len(ready.fills) >= FILLS_PROPOSED_MAX:
+        for queued in islice(self._queue, limits.fill_scan_records_max):
+            if queued.arrived_ms > oldest_ms or len(ready.fills) >= limits.fills_proposed_max:
                 break
             entry = queued.record
             if not isinstance(entry, Entry) or entry.partition >= self._partitions:
@@ -286,7 +323,7 @@ class Joiner:
                 ready.fills.append(fill)
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
-        """R5: a life silent for worker_timeout of log time while an orphan of it waits here."""
+        """R5: lives that the order has left behind: log time ran on by worker_timeout without them, and payloads of theirs lie here."""
         silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
@@ -305,7 +342,7 @@ class Joiner:
         self._silent = silent
 
     def _offsets_next(self) -> dict[int, int]:
-        """R8: where a restart reads again: the head, and the earliest payload still buffered of each partition."""
+        """R8: what a restart must see again: all from the head on, and each payload that an entry may yet ask for."""
         offsets = {ORDERING: self._offset_head}
         for partition in range(self._partitions):
             earliest = self._buffer.offset_earliest(partition)
@@ -313,7 +350,7 @@ class Joiner:
         return offsets
 
     def _paused(self) -> frozenset[int]:
-        """Bounded memory: which streams to leave alone for now. Never the partition that the head waits for."""
+        """What not to read for now, so that memory stays bounded. Where the head's content must come from is always read."""
         limits = self._limits
         self._buffer_full = self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
         self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)

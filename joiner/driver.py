@@ -5,8 +5,9 @@
 There is no `await` between a step and the application of its effects. A crash before `apply` returns leaves the index as it was: the
 records are read again. A crash after it leaves decisions that nobody was told: a retry gets the same ones (R7).
 
-The watchdog asks the log for its bounds every second. That tells whether the log can be reached, how far reading lags, whether a reader
-stands still while the end moves (it is then made anew), and whether the log lost records that this index has applied (the worker stops).
+The watchdog asks the log for its bounds every second. That tells whether the log can be reached, how far reading lags, what stands still
+while the log goes on (a reader is then made anew), and whether this is still the log that the index was made from (`same_log`): before it
+has said so once, nothing is read and nothing sent.
 """
 
 import asyncio
@@ -18,21 +19,23 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from joiner.core import Joiner
-from joiner.ready import FillWanted, OrderedBatch, Ready
+from joiner.proposals import Proposals
+from joiner.ready import OrderedBatch, Ready
+from joiner.same_log import Trust, contradiction, regrown
 from joiner.sender import Sender
+from joiner.standstill import Standstill
 from ordering.errors import Fatal, NotReady
-from ordering.log import ORDERING, Bounds, Log, Reader, Record
-from ordering.records import Fence, batch_key, encode
+from ordering.log import ORDERING, Log, Reader, Record
+from ordering.stream import describe
 
 log = logging.getLogger("notary.driver")
 
 Decision = TypeVar("Decision")
 D_co = TypeVar("D_co", covariant=True)
 
-RUNBOOK = "docs/runbook.md"
-CONTRADICTIONS_MAX = 5
-REREAD_S_MAX = 20
 NOTICES_LOGGED_MAX = 10
+ALARMS = frozenset({"wrong-partition"})
+"""Notices that say that workers may come to decide differently."""
 
 
 class Applier(Protocol[D_co]):
@@ -40,6 +43,11 @@ class Applier(Protocol[D_co]):
 
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
         """Decide the step's batches and make it durable, all or nothing; the decisions, a sequence for each batch."""
+        ...
+
+    @property
+    def judged_digest(self) -> bytes | None:
+        """The digest of the last ordering record applied, None before the first."""
         ...
 
 
@@ -50,6 +58,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     watch_s: float = 1.0
     stall_s: float = 10.0
     unreachable_s: float = 3.0
+    contradiction_s: float = 10.0  # two metadata ages (ordering/connection.py): then no client asks a leader of the past
     clock_alarm_ms: int = 60_000
 
 
@@ -73,12 +82,20 @@ class Driver(Generic[Decision]):
         self._settings = settings
         self._clock_ms = clock_ms
         self._observe = observe
+        self._trust = Trust(settings.contradiction_s)
+        self._reader: Reader | None = None
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = False
-        self._proposing: set[int] = set()  # streams to which a fill or fence of ours is on its way
-        self._polls = 0
-        self._reached_at_s = time.monotonic()
+        self._proposals = Proposals(log_, joiner, sender, self._read_next, settings.watch_s, settings.poll_ms / 1000)
+        self._polls = self._polls_seen = 0
+        self._reached_at_s = self._polled_at_s = self._remade_at_s = time.monotonic()
         self._unreachable = "the log has not been asked yet"
+        self._no_reader = ""
+        self._streams, self._head = Standstill(), Standstill()
+        self.streams_still_s: Mapping[int, float] = {}
+        """The streams that had records to read, and for how long they had given none, as of the watchdog's last look."""
+        self.head_still_s = 0.0
+        """How long the head had not moved although the log went on behind it, as of the watchdog's last look."""
         self.readers_remade = 0
         self.lag_records = 0
         """Records of the log, over all streams, that have not been handed to the joiner, as of the watchdog's last look."""
@@ -90,41 +107,84 @@ class Driver(Generic[Decision]):
         """What asking the log failed with the last time, for the operator; empty when it answered."""
         return self._unreachable
 
+    @property
+    def poll_age_s(self) -> float:
+        """How long ago the log was last polled without an error."""
+        return time.monotonic() - self._polled_at_s
+
+    @property
+    def stream_still_s(self) -> float:
+        """The longest of `streams_still_s`; 0 for none."""
+        return max(self.streams_still_s.values(), default=0.0)
+
     def not_ready(self) -> str | None:
         """Why this worker's answers could not be fresh now; None when they can."""
-        if self._unreachable and time.monotonic() - self._reached_at_s > self._settings.unreachable_s:
-            return f"the log has not answered for more than {self._settings.unreachable_s:g} s"
+        settings = self._settings
+        patience_s = settings.unreachable_s
+        if self._unreachable and time.monotonic() - self._reached_at_s > patience_s:
+            return f"the log has not answered for more than {patience_s:g} s"
+        if not self._trust:
+            return self._trust.doubt
+        if self.poll_age_s > patience_s:
+            why = self._no_reader or "the reader has not come back with anything"
+            return f"nothing could be read from the log for more than {patience_s:g} s: {why}"
+        still = [stream for stream, seconds in self.streams_still_s.items() if seconds > patience_s]
+        if still:
+            return f"{describe(min(still))} has records that could not be read for more than {patience_s:g} s"
+        if self.head_still_s > settings.stall_s:
+            return f"the head of the order has not moved for more than {settings.stall_s:g} s, and the log goes on behind it"
         return None
 
     async def run(self) -> None:
         """Read, apply, answer, until cancelled. Raises `Fatal` when going on could contradict what was answered."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._read(tasks), name="read")
             tasks.create_task(self._watch(), name="watch")
-            tasks.create_task(self._sender.run(), name="send")
+            tasks.create_task(self._read(tasks), name="read")
+            tasks.create_task(self._send(), name="send")
+
+    async def _send(self) -> None:
+        # To a log that is not ours, nothing; not even a register record.
+        await self._trust.wait()
+        await self._sender.run()
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            await self._trust.wait()
             try:
                 reader = await self._log.open_reader(self.joiner.read_next())
             except NotReady as problem:
+                self._no_reader = str(problem)
                 log.info("no reader yet: %s", problem)
                 await asyncio.sleep(self._settings.watch_s)
                 continue
+            lost = ""
             try:
                 reader.pause(self._paused)
+                self._reader = reader
                 await self._read_with(reader, tasks)
             except NotReady as problem:
+                lost = self._no_reader = str(problem)
                 log.warning("reader lost, making another: %s", problem)
-                await asyncio.sleep(self._settings.watch_s)
             finally:
+                # At once: one that failed may stand behind records that it lost.
+                self._reader = None
                 await reader.close()
+            if lost:
+                await asyncio.sleep(self._settings.watch_s)
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> None:
         self._remake_reader = False
         while not self._remake_reader:
-            records = await reader.poll(self._settings.poll_ms)
+            try:
+                records = await reader.poll(self._settings.poll_ms)
+            except Fatal as problem:
+                # An offset that the log does not have, says a broker that may be behind: the watch asks what the log says of itself.
+                self._contradicted(str(problem))
+                return
+            if not self._trust:
+                return  # what was read meanwhile may be another log's; it is read again
             self._polls += 1
+            self._polled_at_s, self._no_reader = time.monotonic(), ""
             ready = self._step(records, tasks)
             while ready.more:
                 await asyncio.sleep(0)  # a long replay leaves the loop to the others
@@ -144,94 +204,83 @@ class Driver(Generic[Decision]):
             # A crash here: decided and durable, but nobody was told. A retry gets the same decisions.
             self._sender.resolve(ready, outcomes)
         self._observe(ready)
-        for notice in ready.notices[:NOTICES_LOGGED_MAX]:
-            log.warning("%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
+        for notice in sorted(ready.notices, key=lambda notice: notice.kind not in ALARMS)[:NOTICES_LOGGED_MAX]:
+            level = logging.ERROR if notice.kind in ALARMS else logging.WARNING
+            log.log(level, "%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:
             log.warning("and more like these in the same step, counted in the metrics: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
         if ready.stop:
             raise Fatal(ready.stop)
-        self._append_proposals(ready, tasks)
+        self._proposals.append(ready, tasks)
         for batch in ready.batches:
             if batch.incarnation == self._sender.incarnation:
                 self._look_at_clock(batch)
         return ready
 
-    def _append_proposals(self, ready: Ready, tasks: asyncio.TaskGroup) -> None:
-        """R4, R5: one append under way for each partition is enough; what is left out now is proposed again."""
-        leaders = self._log.leaders() if ready.fills else {}
-        for partition in {fill.partition for fill in ready.fills}:
-            # Where there is no leader an append would hang until it times out, and take our life with it.
-            if partition in leaders and partition not in self._proposing:
-                self._proposing.add(partition)
-                tasks.create_task(self._fill(partition, [fill for fill in ready.fills if fill.partition == partition]), name="fill")
-        fences = [fence for fence in ready.fences if fence.incarnation != self._sender.incarnation]
-        if fences and ORDERING not in self._proposing:
-            self._proposing.add(ORDERING)
-            tasks.create_task(self._fence(fences), name="fence")
-
-    async def _fill(self, partition: int, fills: list[FillWanted]) -> None:
-        """Fill what is still a hole once this worker has read up to the partition's present end: before that it may just be behind."""
-        try:
-            bound = (await self._log.bounds()).get(partition)
-            if bound is None:
-                return
-            offset_end = bound.offset_end
-            give_up_s = time.monotonic() + self._settings.watch_s
-            while self.joiner.read_next()[partition] < offset_end and time.monotonic() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
-                await asyncio.sleep(self._settings.poll_ms / 1000)
-            if self.joiner.read_next()[partition] >= offset_end:
-                holes = [fill for fill in fills if self.joiner.is_hole(fill)]
-                if holes:
-                    log.info("filling holes=%d partition=%d", len(holes), partition)
-                for fill in holes:
-                    await self._sender.append_aside(partition, batch_key(fill.incarnation, fill.sequence), None)
-        except NotReady as problem:
-            log.info("cannot fill now: %s", problem)
-        finally:
-            self._proposing.discard(partition)
-
-    async def _fence(self, fences: list[Fence]) -> None:
-        try:
-            log.info("fencing silent lives=%d", len(fences))
-            for fence in fences:
-                await self._sender.append_aside(ORDERING, None, encode(fence))
-        finally:
-            self._proposing.discard(ORDERING)
-
     async def _watch(self) -> None:
-        seen: Mapping[int, int] = {}
-        moved_at_s: dict[int, float] = {}
-        contradicted = polls = 0
         while True:
-            # Taken before the log is asked: what is read meanwhile must not look like more than the log holds.
-            read_next = self.joiner.read_next()
-            try:
-                bounds = await self._log.bounds()
-            except NotReady as problem:
-                self._unreachable = str(problem)
-            else:
-                self._reached_at_s, self._unreachable = time.monotonic(), ""
-                try:
-                    check_bounds(read_next, bounds)
-                    contradicted = 0
-                except Fatal:
-                    # A leader elected just now may answer with an end that it is about to raise: it must say so again.
-                    contradicted += 1
-                    if contradicted >= CONTRADICTIONS_MAX:
-                        raise
-                self.lag_records = sum([max(0, bound.offset_end - read_next[stream]) for stream, bound in bounds.items()])
-                # A reader that was not asked does not stand still: a long replay applies what it has first.
-                asked, polls = self._polls > polls, self._polls
-                for stream, bound in bounds.items():
-                    offset = read_next[stream]
-                    behind = asked and offset < bound.offset_end and stream not in self._paused
-                    if not behind or seen.get(stream) != offset:
-                        moved_at_s[stream] = self._reached_at_s
-                    elif self._reached_at_s - moved_at_s.setdefault(stream, self._reached_at_s) > self._settings.stall_s:
-                        self._remake_reader = True
-                        moved_at_s[stream] = self._reached_at_s
-                seen = read_next
+            await self._look_at_log()
             await asyncio.sleep(self._settings.watch_s)
+
+    async def _look_at_log(self) -> None:
+        # Taken before the log is asked: what is read meanwhile must not look like more than the log holds.
+        read_next, head_next = self._read_next(), self._head_next()
+        try:
+            bounds = await self._log.bounds()
+            self._reached_at_s, self._unreachable = time.monotonic(), ""
+            try:
+                # What went wrong may have gone by: a log that was doubted is looked at closely before it is read again.
+                why = contradiction(read_next, bounds) or ("" if self._trust else await self._regrown())
+            except Fatal as problem:
+                why = str(problem)
+        except NotReady as problem:
+            self._unreachable = str(problem)
+            self._trust.interrupted()
+            self._look_for_standstill(read_next, head_next, {})
+            return
+        if why:
+            self._contradicted(why)
+            return
+        if not self._trust:
+            log.info("the log is the one that this index was made from")
+            self._trust.agreed()
+        ends = {stream: bound.offset_end for stream, bound in bounds.items()}
+        self.lag_records = sum([max(0, end - read_next[stream]) for stream, end in ends.items()])
+        self._look_for_standstill(read_next, head_next, ends)
+
+    def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
+        now_s = time.monotonic()
+        head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
+        self.head_still_s = head.get(ORDERING, 0.0)
+        # A reader that was not asked does not stand still: a long replay applies what it has first.
+        asked, self._polls_seen = self._polls > self._polls_seen, self._polls
+        wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
+        self.streams_still_s = self._streams.look(read_next, wanted, now_s)
+        if min(self.stream_still_s, now_s - self._remade_at_s) > self._settings.stall_s:
+            self._remake_reader, self._remade_at_s = True, now_s
+
+    async def _regrown(self) -> str:
+        return await regrown(self._log, self.joiner.read_next(), self.joiner.offset_head - 1, self._applier.judged_digest)
+
+    def _contradicted(self, why: str) -> None:
+        """From here on nothing is read and nothing taken in, until the log agrees again or the worker stops."""
+        if self._trust.contradicted(why, time.monotonic()):
+            log.warning("in doubt, stopping if it lasts: limit_s=%g: %s", self._settings.contradiction_s, why)
+
+    def _read_next(self) -> dict[int, int]:
+        """Per stream how far reading got.
+
+        Not only past the last record: a stream may end with a transaction's marker, which is nobody's record and is never handed in. Who
+        waited for a record behind it would never fill a hole there, and would take the reader for one that stands still.
+        """
+        read_next = self.joiner.read_next()
+        if self._reader is not None:
+            return {stream: max(offset, self._reader.offset_next(stream)) for stream, offset in read_next.items()}
+        return read_next
+
+    def _head_next(self) -> int:
+        """Where the head stands; where reading does when nothing waits to be judged."""
+        return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
 
     def _look_at_clock(self, own: OrderedBatch) -> None:
         """R6: log time far from this worker's clock is an alarm, never a different decision.
@@ -243,46 +292,3 @@ class Driver(Generic[Decision]):
         if abs(skew_ms) > alarm_ms >= abs(self.clock_skew_ms):
             log.error("clock alarm: the log's append time is %d ms from this worker's clock: check both clocks", skew_ms)
         self.clock_skew_ms = skew_ms
-
-
-async def check_same_log(log_: Log, offsets_next: Mapping[int, int], judged_digest: bytes | None) -> None:
-    """R8, R9: before a worker reads on, hold what its index has applied against the log. Raises `Fatal`, or `NotReady`.
-
-    A log that was cut shows in its bounds; one that was cut and has grown again shows in the last ordering record that was applied.
-    """
-    check_bounds(offsets_next, await log_.bounds())
-    offset_last = offsets_next[ORDERING] - 1
-    if judged_digest is None or offset_last < 0:
-        return
-    reader = await log_.open_reader({**offsets_next, ORDERING: offset_last})
-    try:
-        reader.pause([stream for stream in offsets_next if stream != ORDERING])
-        async with asyncio.timeout(REREAD_S_MAX):
-            while not (records := [record for record in await reader.poll(1_000) if record.stream == ORDERING]):
-                pass
-    except TimeoutError:
-        raise NotReady(f"the log did not give ordering record {offset_last} again within {REREAD_S_MAX} s") from None
-    finally:
-        await reader.close()
-    if records[0].offset != offset_last or records[0].digest() != judged_digest:
-        raise Fatal(
-            f"ordering record {offset_last} is not the one that this index has applied: the log was cut and has grown again, or is another"
-            f" one. See {RUNBOOK}, 'The index is ahead of its log'"
-        )
-
-
-def check_bounds(read_next: Mapping[int, int], bounds: Mapping[int, Bounds]) -> None:
-    """R8: the log must still hold what is to be read, and must not end before what was applied. Raises `Fatal`."""
-    for stream, bound in bounds.items():
-        offset = read_next[stream]
-        where = "the ordering topic" if stream == ORDERING else f"payload partition {stream}"
-        if offset > bound.offset_end:
-            raise Fatal(
-                f"the index is ahead of its log: it has read {where} up to offset {offset}, and the log ends at {bound.offset_end}."
-                f" The log was cut or is another one: see {RUNBOOK}, 'The index is ahead of its log'"
-            )
-        if offset < bound.offset_first:
-            raise Fatal(
-                f"the log lost records that this index needs: {where} begins at offset {bound.offset_first}, needed from {offset}."
-                f" See {RUNBOOK}, 'Records are missing from the log'"
-            )

@@ -44,10 +44,6 @@ class Lives:
         """The life of that incarnation, None if none has registered yet."""
         return self._lives.get(incarnation)
 
-    def all(self) -> list[Life]:
-        """Every life, in the order of registration."""
-        return list(self._lives.values())
-
     def counts(self, incarnation: int, sequence: int) -> bool:
         """R2: whether an entry of that name counts at the head now."""
         life = self._lives.get(incarnation)
@@ -85,6 +81,15 @@ class Lives:
             return None
         del self._unfenced_by_name[life.name]
         return self._fence(incarnation)
+
+    def names_since(self, log_time_ms: int) -> frozenset[str]:
+        """The workers whose life is not fenced and was active at that log time or later."""
+        unfenced = [self._lives[incarnation] for incarnation in self._unfenced_by_name.values()]
+        return frozenset([life.name for life in unfenced if life.active_at_ms >= log_time_ms])
+
+    def active_since(self, log_time_ms: int) -> list[int]:
+        """The lives that are not fenced and were active at that log time or later."""
+        return [incarnation for incarnation in self._unfenced_by_name.values() if self._lives[incarnation].active_at_ms >= log_time_ms]
 
     def _fence(self, incarnation: int) -> Life:
         life = self._lives[incarnation]

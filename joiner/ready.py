@@ -11,7 +11,7 @@ import msgspec
 
 from joiner.lives import Life
 from ordering.log import Record
-from ordering.records import Checkpoint, Fence
+from ordering.records import Fence
 from payload import Request
 
 
@@ -24,6 +24,8 @@ class JoinerLimits(msgspec.Struct, frozen=True):
     queue_ids_max: int = 500_000
     step_requests_max: int = 2_000
     step_states_max: int = 20_000
+    fills_proposed_max: int = 64
+    fill_scan_records_max: int = 4_096
 
 
 class JoinerState(msgspec.Struct, frozen=True):
@@ -76,10 +78,21 @@ class FillWanted(msgspec.Struct, frozen=True):
     sequence: int
 
 
+class RootSeen(msgspec.Struct, frozen=True):
+    """A checkpoint record that counts: the life's worker says that its tree of `size` decisions has this root (R9)."""
+
+    name: str
+    incarnation: int
+    size: int
+    root: bytes
+    log_time_ms: int
+    electorate: frozenset[str]  # the workers that have shown themselves within ELECTORATE_MS of log time
+
+
 class Notice(msgspec.Struct, frozen=True):
     """Something that no correct worker writes often, or at all: to be counted and logged, never to stop for."""
 
-    kind: str  # malformed | skipped | bad-content | orphan-dropped
+    kind: str  # malformed | skipped | bad-content | orphan-dropped | wrong-partition
     stream: int
     offset: int
     text: str
@@ -95,7 +108,7 @@ class Ready(msgspec.Struct):
     lives: list[Life] = msgspec.field(default_factory=list)
     registered: list[Life] = msgspec.field(default_factory=list)
     fenced: list[Fenced] = msgspec.field(default_factory=list)
-    checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
+    roots_seen: list[RootSeen] = msgspec.field(default_factory=list)
     fills: list[FillWanted] = msgspec.field(default_factory=list)
     fences: list[Fence] = msgspec.field(default_factory=list)
     notices: list[Notice] = msgspec.field(default_factory=list)

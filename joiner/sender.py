@@ -83,6 +83,7 @@ class Sender(Generic[Decision]):
         self._namesake_fences = 0
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
+        self._leaderless = False
         self.batches_sent = 0
         self.batches_sent_again = 0
 
@@ -234,8 +235,12 @@ class Sender(Generic[Decision]):
             if len(life.appending_since) >= settings.in_flight_max or (gathering and self.queue.queued_bytes < settings.batch_bytes_early):
                 return
             partition = self._choice.choose(self._log.leaders())
+            if partition is not None and self._leaderless:
+                log.info("a payload partition has a leader again")
+            elif partition is None and not self._leaderless:
+                log.warning("no payload partition has a leader: what was taken in waits")
+            self._leaderless = partition is None
             if partition is None:
-                log.warning("no payload partition has a leader")
                 asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
                 return
             batch = self.queue.take_batch()
@@ -246,7 +251,7 @@ class Sender(Generic[Decision]):
             sends.create_task(self._send(life, sequence, partition, batch))
 
     async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision]) -> None:
-        """R1: payload and entry at once. A crash between them leaves a hole that is filled, or an orphan that is dropped."""
+        """Both records set out together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload."""
         ids = tuple([request.transaction_id for request in batch.requests])
         entry = Entry(life.incarnation, sequence, self._clock_ms(), partition, ids)
         key = batch_key(life.incarnation, sequence)

@@ -50,8 +50,8 @@ class History:
     def ordering(self, record: OrderingRecord, at: int | None = None) -> Record:
         return self.put(ORDERING, None, encode(record), at)
 
-    def register(self, name: str = "w1", nonce_of: str | None = None) -> Record:
-        return self.ordering(Register(nonce(nonce_of or f"{name} {self._taken}"), 1, name, "0.1"))
+    def register(self, name: str = "w1", nonce_of: str | None = None, at: int | None = None) -> Record:
+        return self.ordering(Register(nonce(nonce_of or f"{name} {self._taken}"), 1, name, "0.1"), at)
 
     def entry(
         self,

@@ -53,3 +53,15 @@ def test_size() -> None:
     assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
     buffer.drop_through(1, None)
     assert (buffer.size_bytes, buffer.records) == (0, 0)
+
+
+def test_size_of_a_life() -> None:
+    """The same for one life; a second record of a key is not counted, and what leaves is taken off."""
+    buffer = Buffer(2)
+    for partition, incarnation, sequence, content in [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, None)]:
+        buffer.add(partition, incarnation, sequence, Buffered(0, content))
+    assert buffer.size_of(1) == (2, 2 * RECORD_OVERHEAD_BYTES + 3)
+    buffer.drop_through(1, 1)
+    assert buffer.size_of(1) == (1, RECORD_OVERHEAD_BYTES + 2)
+    buffer.drop_through(1, None)
+    assert (buffer.size_of(1), buffer.size_of(2)) == ((0, 0), (1, RECORD_OVERHEAD_BYTES))

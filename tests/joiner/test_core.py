@@ -1,15 +1,19 @@
 """The joiner's core, one behaviour at a time. Histories are written with `history`; every record is handed in by the test."""
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import pytest
 
-from joiner import JoinerLimits
-from joiner.core import SENT_AT_AHEAD_MAX_MS
+from joiner import Joiner, JoinerLimits
+from joiner.core import ELECTORATE_MS, FILL_SCANS, SENT_AT_AHEAD_MAX_MS
 from joiner.ready import Fenced, FillWanted
 from ordering.log import ORDERING
 from ordering.records import Fence, batch_key
 from tests.joiner.history import T0, History, Reading, named, requests, rest, value
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
+SCAN_MS = HOLE_MS // FILL_SCANS
 
 
 def _registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
@@ -81,10 +85,11 @@ def test_lower_sequence() -> None:
 
 
 def test_partition_that_is_none() -> None:
-    """An entry that names a partition beyond the log's is malformed: skipped, and its sequence is not counted."""
+    """An entry that names a partition beyond the log's is skipped with an alarm that says both numbers; its sequence is not counted."""
     history, reading = _registered()
     ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
-    assert [notice.kind for notice in ready.notices] == ["malformed", "malformed"]
+    assert [notice.kind for notice in ready.notices] == ["wrong-partition", "wrong-partition"]
+    assert "names payload partition 2, and this worker counts 2" in ready.notices[0].text
     assert ready.offsets_next[ORDERING] == 3
     reading.step(history.entry(1, 1, "b"), history.payload(1, 1, "b"))
     assert named(reading.batches) == [(1, 1, "1")]
@@ -116,6 +121,13 @@ def test_malformed_payload_key(key: bytes | None) -> None:
     ready = reading.step(history.put(1, key, value("a")), history.checkpoint(1, 0))
     assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", 1, 0)]
     assert ready.offsets_next[1] == 1
+
+
+def test_partition_that_is_none_of_a_life_that_is_none() -> None:
+    """The same under a name that does not count is no alarm: anyone may write it, and every worker skips it whatever it counts."""
+    history, reading = _registered("w1", "w1")
+    ready = reading.step(history.entry(1, 1, "a", partition=9), history.entry(7, 1, "a", partition=9))
+    assert [notice.kind for notice in ready.notices] == ["skipped", "skipped"]
 
 
 # ---- R3: the first record in the partition that the entry names ----
@@ -162,7 +174,7 @@ def test_payload_in_another_partition() -> None:
     ids=["empty", "null", "object", "cut", "not-utf8", "fields-missing", "other-id", "more-ids", "torn", "no-ids"],
 )
 def test_bad_content_counts_as_a_fill(content: bytes) -> None:
-    """A payload that does not decode, or whose ids are not the entry's, counts as a fill, with a notice; it stays the first."""
+    """Content that cannot be decoded or has other ids than its entry is taken as a fill, with a notice; it stays the first."""
     history, reading = _registered()
     ready = reading.step(history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(ready.batches) == [(1, 1, "filled")]
@@ -192,6 +204,18 @@ def test_own_batch_is_not_trusted_blindly() -> None:
 
 
 # ---- R5: lives, orphans ----
+
+
+def test_unregistered_orphans_are_counted() -> None:
+    """Payloads of lives that have not registered are told apart, in number and cost, until their life registers."""
+    history, reading = _registered()
+    reading.step(history.payload(1, 1, "a"), history.payload(2, 1, "b"), history.fill(2, 2, partition=1), history.payload(3, 1, "c"))
+    records, size_bytes = reading.joiner.unregistered
+    assert records == 3
+    assert len(value("b")) + len(value("c")) < size_bytes < reading.joiner.buffered_bytes
+    reading.step(history.register("w2"), history.register("w3"))
+    assert reading.joiner.unregistered == (0, 0)
+    assert reading.joiner.buffered_records == 4
 
 
 def test_unknown_incarnation_is_kept() -> None:
@@ -258,7 +282,7 @@ def test_fence_waits_behind_a_hole() -> None:
 
 
 def test_fence_proposed() -> None:
-    """A life silent for worker_timeout of log time while an orphan of it waits is proposed for a fence, again only after a while."""
+    """A life with an orphan here is proposed for a fence when silent for worker_timeout of log time, again only after a while."""
     limits = JoinerLimits(worker_timeout_ms=1000)
     history, reading = _registered("w1", "w2", limits=limits)
     reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
@@ -338,7 +362,7 @@ def test_fill_proposed_after_the_timeout() -> None:
     assert reading.step(now=100 + HOLE_MS - 1).fills == []
     assert reading.step(now=100 + HOLE_MS).fills == [FillWanted(0, 1, 1)]
     assert reading.step(now=100 + 2 * HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + 2 * HOLE_MS).fills == [FillWanted(0, 1, 1)]
+    assert reading.step(now=100 + 2 * HOLE_MS - 1 + SCAN_MS).fills == [FillWanted(0, 1, 1)]
 
 
 def test_holes_behind_that_are_as_old() -> None:
@@ -349,7 +373,58 @@ def test_holes_behind_that_are_as_old() -> None:
     )
     reading.step(history.entry(1, 3, "d"), now=1)
     assert reading.step(now=HOLE_MS).fills == [FillWanted(0, 1, 1), FillWanted(1, 2, 1)]
-    assert reading.step(now=HOLE_MS + 1).fills == [FillWanted(0, 1, 3)]
+    assert reading.step(now=HOLE_MS + SCAN_MS).fills == [FillWanted(0, 1, 3)]
+
+
+def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillWanted]]]:
+    """(time, what is proposed) of steps a millisecond apart from the first proposal on, with so many holes that stay."""
+    history, reading = _registered(limits=limits)
+    reading.step(*[history.entry(1, sequence, partition=sequence % 2) for sequence in range(1, entries + 1)], now=0)
+    for now in range(limits.hole_timeout_ms, 4 * limits.hole_timeout_ms):
+        yield now, reading.step(now=now).fills
+
+
+def test_holes_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many records wait behind an old hole and however often a step comes, few are looked at in a hole_timeout."""
+    looked_at = 0
+
+    def counted(self: Joiner, fill: FillWanted) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return True
+
+    monkeypatch.setattr(Joiner, "is_hole", counted)
+    limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=50, fills_proposed_max=1000)
+    assert max(len(fills) for _, fills in _scans(limits, 5_000)) == 50
+    # Each is proposed once in a timeout, so it is looked at once.
+    assert looked_at <= 3 * 50
+    looked_at = 0
+    monkeypatch.setattr(Joiner, "is_hole", lambda self, fill: counted(self, fill) and False)
+    list(_scans(limits, 5_000))
+    assert looked_at <= 3 * (FILL_SCANS + 1) * 50
+
+
+def test_every_hole_gets_its_turn() -> None:
+    """With more holes than are proposed at once each comes within a hole_timeout, the earliest first, and none twice in one."""
+    limits = JoinerLimits(hole_timeout_ms=100, fills_proposed_max=10)
+    proposed = [(now, fill) for now, fills in _scans(limits, 60) for fill in fills]
+    first = [fill for now, fill in proposed if now < 200]
+    assert [fill.sequence for fill in first] == list(range(1, 61))
+    for sequence in range(1, 61):
+        times = [now for now, fill in proposed if fill.sequence == sequence]
+        assert all(later - now >= 100 for now, later in pairwise(times))
+        assert len(times) >= 2
+
+
+def test_holes_beyond_the_scan_move_up() -> None:
+    """Holes too far behind to be looked at get their turn when those before them are filled."""
+    limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=3, fills_proposed_max=2)
+    history, reading = _registered(limits=limits)
+    reading.step(*[history.entry(1, sequence) for sequence in range(1, 21)], now=0)
+    for now in range(0, 100_000, 10):
+        ready = reading.step(now=now)
+        reading.step(*[history.fill(fill.incarnation, fill.sequence) for fill in ready.fills], now=now)
+    assert named(reading.batches) == [(1, sequence, "filled") for sequence in range(1, 21)]
 
 
 def test_entries_that_will_not_count_are_not_filled() -> None:
@@ -436,7 +511,7 @@ def test_restart_anywhere() -> None:
         again = reading.restarted()
         again.step(*rest(history, reading.state))
         assert reading.batches + again.batches == whole.batches
-        assert again.joiner.lives.all() == whole.joiner.lives.all()
+        assert again.state.lives == whole.state.lives
 
 
 def test_records_handed_in_twice() -> None:
@@ -527,12 +602,33 @@ def test_activate_of_this_version() -> None:
     assert named(ready.batches) == [(1, 1, "1")]
 
 
-def test_checkpoints_are_handed_on() -> None:
-    """Checkpoints come out in the step that judges them."""
+def test_roots_are_handed_on() -> None:
+    """Roots come out in the step that judges their checkpoints, with the name of who wrote them and who has a vote."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"))
-    assert reading.step(history.checkpoint(1, 5)).checkpoints == []
-    assert [c.tree_size for c in reading.step(history.fill(1, 1)).checkpoints] == [5]
+    assert reading.step(history.checkpoint(1, 5)).roots_seen == []
+    (seen,) = reading.step(history.fill(1, 1)).roots_seen
+    assert (seen.incarnation, seen.size, seen.name) == (1, 5, reading.joiner.lives.get(1).name)  # type: ignore[union-attr]
+    assert seen.electorate == {seen.name}
+
+
+def test_roots_of_lives_that_are_none_do_not_count() -> None:
+    """A checkpoint of a life that is not registered, or is fenced, is skipped and told: anyone could have written it."""
+    history, reading = _registered()
+    reading.step(history.fence(1, 0))
+    ready = reading.step(history.checkpoint(1, 5), history.checkpoint(9, 5))
+    assert ready.roots_seen == []
+    assert [notice.kind for notice in ready.notices] == ["skipped", "skipped"]
+
+
+def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
+    """A worker that left long ago has no vote, one that was fenced has none, one that only registered has."""
+    history, reading = _registered()
+    reading.step(history.register("gone"), history.register("fenced"), history.fence(3, 0))
+    late = T0 + ELECTORATE_MS + 60_000
+    reading.step(history.register("new", at=late), history.entry(1, 1, "a", at=late), history.payload(1, 1, "a"))
+    (seen,) = reading.step(history.checkpoint(1, 1)).roots_seen
+    assert seen.electorate == {seen.name, "new"}
 
 
 def test_batch_is_a_value() -> None:

@@ -6,16 +6,17 @@ The faults are wrappers around `MemoryLog` that keep its contract: what `append`
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
-from joiner.driver import check_bounds
 from notary.decision import Decision, Outcome
 from notary.index import Index, IndexSettings
-from ordering.errors import Fatal, OutcomeUnknown
+from ordering.errors import Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Activate, Entry, Fence, OrderingRecord, Register, batch_key, decode, encode
@@ -25,7 +26,7 @@ PARTITIONS = 3
 REOPEN_S = 0.01
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 LIMITS = JoinerLimits(hole_timeout_ms=20)
-DRIVER = DriverSettings(poll_ms=10, watch_s=0.02, stall_s=0.1)
+DRIVER = DriverSettings(poll_ms=10, watch_s=0.02, stall_s=0.1, contradiction_s=0.2)
 
 _ticks = itertools.count(1_760_000_000_000)
 _nonces = itertools.count()
@@ -42,6 +43,9 @@ class FaultyLog(MemoryLog):
         super().__init__(PARTITIONS, clock_ms)
         self.on_append: Callable[[int, bytes | None, bytes | None], Awaitable[None]] | None = None
         self.on_poll: Callable[[list[Record]], list[Record]] | None = None
+        self.on_bounds: Callable[[dict[int, Bounds]], None] | None = None
+        self.markers: dict[int, int] = {}
+        self.without_leader: set[int] = set()
         self.readers = 0
 
     async def open_writer(self) -> Writer:  # type: ignore[override]
@@ -49,7 +53,24 @@ class FaultyLog(MemoryLog):
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:  # type: ignore[override]
         self.readers += 1
-        return _FaultyReader(self, await super().open_reader(offsets_next))
+        return _FaultyReader(self, await super().open_reader(offsets_next), offsets_next)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        bounds = {stream: Bounds(0, bound.offset_end + self.markers.get(stream, 0)) for stream, bound in (await super().bounds()).items()}
+        if self.on_bounds is not None:
+            self.on_bounds(bounds)
+        return bounds
+
+    def leaders(self) -> Mapping[int, str | None]:
+        return {partition: rack for partition, rack in super().leaders().items() if partition not in self.without_leader}
+
+    def cut(self, *ends: int) -> None:
+        """Lose every record from these offsets on: of the ordering stream, then of each partition."""
+        for records, end in zip(self._streams.values(), ends, strict=True):
+            del records[end:]
+
+    def ends(self) -> list[int]:
+        return [len(records) for records in self._streams.values()]
 
     def say(self, record: OrderingRecord) -> None:
         """Append an ordering record as somebody else."""
@@ -85,19 +106,35 @@ class _FaultyWriter:
 
 
 class _FaultyReader:
-    def __init__(self, log: FaultyLog, reader: Reader) -> None:
+    def __init__(self, log: FaultyLog, reader: Reader, offsets_next: Mapping[int, int]) -> None:
         self._log, self._reader = log, reader
+        self._offsets_next = dict(offsets_next)
         self.pause, self.close = reader.pause, reader.close
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         records = await self._reader.poll(timeout_ms)
-        return records if self._log.on_poll is None else self._log.on_poll(records)
+        if self._log.on_poll is not None:
+            records = self._log.on_poll(records)
+        self._offsets_next |= {record.stream: record.offset + 1 for record in records}
+        return records
+
+    def offset_next(self, stream: int) -> int:
+        at = self._offsets_next[stream]
+        return at + self._log.markers.get(stream, 0) if at == self._log.end(stream) else at
 
 
 class Worker:
     """One worker's parts, as `notary.worker` wires them."""
 
-    def __init__(self, log: FaultyLog, directory: Path, name: str, **settings: int) -> None:
+    def __init__(
+        self,
+        log: FaultyLog,
+        directory: Path,
+        name: str,
+        driver: DriverSettings = DRIVER,
+        limits: JoinerLimits = LIMITS,
+        **settings: int,
+    ) -> None:
         self.log, self.name, self.stopped = log, name, False
         self.index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=PARTITIONS, settings=SMALL)
         self.sender: Sender[Decision] = Sender(
@@ -106,8 +143,8 @@ class Worker:
             clock_ms,
             lambda: nonce(f"own {next(_nonces)}"),
         )
-        joiner = Joiner(NOTARY, PARTITIONS, self.index.joiner_state(PARTITIONS), LIMITS, self.sender.unresolved)
-        self.driver: Driver[Decision] = Driver(log, joiner, self.index, self.sender, DRIVER, clock_ms)
+        joiner = Joiner(NOTARY, PARTITIONS, self.index.joiner_state(PARTITIONS), limits, self.sender.unresolved)
+        self.driver: Driver[Decision] = Driver(log, joiner, self.index, self.sender, driver, clock_ms)
         self.running = asyncio.create_task(self.driver.run())
 
     async def decided(self, *labels: str) -> list[Decision]:
@@ -166,7 +203,7 @@ async def start(log: FaultyLog, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts workers on the log, each with its index under its name; stops them all at the end."""
     started: list[Worker] = []
 
-    def start(name: str = "w1", **settings: int) -> Worker:
+    def start(name: str = "w1", **settings: Any) -> Worker:
         started.append(Worker(log, tmp_path / name, name, **settings))
         return started[-1]
 
@@ -482,10 +519,237 @@ async def test_newer_version(start: Start, log: FaultyLog) -> None:
     assert again.index.position_next == 1
 
 
-def test_check_bounds() -> None:
-    """A log that ends before what was read, or begins after what is needed, is told apart and named."""
-    check_bounds({ORDERING: 5, 0: 0}, {ORDERING: Bounds(0, 5), 0: Bounds(0, 0)})
-    with pytest.raises(Fatal, match=r"ahead of its log.*the ordering topic up to offset 5.*ends at 4"):
-        check_bounds({ORDERING: 5}, {ORDERING: Bounds(0, 4)})
-    with pytest.raises(Fatal, match="payload partition 0 begins at offset 3, needed from 2"):
-        check_bounds({0: 2}, {0: Bounds(3, 9)})
+# ---- what a worker knows of its reading ----
+
+
+def _reason(worker: Worker, text: str) -> Callable[[], bool]:
+    return lambda: text in (worker.driver.not_ready() or "")
+
+
+async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
+    """A worker whose reader is polled well and yields nothing of a stream that has records is not ready, until it reads them."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    silent = True
+    log.on_poll = lambda records: [record for record in records if record.stream != 1 or not silent]
+    log.put(1, batch_key(9, 9), None)
+    await worker.until(_reason(worker, "payload partition 1 has records that could not be read"))
+    assert list(worker.driver.streams_still_s) == [1]
+    assert worker.driver.stream_still_s > 0.1
+    silent = False
+    worker.driver._remake_reader = True
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -> None:
+    """A worker none of whose polls succeeds is not ready and says what they fail with, though the log's bounds look well."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
+    await worker.decided("a")
+
+    def fail(records: list[Record]) -> list[Record]:
+        raise NotReady("a record does not match its checksum")
+
+    log.on_poll = fail
+    await worker.until(_reason(worker, "nothing could be read from the log for more than 0.1 s: a record does not match its checksum"))
+    assert worker.driver.poll_age_s > 0.1
+    log.on_poll = None
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
+    """With a hole that nobody can fill a worker is not ready; when it is filled it is ready again."""
+    worker = start()
+    await worker.decided("a")
+    log.without_leader = {2}
+    log.say(Entry(1, 9, 0, 2, (_id("lost"),)))
+    await worker.until(_reason(worker, "the head of the order has not moved for more than 0.1 s"))
+    assert worker.driver.head_still_s > DRIVER.stall_s
+    log.without_leader = set()
+    await worker.until(lambda: worker.driver.joiner.hole is None and worker.driver.not_ready() is None)
+
+
+async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
+    """At the log's end nothing has to move."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.01, stall_s=0.05))
+    await worker.decided("a")
+    looks = _count_looks(log)
+    await worker.until(lambda: looks() > 20)
+    assert (worker.driver.head_still_s, worker.driver.stream_still_s, worker.driver.readers_remade) == (0, 0, 0)
+
+
+def _count_looks(log: FaultyLog) -> Callable[[], int]:
+    looks = 0
+
+    def count(bounds: dict[int, Bounds]) -> None:
+        nonlocal looks
+        looks += 1
+
+    log.on_bounds = count
+    return lambda: looks
+
+
+async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> None:
+    """Where a transaction's marker is all that stands behind the last record, the stream is read to its end: its holes are filled."""
+    log.markers = {ORDERING: 1, 0: 1, 1: 2, 2: 1}
+    log.say(Register(nonce("dead"), 1, "dead", "0"))
+    log.say(Entry(1, 1, 0, 1, (_id("lost"),)))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.01, stall_s=0.1))
+    assert len(await worker.decided("a")) == 1
+    looks = _count_looks(log)
+    await worker.until(lambda: looks() > 20)
+    assert (worker.driver.head_still_s, worker.driver.stream_still_s) == (0, 0)
+    assert (worker.driver.lag_records, worker.driver.readers_remade) == (0, 0)
+
+
+async def test_a_reader_that_lost_records_says_nothing(start: Start, log: FaultyLog) -> None:
+    """From the moment that a reader fails, where it stood does not count: it may be behind records that it lost."""
+    worker = start()
+    await worker.decided("a")
+
+    def lose(records: list[Record]) -> list[Record]:
+        raise NotReady("the reader failed")
+
+    read_next = worker.driver._read_next()[1]
+    log.on_poll = lambda records: lose(records) if records else records
+    log.put(1, batch_key(9, 9), None)
+    await worker.until(lambda: worker.driver._no_reader == "the reader failed")
+    assert worker.driver._read_next()[1] == read_next
+    log.on_poll = None
+    await worker.until(lambda: worker.driver._read_next()[1] == read_next + 1)
+
+
+# ---- a log that is not what it was ----
+
+
+async def test_log_cut_under_a_running_worker(start: Start, log: FaultyLog) -> None:
+    """A log that ends before what a running worker has read makes it not ready, and when it stays so the worker stops."""
+    worker = start()
+    await worker.decided("a")
+    ends = log.ends()
+    await worker.decided("b")
+    log.cut(*ends)
+    await worker.until(_reason(worker, "the log contradicts this worker's index"))
+    assert "ahead of its log" in str(await worker.dies())
+    assert log.ends() == ends
+
+
+async def test_log_cut_and_grown_again_under_a_running_worker(start: Start, log: FaultyLog) -> None:
+    """A log that was cut and is longer than before when it is next looked at has other records where the worker read: it stops."""
+    worker = start()
+    await worker.decided("a")
+    ends = log.ends()
+    await worker.decided("b")
+    log.cut(*ends)
+    await worker.until(_reason(worker, "the log contradicts this worker's index"))
+    for _ in range(9):
+        for stream in range(ORDERING, PARTITIONS):
+            log.put(stream, batch_key(9, 9), b"another history")
+    assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.index.position_next == 2
+
+
+@pytest.mark.parametrize("grown", [False, True], ids=["cut", "grown-again"])
+async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown: bool) -> None:
+    """A worker that starts on a log that was cut, and may have grown again, stops; it has appended nothing and decided nothing."""
+    worker = start()
+    await worker.decided("a")
+    ends = log.ends()
+    await worker.decided("b")
+    await worker.stop()
+    log.cut(*ends)
+    if grown:
+        for _ in range(9):
+            for stream in range(ORDERING, PARTITIONS):
+                log.put(stream, batch_key(9, 9), b"another history")
+    ends = log.ends()
+    again = start()
+    assert again.driver.not_ready() is not None
+    fatal = str(await again.dies())
+    assert ("is not the one that this index has applied" if grown else "ahead of its log") in fatal
+    assert (log.ends(), again.index.position_next) == (ends, 2)
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
+async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
+    """An answer that is older than what was read, given for a while, stops nobody: not ready meanwhile, then on with the work."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    decisions = await worker.decided("a")
+    if not running:
+        await worker.stop()
+    late = True
+
+    def lag(bounds: dict[int, Bounds]) -> None:
+        if late:
+            bounds[ORDERING] = Bounds(0, 1)
+
+    log.on_bounds = lag
+    if not running:
+        worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    await worker.until(_reason(worker, "the log contradicts this worker's index"))
+    late = False
+    assert await worker.decided("a") == decisions
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> None:
+    """A reader that is told that its offset is not there stops nobody when the log itself says that it is."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    decisions = await worker.decided("a")
+    told = []
+
+    def out_of_range(records: list[Record]) -> list[Record]:
+        if len(told) < 3:
+            told.append(worker.driver.not_ready())
+            raise Fatal("nothing to read at this offset")
+        return records
+
+    log.on_poll = out_of_range
+    await worker.until(lambda: len(told) == 3)
+    assert await worker.decided("a") == decisions
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
+    """A log that says of itself that it cannot go on stops the worker at once: that is no contradiction, and will not pass."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    await worker.decided("a")
+
+    def fail(_: object) -> Any:
+        raise Fatal("the disk failed")
+
+    log.on_poll = log.on_bounds = fail
+    assert str(await worker.dies()) == "the disk failed"
+
+
+# ---- what is told to the operator ----
+
+
+async def test_no_leader_is_told_once(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
+    """That no payload partition has a leader is told when it begins and when it ends, however often it is met in between."""
+    caplog.set_level(logging.INFO, "notary.sender")
+    worker = start()
+    await worker.lives()
+    for times in (1, 2):
+        log.without_leader = set(range(PARTITIONS))
+        answers = [worker.sender.submit(submission(f"{times} {n}")) for n in range(5)]
+        for _ in range(5):
+            await asyncio.sleep(2 * REOPEN_S)
+        assert not any(answer.done() for answer in answers)
+        log.without_leader = set()
+        await asyncio.gather(*answers)
+        assert sum("no payload partition has a leader" in message for message in caplog.messages) == times
+        assert sum("has a leader again" in message for message in caplog.messages) == times
+
+
+async def test_wrong_partition_is_an_alarm(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
+    """An entry of a living life in a partition that is none stops nobody, and is told as an error, before all that is only a warning."""
+    worker = start()
+    first = await worker.lives()
+    for _ in range(20):
+        log.put(ORDERING, None, b"garbage")
+    log.say(Entry(first, 1 << 40, 0, PARTITIONS, (_id("elsewhere"),)))
+    assert len(await worker.decided("a")) == 1
+    (alarm,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert f"names payload partition {PARTITIONS}, and this worker counts {PARTITIONS}" in alarm.getMessage()
+    assert "docs/runbook.md" in alarm.getMessage()

@@ -16,7 +16,7 @@ def test_ordinals() -> None:
     second, _ = lives.register(b"n2".ljust(16), "w2", 12) or (None, None)
     assert second is not None
     assert second.incarnation == 2
-    assert [life.name for life in lives.all()] == ["w1", "w2"]
+    assert [(life.incarnation, life.name) for life in lives.changed.values()] == [(1, "w1"), (2, "w2")]
 
 
 def test_nonce_twice() -> None:
@@ -90,7 +90,7 @@ def test_made_again_from_its_lives() -> None:
     lives.register(b"n2".ljust(16), "w2", 11)
     lives.register(b"n3".ljust(16), "w1", 12)
     lives.count(3, 7, 13)
-    again = Lives(lives.all())
+    again = Lives(lives.changed.values())
     assert again.register(b"n2".ljust(16), "w1", 14) is None
     assert not again.counts(3, 7)
     new, fenced = again.register(b"n4".ljust(16), "w1", 14) or (None, None)

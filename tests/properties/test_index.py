@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joiner import Life, OrderedBatch, Ready
-from notary.decision import Decision, Kind, Outcome
+from notary.decision import Decision, Kind, Outcome, leaf
 from notary.index import Index, IndexSettings
+from notary.tree import leaf_hash, tile_widths
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 
@@ -125,8 +126,19 @@ def _compare(index: Index, model: Model, universe: list[Request]) -> None:
         "states": len(model.by),
         "decisions": len(model.order),
         "positions": len(model.order),
+        "tiles": len(list(tile_widths(len(model.order)))),
     }
+    leaves = [leaf_hash(leaf(decision)) for id_ in model.order if (decision := index.decision(id_)) is not None]
+    assert index.tree.view().root == _naive_root(leaves)
     assert [key for key, _ in rows["states"]] == sorted(model.by)
+
+
+def _naive_root(hashes: list[bytes]) -> bytes:
+    """RFC 6962, section 2.1: split at the largest power of two below the number of leaves."""
+    if len(hashes) <= 1:
+        return hashes[0] if hashes else sha256(b"").digest()
+    split = 1 << (len(hashes) - 1).bit_length() - 1
+    return sha256(b"\x01" + _naive_root(hashes[:split]) + _naive_root(hashes[split:])).digest()
 
 
 def test_outcome_numbers() -> None:
