@@ -12,12 +12,15 @@ import msgspec
 
 from notary import keys, parties
 from notary.cli import EXIT_DONE
+from notary.cli.staged import staged, write
 from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError
-from ordering.topics import create_topics, topic_names
+from ordering.topics import CreatedTopics, create_topics, topic_names
 
+CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log"
 PARTITIONS_DEFAULT = 16
+PARTITIONS_MAX = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever")
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
     parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log")
-    parser.add_argument("--topic-prefix", default="notary", help="<prefix>.ordering and <prefix>.payload (default: notary)")
-    parser.add_argument("--partitions", type=int, default=PARTITIONS_DEFAULT, help=f"of the payload topic (default: {PARTITIONS_DEFAULT})")
+    parser.add_argument("--topic-prefix", help="<prefix>.ordering and <prefix>.payload (default: notary)")
+    parser.add_argument("--partitions", type=int, help=f"payload partitions of the log, for ever (default: {PARTITIONS_DEFAULT})")
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
     parser.add_argument(
         "--log-settings",
@@ -45,45 +48,34 @@ def run(arguments: argparse.Namespace) -> int:
     name_bytes = len(arguments.name.encode(errors="surrogateescape"))
     if not 0 < name_bytes <= NAME_BYTES_MAX or not parties.is_utf8(arguments.name):
         raise ConfigurationError(f"--name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {name_bytes}")
-    if not 1 <= arguments.partitions <= 1000:
-        raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to 1000")
-    file = directory / "notary.toml"
-    for made_here in (file, directory / "notary-key.pem", directory / "parties.json"):
-        if made_here.exists():
-            raise ConfigurationError(f"{made_here} exists already: nothing is overwritten; choose another directory")
-    warnings: list[str] = []
-    topics: list[str] = []
+    if not parties.is_utf8(str(directory)):
+        raise ConfigurationError(f"the directory {str(directory)!r} is not UTF-8")
     log_settings = _log_settings(arguments)
-    if arguments.kafka:
-        # First what can fail: with no topics there is no configuration that claims them.
-        made = asyncio.run(
-            create_topics(
-                arguments.kafka,
-                arguments.topic_prefix,
-                payload_partitions=arguments.partitions,
-                replication=arguments.replication,
-                security=kafka_security(log_settings, directory),
-            )
+    kafka = log_settings.kind == "kafka"
+    # The configuration last: a directory that has one is complete.
+    files = (KEY, KEY_HISTORY, PARTIES, CONFIG)
+    names = files if kafka else (LOG, *files)
+    made = CreatedTopics((), (), ())
+    try:
+        with staged(directory, names) as stage:
+            key = keys.create(stage / KEY)
+            keys.create_history(stage / KEY_HISTORY, arguments.origin, key.public_key())
+            parties.write(stage / PARTIES, {})
+            write(stage / CONFIG, _toml(arguments, log_settings))
+            if kafka:
+                # Not before all that can fail here has been written: of all this, topics alone cannot be taken back.
+                made = asyncio.run(_topics(arguments, log_settings))
+            else:
+                EmbeddedLog.create(stage / LOG, log_settings.payload_partitions)
+    except OSError as problem:
+        raise ConfigurationError(f"cannot make a notary in {directory}: {problem.strerror or problem}") from None
+    warnings, topics = list(made.warnings), list(topic_names(log_settings.topic_prefix)) if kafka else []
+    if made.existed:
+        warnings.append(
+            f"{' and '.join(made.existed)} existed already, and this directory has a key of its own: the workers of one notary share"
+            " one directory's key and parties; copy that directory instead if this is the same notary"
         )
-        warnings, topics = list(made.warnings), list(topic_names(arguments.topic_prefix))
-        if made.existed:
-            warnings.append(
-                f"{' and '.join(made.existed)} existed already, and this directory has a key of its own: the workers of one notary share"
-                " one directory's key and parties; copy that directory instead if this is the same notary"
-            )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ConfigurationError(f"cannot make {directory}: {problem.strerror}") from None
-    key = keys.create(directory / "notary-key.pem")
-    parties.write(directory / "parties.json", {})
-    if not arguments.kafka:
-        EmbeddedLog.create(directory / "log", arguments.partitions)
-    # Last: a directory with a configuration is complete.
-    try:
-        file.write_bytes(_toml(arguments, log_settings).encode())
-    except OSError as problem:
-        raise ConfigurationError(f"cannot write {file}: {problem.strerror}") from None
+    file = directory / CONFIG
     verifier_key = keys.verifier_key(arguments.origin, key.public_key())
     for warning in warnings:
         print(f"notary init: warning: {warning}", file=sys.stderr)
@@ -98,29 +90,44 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(told))
     else:
         print(f"configuration  {file}")
-        print(f"key            {directory / 'notary-key.pem'} (keep it secret, keep a copy)")
+        print(f"key            {directory / KEY} (keep it secret, keep a copy)")
         print(f"verifier key   {verifier_key}")
-        print(f"log            {', '.join(topics) or directory / 'log'}")
+        print(f"log            {', '.join(topics) or directory / LOG}")
         print(f"next           notary party add NAME --public-key FILE --config {file}")
     return EXIT_DONE
+
+
+async def _topics(arguments: argparse.Namespace, log_settings: LogConfig) -> CreatedTopics:
+    return await create_topics(
+        log_settings.bootstrap,
+        log_settings.topic_prefix,
+        payload_partitions=log_settings.payload_partitions,
+        replication=arguments.replication,
+        security=kafka_security(log_settings, arguments.directory),
+    )
 
 
 def _log_settings(arguments: argparse.Namespace) -> LogConfig:
     """`[log]` as the flags and the file of `--log-settings` say it; raises `ConfigurationError`."""
     given: dict[str, Any] = {}
     if arguments.log_settings is not None:
-        if not arguments.kafka:
+        if arguments.kafka is None:
             raise ConfigurationError("--log-settings goes with --kafka: the embedded log has none")
         try:
             given = tomllib.loads(arguments.log_settings.read_bytes().decode())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
             raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
-    if arguments.kafka:
-        given |= {"kind": "kafka", "bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
+    flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix, "payload_partitions": arguments.partitions}
+    given = {"payload_partitions": PARTITIONS_DEFAULT} | given | {key: value for key, value in flags.items() if value is not None}
+    # An empty list of brokers is a mistake of a script, and not a wish for an embedded log.
+    given["kind"] = "embedded" if arguments.kafka is None else "kafka"
     try:
-        return msgspec.convert(given, LogConfig)
+        settings = msgspec.convert(given, LogConfig)
     except msgspec.ValidationError as problem:
         raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
+    if not 1 <= settings.payload_partitions <= PARTITIONS_MAX:
+        raise ConfigurationError(f"--partitions {settings.payload_partitions} should be 1 to {PARTITIONS_MAX}")
+    return settings
 
 
 def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
@@ -128,15 +135,16 @@ def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
         "# A notary's configuration. Every setting: docs/configuration.md.",
         f"name = {_quoted(arguments.name)}",
         f"origin = {_quoted(arguments.origin)}",
-        'key_file = "notary-key.pem"',
-        'parties_file = "parties.json"',
+        f'key_file = "{KEY}"',
+        f'key_history_file = "{KEY_HISTORY}"',
+        f'parties_file = "{PARTIES}"',
         "",
         "[log]",
     ]
     for field in msgspec.structs.fields(LogConfig):
         value = getattr(log_settings, field.name)
         # What is as it would be anyway is left to the defaults, but for what a reader looks for.
-        if value != field.default or field.name == "kind" or (field.name == "directory" and not arguments.kafka):
+        if value != field.default or field.name == "kind" or (field.name == "directory" and log_settings.kind == "embedded"):
             lines.append(f"{field.name} = {_quoted(value) if isinstance(value, str) else value}")
     lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]
     return "\n".join(lines)

@@ -1,8 +1,15 @@
-"""The notary's own key: made once, read by its owner only, told to others as a verifier key."""
+"""The notary's own key: made once, read by its owner only, told to others as a verifier key; and replaced, with a history."""
 
 import base64
+import fcntl
 import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -10,7 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from notary import keys
+from notary.receipts.key_history import HistoricKey
+from notary.verify import trusted_keys
 from ordering.errors import ConfigurationError
+from tests.notary.disk import Disk, Killed
+
+ROOT = Path(__file__).parents[2]
+ORIGIN = "notary.example/x"
 
 
 def test_a_key_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -77,3 +90,307 @@ def test_the_verifier_key_is_c2sps() -> None:
     encoded = base64.b64decode(known.split("+", 2)[2])
     assert keys.verifier_key("PeterNeumann", Ed25519PublicKey.from_public_bytes(encoded[1:])) == known
     assert hashlib.sha256(b"PeterNeumann\n" + encoded).hexdigest()[:8] == "c74f20a3"
+
+
+def test_a_key_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner can read it: unless that is root, who can read all, or us, say whose it is."""
+    keys.create(tmp_path / "k.pem")
+    if os.getuid() == 0:
+        os.chown(tmp_path / "k.pem", 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(ConfigurationError, match=r"k\.pem belongs to user \d+.*chown"):
+        keys.load(tmp_path / "k.pem")
+
+
+# ---- the history ----
+
+
+class Files:
+    """The two files of a notary, in one folder or in two."""
+
+    def __init__(self, folder: Path, history_folder: str = "") -> None:
+        self.key = folder / "k.pem"
+        self.history = folder / history_folder / "keys.json"
+
+    @classmethod
+    def create(cls, folder: Path, history_folder: str = "", rotations: int = 0) -> Self:
+        """As `notary init` makes them, and so many rotations later."""
+        (folder / history_folder).mkdir(parents=True, exist_ok=True)
+        files = cls(folder, history_folder)
+        keys.create_history(files.history, ORIGIN, keys.create(files.key).public_key())
+        for _ in range(rotations):
+            keys.rotate(files.key, files.history, ORIGIN)
+        return files
+
+    def load(self) -> list[str]:
+        """The keys of the history, checked, as a worker does when it starts."""
+        return [each.verifier_key for each in self.load_history()]
+
+    def load_history(self) -> tuple[HistoricKey, ...]:
+        """The same with their endorsements."""
+        return keys.load_history(self.history, ORIGIN, keys.load(self.key).public_key())
+
+    def named(self) -> list[str]:
+        """The keys that the history names, whatever the key file holds."""
+        return [each["verifier_key"] for each in json.loads(self.history.read_bytes())]
+
+    def edit(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
+        """Change the history."""
+        found = json.loads(self.history.read_bytes())
+        change(found)
+        self.history.write_text(json.dumps(found))
+
+
+def test_the_history_leads_from_the_first_key_to_the_present_one(tmp_path: Path) -> None:
+    """Whoever knows any of the keys can follow to the last, and not back to an older one."""
+    files = Files.create(tmp_path, rotations=3)
+    known = files.load()
+    assert len(set(known)) == 4
+    assert known[-1] == keys.verifier_key(ORIGIN, keys.load(files.key).public_key())
+    for number, key in enumerate(known):
+        assert [str(each) for each in trusted_keys(key, files.history.read_bytes())] == known[number:]
+    assert files.history.stat().st_mode & 0o444 == 0o444 & ~_umask()
+
+
+def test_an_endorsement_is_the_documented_bytes(tmp_path: Path) -> None:
+    """By hand: four lines, a blank one, and the Ed25519 signature of the four by the key that goes."""
+    files = Files.create(tmp_path, rotations=1)
+    [first, second] = json.loads(files.history.read_bytes())
+    assert first == {"verifier_key": first["verifier_key"], "endorsement": None}
+    _check_endorsement(first["verifier_key"], second)
+
+
+def test_the_example_of_the_documentation_can_be_followed() -> None:
+    """The key history of formats.md is sound, and its second key endorsed as that page says."""
+    section = (ROOT / "docs/formats.md").read_text().split("\n## Key history\n")[1].split("\n## ")[0]
+    [first, second] = json.loads(section.split("```json\n")[1].split("```")[0])
+    assert [str(key) for key in trusted_keys(first["verifier_key"], [first, second])] == [first["verifier_key"], second["verifier_key"]]
+    _check_endorsement(first["verifier_key"], second)
+    for each, seed in ((first, b"first"), (second, b"second")):
+        public = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed).digest()).public_key()
+        assert each["verifier_key"] == keys.verifier_key("notary.example/london", public)
+
+
+def _check_endorsement(previous: str, following: dict[str, str]) -> None:
+    """Without any code of ours."""
+    name, key_id, encoded = previous.split("+", 2)
+    text, line = following["endorsement"].split("\n\n")
+    assert text == f"notary/key/v1\n{name}\n{previous}\n{following['verifier_key']}"
+    head, signed = line.rsplit(" ", 1)
+    assert (head, signed[-1]) == (f"— {name}", "\n")
+    signature = base64.b64decode(signed)
+    assert signature[:4].hex() == key_id
+    Ed25519PublicKey.from_public_bytes(base64.b64decode(encoded)[1:]).verify(signature[4:], f"{text}\n".encode())
+
+
+def test_what_a_worker_answers_serves_as_a_history(tmp_path: Path) -> None:
+    """A lost history can be had back from `GET /v1/notary` of any worker that runs, and be rotated on."""
+    files = Files.create(tmp_path, rotations=1)
+    before = files.load()
+    files.history.write_text(json.dumps({"name": "O=N", "keys": json.loads(files.history.read_bytes())}))
+    assert files.load() == before
+    keys.rotate(files.key, files.history, ORIGIN)
+    assert files.load()[:2] == before
+    assert len(json.loads(files.history.read_bytes())) == 3
+
+
+def test_a_missing_history_says_what_it_should_be(tmp_path: Path) -> None:
+    """A notary from before there were histories gets one by the line that the message gives."""
+    files = Files.create(tmp_path)
+    before = files.load()
+    files.history.unlink()
+    for ask in (files.load, lambda: keys.rotate(files.key, files.history, ORIGIN)):
+        with pytest.raises(ConfigurationError, match=r"there is no key history .*keys\.json.*line: \[") as missing:
+            ask()
+    files.history.write_text(str(missing.value).split("line: ")[1])
+    assert files.load() == before
+
+
+def _swap(history: list[dict[str, Any]]) -> None:
+    history[1], history[2] = history[2], history[1]
+
+
+WRONG: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
+    "empty": (lambda history: history.clear(), "1 to 10000 keys"),
+    "no-endorsement": (lambda history: history[1].update(endorsement=None), "without an endorsement"),
+    "another-endorsement": (lambda history: history[1].update(endorsement=history[2]["endorsement"]), "bad-endorsement"),
+    "first-one-bad": (lambda history: history[1].update(endorsement=history[1]["endorsement"].replace("— n", "— m")), "bad-endorsement"),
+    "out-of-order": (_swap, "bad-endorsement"),
+    "one-left-out": (lambda history: history.pop(1), "bad-endorsement"),
+    "beginning-cut-off": (lambda history: history.pop(0), "what came before is missing"),
+    "one-twice": (lambda history: history.append(dict(history[0])), "twice"),
+    "other-form": (lambda history: history[0].update(verifier_key=history[0]["verifier_key"] + " "), "another form"),
+    "garbage-key": (lambda history: history[0].update(verifier_key="garbage"), "malformed-key"),
+    "unknown-member": (lambda history: history[0].update(since=1), "no key history"),
+    "end-cut-off": (lambda history: history.pop(), "does not know"),
+}
+
+
+@pytest.mark.parametrize(("change", "why"), WRONG.values(), ids=WRONG)
+def test_a_history_that_is_not_sound_is_refused(tmp_path: Path, change: Callable[[list[dict[str, Any]]], object], why: str) -> None:
+    """From its first key to its last everything is checked; the message names the file, and that both files are to be copied."""
+    files = Files.create(tmp_path, rotations=2)
+    files.edit(change)
+    before = {file: file.read_bytes() for file in (files.key, files.history)}
+    for ask in (files.load, lambda: keys.rotate(files.key, files.history, ORIGIN)):
+        with pytest.raises(ConfigurationError, match=r"keys\.json") as wrong:
+            ask()
+        assert why in str(wrong.value)
+        assert "opy" in str(wrong.value)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff", b"[" * 100_000, b"{}", b"[1]", b'"x"'])
+def test_what_is_no_history_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Any other content is an error that names the file."""
+    files = Files.create(tmp_path)
+    files.history.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"keys\.json"):
+        files.load()
+
+
+def test_a_history_of_another_origin_is_refused(tmp_path: Path) -> None:
+    """Both origins are told: one of them was changed by mistake."""
+    files = Files.create(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"'notary\.example/x'.*'notary\.example/y'"):
+        keys.load_history(files.history, "notary.example/y", keys.load(files.key).public_key())
+
+
+def test_half_a_copy_is_refused(tmp_path: Path) -> None:
+    """Where only one of the two files was copied after a rotation: neither served nor rotated, and told what to copy."""
+    old = Files.create(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    new = Files(tmp_path / "new")
+    keys.rotate(new.key, new.history, ORIGIN)
+    for name, source, target in (("history", new.history, "keys.json"), ("key", new.key, "k.pem")):
+        half = Files(Path(shutil.copytree(tmp_path / "old", tmp_path / f"only-the-{name}")))
+        shutil.copy(source, half.key.parent / target)
+        keys.create(half.key.parent / "k.pem.next")  # of a rotation that was interrupted here, once
+        before = {file: file.read_bytes() for file in half.key.parent.iterdir()}
+        for ask in (half.load, lambda half=half: keys.rotate(half.key, half.history, ORIGIN)):
+            with pytest.raises(ConfigurationError, match=r"opy both files, key and history, .*docs/runbook\.md"):
+                ask()
+        assert {file: file.read_bytes() for file in half.key.parent.iterdir()} == before
+    assert new.load()[:1] == old.load()
+
+
+# ---- the rotation ----
+
+
+def test_a_rotation_tells_what_it_did(tmp_path: Path) -> None:
+    """The keys before and after, and nothing but the two files is left: the old private key is gone."""
+    files = Files.create(tmp_path)
+    before = files.load()
+    done = keys.rotate(files.key, files.history, ORIGIN)
+    assert [done.previous, done.verifier_key] == files.load() == [*before, done.verifier_key]
+    assert (done.history, done.resumed) == (files.load_history(), False)
+    assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
+    assert files.key.stat().st_mode & 0o777 == 0o600
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    """Where the configuration leads to the files by links, the files are replaced, where they are."""
+    real = Files.create(tmp_path / "real")
+    (tmp_path / "links").mkdir()
+    links = Files(tmp_path / "links")
+    links.key.symlink_to(real.key)
+    links.history.symlink_to(real.history)
+    keys.rotate(links.key, links.history, ORIGIN)
+    assert links.key.is_symlink()
+    assert links.history.is_symlink()
+    assert len(real.load()) == 2
+
+
+def test_one_rotation_at_a_time(tmp_path: Path) -> None:
+    """While one rotates, another one is refused and changes nothing."""
+    files = Files.create(tmp_path)
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(ConfigurationError, match="another process"):
+        keys.rotate(files.key, files.history, ORIGIN)
+    assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
+    os.close(holder)
+    keys.rotate(files.key, files.history, ORIGIN)
+    assert len(files.load()) == 2
+
+
+def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key comes to be that verifiers could not follow to."""
+    files = Files.create(tmp_path, rotations=1)
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    with pytest.raises(ConfigurationError, match="no verifier reads a longer one"):
+        keys.rotate(files.key, files.history, ORIGIN)
+    assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
+    assert len(files.load()) == 2
+
+
+def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
+    """Who may have read it could endorse a key of his own: the operator is to think first."""
+    files = Files.create(tmp_path)
+    files.key.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        keys.rotate(files.key, files.history, ORIGIN)
+
+
+@pytest.mark.parametrize("problem", [Killed, OSError])
+@pytest.mark.parametrize("history_folder", ["", "history"], ids=["one-folder", "two-folders"])
+def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, history_folder: str, problem: type[BaseException]) -> None:
+    """Killed before, or refused by the disk, any of its steps; then rotated again, and the power lost at any moment of it all."""
+    seen = 0
+    for step in itertools.count():
+        folder = tmp_path / f"{step}"
+        files = Files.create(folder, history_folder, rotations=1)
+        first = files.load()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(patch, files.key, files.history)
+            disk.fail_after(step, problem)
+            try:
+                keys.rotate(files.key, files.history, ORIGIN)
+                interrupted = False
+            except (Killed, ConfigurationError):
+                interrupted = True
+                named = files.named()
+                assert named[: len(first)] == first
+                resumes = not _fit(files)
+                assert keys.rotate(files.key, files.history, ORIGIN).resumed == resumes
+                assert files.load()[: len(named)] == named
+        assert disk.is_settled()
+        for content in disk.after_power_losses():
+            lost = Files(tmp_path / "lost", history_folder)
+            lost.history.parent.mkdir(parents=True)
+            for name, written in content.items():
+                file = tmp_path / "lost" / Path(name).relative_to(folder)
+                file.write_bytes(written)
+                file.chmod(0o600)
+            named = lost.named()
+            _fit(lost)
+            keys.rotate(lost.key, lost.history, ORIGIN)
+            known = lost.load()
+            assert known[: len(named)] == named
+            assert named[: len(first)] == first
+            assert not list((tmp_path / "lost").rglob("*.next"))
+            shutil.rmtree(tmp_path / "lost")
+            seen += 1
+        if not interrupted:
+            break
+    assert step >= 7, "so many steps it has"
+    assert seen > 100
+
+
+def _fit(files: Files) -> bool:
+    """Whether a worker can start with them; where not, it says what to do."""
+    try:
+        files.load()
+    except ConfigurationError as problem:
+        told = str(problem)
+    else:
+        return True
+    assert "If `notary key rotate` was interrupted" in told, told
+    return False
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,17 +1,29 @@
 """`notary init`: what it makes, and what it never overwrites."""
 
+import asyncio
+import fcntl
 import json
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from deploy.local import Cluster
 from notary import cli
 from notary.config import load
 from notary.keys import load as load_key
-from notary.keys import verifier_key
+from notary.keys import load_history, verifier_key
+from notary.worker import open_log
 from ordering.embedded import EmbeddedLog
+from ordering.errors import Fatal
+from ordering.topics import CreatedTopics
+
+ROOT = Path(__file__).parents[3]
+MADE = {"log", "notary-key.pem", "notary-keys.json", "notary.toml", "parties.json"}
 
 
 def init(*arguments: object) -> int:
@@ -25,15 +37,30 @@ def names(directory: Path, name: str = "O=N", origin: str = "notary.example/x") 
 
 
 async def test_a_directory_is_all_that_a_worker_needs(tmp_path: Path) -> None:
-    """Key, parties, configuration and log are there, and fit one another."""
+    """Key, its history, parties, configuration and log are there, and fit one another."""
     assert init(*names(tmp_path / "a" / "b")) == 0
     config = load(tmp_path / "a" / "b" / "notary.toml", environment={})
     assert (config.name, config.origin) == ("O=N", "notary.example/x")
-    load_key(config.path(config.key_file))
+    key = load_key(config.path(config.key_file)).public_key()
+    [first] = load_history(config.path(config.key_history_file), config.origin, key)
+    assert (first.verifier_key, first.endorsement) == (verifier_key(config.origin, key), None)
     assert json.loads(config.path(config.parties_file).read_text()) == {}
     log = EmbeddedLog.open(config.path(config.log.directory))
-    assert log.payload_partitions == 16
+    assert log.payload_partitions == config.log.payload_partitions == 16
     await log.close()
+    assert set(os.listdir(tmp_path / "a" / "b")) == MADE
+
+
+async def test_a_log_of_other_partitions_is_refused(tmp_path: Path) -> None:
+    """What the configuration says of the log's partitions is held against the log; a configuration that says nothing is not."""
+    assert init(*names(tmp_path / "n"), "--partitions", 3) == 0
+    config = tmp_path / "n" / "notary.toml"
+    with pytest.raises(Fatal, match="3 payload partitions, wanted 4"):
+        await open_log(load(config, environment={"NOTARY_LOG_PAYLOAD_PARTITIONS": "4"}))
+    for environment in ({}, {"NOTARY_LOG_PAYLOAD_PARTITIONS": "0"}):
+        log = await open_log(load(config, environment=environment))
+        assert log.payload_partitions == 3
+        await log.close()
 
 
 def test_the_key_is_its_owners_alone(tmp_path: Path) -> None:
@@ -55,7 +82,7 @@ def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert told["config"] == str(tmp_path / "n" / "notary.toml")
 
 
-@pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "parties.json", "log/something"])
+@pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log/something"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Where one of its files is there already, init stops, says which, and leaves it as it is."""
     file = tmp_path / there
@@ -64,7 +91,25 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.Captu
     assert init(*names(tmp_path)) == 2
     assert there.split("/")[0] in capsys.readouterr().err
     assert file.read_text() == "precious"
-    assert not (tmp_path / "notary.toml").exists() or there == "notary.toml"
+    assert os.listdir(tmp_path) == [there.split("/")[0]]
+    file.unlink()
+    assert init(*names(tmp_path)) == 0
+
+
+def test_a_link_to_nowhere_is_not_overwritten(tmp_path: Path) -> None:
+    """A name that is taken is taken, even if there is nothing behind it."""
+    for name in sorted(MADE):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+        assert init(*names(tmp_path)) == 2
+        assert os.listdir(tmp_path) == [name]
+        (tmp_path / name).unlink()
+
+
+def test_an_empty_log_directory_is_used(tmp_path: Path) -> None:
+    """`log` may have been made beforehand."""
+    (tmp_path / "log").mkdir()
+    assert init(*names(tmp_path)) == 0
+    assert set(os.listdir(tmp_path)) == MADE
 
 
 def test_a_second_init_is_refused(tmp_path: Path) -> None:
@@ -95,6 +140,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "origin-with-newline": ("--origin", "a\nb"),
     "origin-with-nul-like": ("--origin", "a\x01b"),
     "origin-not-utf-8": ("--origin", "\udcff"),
+    "origin-like-an-endorsement": ("--origin", "notary/key/v1"),
     "no-partitions": ("--partitions", "0"),
     "too-many-partitions": ("--partitions", "1001"),
 }
@@ -108,18 +154,148 @@ def test_a_wrong_argument_makes_nothing(tmp_path: Path, wrong: tuple[str, ...], 
     assert not (tmp_path / "n").exists()
 
 
-def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file in the way: exit 2."""
+@pytest.mark.parametrize("below", ["file", "file/n", "x" * 300, "n/" + "x" * 300, "n\udcff"])
+def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, below: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file in the way, a name that no file system takes, or one that cannot be written into the configuration: a line, and exit 2."""
     (tmp_path / "file").write_text("")
-    assert init(*names(tmp_path / "file" / "n")) == 2
-    assert str(tmp_path / "file" / "n") in capsys.readouterr().err
+    assert init(*names(tmp_path / below)) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("notary init: ")
+    assert told.count("\n") == 1
+    assert os.listdir(tmp_path) == ["file"]
 
 
-def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without its topics there is no configuration that claims them."""
-    assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1") == 2
-    assert "127.0.0.1:1" in capsys.readouterr().err
+def in_a_process(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    """Run it in a process of its own, with `init(directory)` as the command line is run."""
+    script = """
+        import os, resource, signal, sys
+        directory = sys.argv[1]
+        def init(directory):
+            from notary import cli
+            return cli.main(["init", directory, "--name", "O=N", "--origin", "notary.example/x"])
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script) + textwrap.dedent(code), str(directory)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("bytes_max", [0, 50, 200, 3_000])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
+    """When a file cannot be written to its end, whichever it is, a line says so, nothing is left, and the next try works."""
+    limited = in_a_process(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_max}, -1)); sys.exit(init(directory))", tmp_path / "n")
+    assert limited.returncode == 2
+    assert limited.stderr.startswith("notary init: ")
+    assert limited.stderr.count("\n") == 1
     assert not (tmp_path / "n").exists()
+    assert init(*names(tmp_path / "n")) == 0
+
+
+def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
+    """Killed before any of its steps on the disk, again and again: with a configuration it is whole, without one it can be made so."""
+    script = """
+        def dies(directory, step):
+            \"\"\"Whether `init` dies or fails; it is killed before the step of that number, if it gets there.\"\"\"
+            child = os.fork()
+            if child == 0:
+                steps = 0
+                def count(event, arguments):
+                    nonlocal steps
+                    if event.split(".")[0] in ("open", "os", "shutil", "tempfile") and any(directory in str(each) for each in arguments):
+                        steps += 1
+                        if steps == step:
+                            os.kill(os.getpid(), signal.SIGKILL)
+                sys.stdout = open(os.devnull, "w")
+                sys.addaudithook(count)
+                os._exit(init(directory))
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+        import notary.cli.init
+        step, whole = 0, False
+        while not whole:
+            step += 1
+            here = f"{directory}/{step}"
+            whole = not dies(here, step)
+            if not whole:
+                # The next ones meet what it left, the first few of them for a few steps only.
+                for later in (2, 4, 6, 8):
+                    dies(here, later)
+                # The last one makes the directory whole, or refuses because it is.
+                complete = os.path.exists(f"{here}/notary.toml")
+                assert dies(here, 0) == complete, step
+        print(step)
+    """
+    done = in_a_process(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+    for made in tmp_path.iterdir():
+        assert set(os.listdir(made)) == MADE, made
+        config = load(made / "notary.toml", environment={})
+        load_history(config.path(config.key_history_file), config.origin, load_key(config.path(config.key_file)).public_key())
+        EmbeddedLog.open(config.path(config.log.directory))._store.close()
+
+
+def test_one_init_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While one makes a notary in a directory, another one does not."""
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    assert init(*names(tmp_path)) == 2
+    assert "another" in capsys.readouterr().err
+    os.close(holder)
+    assert init(*names(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("brokers", ["127.0.0.1:1", "", "127.0.0.1:port", "a..b:9092"])
+def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its topics there is no configuration that claims them, nor an embedded log instead; what was there stays."""
+    assert init(*names(tmp_path / "n"), "--kafka", brokers) == 2
+    assert repr(brokers)[1:-1] in capsys.readouterr().err
+    assert not (tmp_path / "n").exists()
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / "ca.pem").write_text("precious")
+    assert init(*names(tmp_path / "n"), "--kafka", brokers) == 2
+    assert os.listdir(tmp_path / "n") == ["ca.pem"]
+
+
+@pytest.mark.parametrize(("settings", "partitions"), [("", 16), ("payload_partitions = 5", 5)], ids=["default", "file"])
+def test_partitions_are_the_flags_or_the_files(tmp_path: Path, settings: str, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--partitions`, else what `--log-settings` says, else 16: so many the topics are made with, and the configuration says."""
+    asked: list[int] = []
+
+    async def create_topics(*_: object, payload_partitions: int, **__: object) -> CreatedTopics:
+        asked.append(payload_partitions)
+        return CreatedTopics((), (), ())
+
+    monkeypatch.setattr("notary.cli.init.create_topics", create_topics)
+    (tmp_path / "log.toml").write_text(settings)
+    kafka = ("--kafka", "127.0.0.1:1", "--log-settings", tmp_path / "log.toml")
+    assert init(*names(tmp_path / "a"), *kafka) == 0
+    assert init(*names(tmp_path / "b"), *kafka, "--partitions", 7) == 0
+    found = [load(tmp_path / each / "notary.toml", environment={}).log.payload_partitions for each in "ab"]
+    assert asked == found == [partitions, 7]
+
+
+@pytest.mark.kafka
+async def test_topics_of_other_partitions_make_nothing(
+    tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Topics that exist with another number of partitions are not taken for those asked for; the next try may ask for as many."""
+    kafka = ("--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix)
+    await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3)
+    capsys.readouterr()
+    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka) == 2
+    assert "has 3 payload partitions, wanted 16" in capsys.readouterr().err
+    assert not (tmp_path / "n").exists()
+    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka, "--partitions", 3) == 0
+    config = tmp_path / "n" / "notary.toml"
+    log = await open_log(load(config, environment={}))
+    assert log.payload_partitions == 3
+    await log.close()
+    with pytest.raises(Fatal, match="has 3 payload partitions, wanted 4"):
+        await open_log(load(config, environment={"NOTARY_LOG_PAYLOAD_PARTITIONS": "4"}))
 
 
 def test_usage_errors_exit_2() -> None:

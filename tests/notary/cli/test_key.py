@@ -1,0 +1,278 @@
+"""`notary key`: what it shows, a rotation from one worker's life to the next, and rotations that are killed."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from notary import cli, keys
+from notary.config import load
+from notary.verify import NotVerified, trusted_keys, verify_receipt
+from tests.notary.party import Bank, spend
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_in_vain
+
+ORIGIN = "notary.example/test"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> NotaryDirectory:
+    """A notary whose key has never changed."""
+    return NotaryDirectory.create(tmp_path / "notary")
+
+
+def key(action: str, directory: NotaryDirectory, *flags: str) -> int:
+    """Run it."""
+    return cli.main(["key", action, "--config", str(directory.config), *flags])
+
+
+def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryDirectory) -> dict[str, Any]:
+    """What it says as JSON."""
+    capsys.readouterr()
+    assert key(action, directory, "--json") == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def present_key(directory: NotaryDirectory) -> str:
+    """What the key file holds."""
+    return keys.verifier_key(ORIGIN, keys.load(directory.path / "notary-key.pem").public_key())
+
+
+def test_show_tells_the_present_key_and_the_history(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people a line a key, from the first to the present one; for programs as `GET /v1/notary` has it."""
+    first = present_key(directory)
+    assert key_json(capsys, "show", directory) == {"verifier_key": first, "keys": [{"verifier_key": first, "endorsement": None}]}
+    assert key("rotate", directory) == 0
+    told = key_json(capsys, "show", directory)
+    assert told["verifier_key"] == present_key(directory) != first
+    assert [str(each) for each in trusted_keys(first, told)] == [first, told["verifier_key"]]
+    assert key("show", directory) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"verifier key   {told['verifier_key']}",
+        f"key 1          {first}",
+        f"key 2          {told['verifier_key']}",
+    ]
+
+
+def test_rotate_tells_both_keys_and_what_to_do(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """The key that went, the one that came, and which files go to which machines."""
+    first = present_key(directory)
+    capsys.readouterr()
+    assert key("rotate", directory) == 0
+    second = present_key(directory)
+    told = capsys.readouterr().out
+    assert f"old key        {first}\nnew key        {second}\nnext " in told
+    for file in ("notary-key.pem", "notary-keys.json"):
+        assert str(directory.path / file) in told
+    assert "restart" in told
+    third = key_json(capsys, "rotate", directory)
+    assert (third["previous_verifier_key"], third["verifier_key"], third["resumed"]) == (second, present_key(directory), False)
+    assert third["keys"] == key_json(capsys, "show", directory)["keys"]
+    assert [third["key_file"], third["key_history_file"]] == [str(directory.path / each) for each in ("notary-key.pem", "notary-keys.json")]
+
+
+def test_files_are_where_the_configuration_says(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """`key_file` and `key_history_file` lead anywhere; without the latter the history is beside the configuration."""
+    (directory.path / "elsewhere").mkdir()
+    for name in ("notary-key.pem", "notary-keys.json"):
+        (directory.path / name).rename(directory.path / "elsewhere" / name)
+    text = directory.config.read_text()
+    directory.config.write_text(text.replace('"notary-key', '"elsewhere/notary-key'))
+    assert key("rotate", directory) == 0
+    (directory.path / "elsewhere" / "notary-keys.json").rename(directory.path / "notary-keys.json")
+    lines = [line for line in directory.config.read_text().splitlines() if not line.startswith("key_history_file")]
+    directory.config.write_text("\n".join(lines))
+    assert len(key_json(capsys, "rotate", directory)["keys"]) == 3
+
+
+def test_one_rotation_at_a_time(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """While one rotates another one exits with 2, and says to wait."""
+    first = present_key(directory)
+    holder = os.open(directory.path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    assert key("rotate", directory) == 2
+    assert "another process" in capsys.readouterr().err
+    assert present_key(directory) == first
+    os.close(holder)
+    assert key("rotate", directory) == 0
+
+
+@pytest.mark.parametrize("missing", ["notary.toml", "notary-key.pem", "notary-keys.json"])
+@pytest.mark.parametrize("action", ["show", "rotate"])
+def test_a_missing_file_is_a_clear_error(directory: NotaryDirectory, action: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, and a line that names it."""
+    (directory.path / missing).unlink()
+    assert key(action, directory) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("notary key: ")
+    assert str(directory.path / missing) in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["key"], ["key", "show"], ["key", "rotate"], ["key", "make", "--config", "x"]])
+def test_usage_errors_exit_2(arguments: list[str]) -> None:
+    """An action and a configuration must be named."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+
+
+# ---- what workers make of it ----
+
+
+def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+    """Receipts by the first key verify still; by the second one too, for who follows from the first what the worker lists."""
+    first = present_key(own_directory)
+    process = notary_process(own_directory.config)
+    before = _decide(process.url, bank)
+    assert key("rotate", own_directory) == 0
+    second = present_key(own_directory)
+    # A worker that runs goes on with the key that it has.
+    still = _decide(process.url, bank)
+    assert httpx.get(f"{process.url}/v1/notary", trust_env=False).json()["verifier_key"] == first
+    assert process.stop() == 0
+    process = notary_process(own_directory.config)
+    after = _decide(process.url, bank)
+    notary = httpx.get(f"{process.url}/v1/notary", trust_env=False).json()
+    again = httpx.get(f"{process.url}/v1/transactions/{before['transaction_id']}/receipt", trust_env=False).text
+    assert process.stop() == 0
+    assert notary["verifier_key"] == second
+    assert [each["verifier_key"] for each in notary["keys"]] == [first, second]
+    known = trusted_keys(first, notary)
+    for decision in (before, still, after):
+        verify_receipt(decision["receipt"], decision, known)
+    for decision, old in ((before, True), (still, True), (after, False)):
+        verify_receipt(decision["receipt"], decision, first if old else second)
+        with pytest.raises(NotVerified, match="unknown-key"):
+            verify_receipt(decision["receipt"], decision, second if old else first)
+    # Nothing needs the old key: what was decided under it has a receipt by the new one for the asking.
+    verify_receipt(again, before, second)
+
+
+def _decide(url: str, bank: Bank) -> dict[str, Any]:
+    """A decision with its receipt."""
+    answer = httpx.post(f"{url}/v1/submissions", content=bank.body(spend()), headers={"content-type": "application/json"}, trust_env=False)
+    [decision] = answer.json()["decisions"]
+    assert decision["outcome"] == "committed"
+    found: dict[str, Any] = decision
+    return found
+
+
+def test_a_worker_does_not_start_in_the_middle(
+    own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a rotation interrupted between its two files `serve` exits with 2 and says to run it again; then it starts."""
+    first = (own_directory.path / "notary-key.pem").read_bytes()
+    assert key("rotate", own_directory) == 0
+    second = present_key(own_directory)
+    (own_directory.path / "notary-key.pem").rename(own_directory.path / "notary-key.pem.next")
+    keys.create(own_directory.path / "notary-key.pem")
+    (own_directory.path / "notary-key.pem").write_bytes(first)
+    code, told = serve_in_vain(own_directory.config)
+    assert code == 2
+    assert "run it again" in told
+    assert "`notary key rotate`" in told
+    assert "Traceback" not in told
+    assert key("show", own_directory) == 2
+    completed = key_json(capsys, "rotate", own_directory)
+    assert (completed["verifier_key"], completed["resumed"]) == (second, True)
+    assert notary_process(own_directory.config).stop() == 0
+
+
+@pytest.mark.parametrize("copied", ["notary-key.pem", "notary-keys.json"])
+def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory, tmp_path: Path, copied: str) -> None:
+    """Where only one of the two files was copied after a rotation `serve` exits with 2 and says to copy both."""
+    other = NotaryDirectory.create(tmp_path / "other")
+    for name in ("notary-key.pem", "notary-keys.json"):
+        (other.path / name).write_bytes((own_directory.path / name).read_bytes())
+    assert key("rotate", own_directory) == 0
+    (other.path / copied).write_bytes((own_directory.path / copied).read_bytes())
+    code, told = serve_in_vain(other.config)
+    assert code == 2
+    assert "opy both files" in told
+    assert "Traceback" not in told
+
+
+# ---- killed ----
+
+
+def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
+    """Killed before any of its steps on the disk, again and again: a worker can start or is told what to do, and nothing named is lost."""
+    script = """
+        import json, os, shutil, signal, sys
+        from pathlib import Path
+        import notary.cli.key
+        from notary import cli
+
+        def key(action, here, step=0):
+            \"\"\"Exit code and stderr; -9 when it is killed before the step of that number, if it gets there.\"\"\"
+            child = os.fork()
+            if child == 0:
+                sys.stdout, sys.stderr = open(os.devnull, "w"), open(f"{here}.stderr", "w")
+                steps = 0
+                def count(event, arguments):
+                    nonlocal steps
+                    if event.split(".")[0] in ("open", "os") and any(f"{here}/" in f"{each}/" for each in arguments):
+                        steps += 1
+                        if steps == step:
+                            os.kill(os.getpid(), signal.SIGKILL)
+                sys.addaudithook(count)
+                code = cli.main(["key", action, "--config", f"{here}/notary.toml"])
+                sys.stderr.flush()
+                os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return code, Path(f"{here}.stderr").read_text()
+
+        def named(here):
+            return [each["verifier_key"] for each in json.loads(Path(f"{here}/notary-keys.json").read_bytes())]
+
+        original, step, whole, in_between = sys.argv[1], 0, False, 0
+        first = named(original)
+        while not whole:
+            step += 1
+            here = f"{original}-{step}"
+            shutil.copytree(original, here)
+            # The next ones meet what it left.
+            for later in (step, 2, 12, 14, 16):
+                before = named(here)
+                code, told = key("rotate", here, later)
+                assert code in (0, -9), (step, later, told)
+                whole = whole or (code == 0 and later == step)
+                known = named(here)
+                assert known[:len(before)] == before and len(known) <= len(before) + 1, (step, later)
+                code, told = key("show", here)
+                assert code == 0 or "If `notary key rotate` was interrupted" in told, (step, later, told)
+                in_between += code != 0
+            before = named(here)
+            code, told = key("rotate", here)
+            assert code == 0, (step, told)
+            code, told = key("show", here)
+            assert code == 0, (step, told)
+            known = named(here)
+            assert known[0] == first[0] and known[:len(before)] == before, step
+            assert set(os.listdir(here)) == set(os.listdir(original)), (step, os.listdir(here))
+        print(step, in_between)
+    """
+    directory = NotaryDirectory.create(tmp_path / "notary")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(directory.path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    steps, in_between = map(int, done.stdout.split())
+    assert steps > 10
+    assert in_between > 0
+    for made in tmp_path.glob("notary-*/"):
+        config = load(made / "notary.toml", environment={})
+        assert keys.load(config.path(config.key_file))
