@@ -9,35 +9,52 @@ edge a tile is partial. A tile that is full never changes.
 | file | subject |
 |---|---|
 | `hashing` | leaves, nodes, the empty tree |
-| `tiles` | `Tree`: append leaves, get the tiles that changed and the root |
-| `proofs` | inclusion and consistency: made from tiles, and checked without them |
+| `tiles` | `Tree`: append leaves, get the tiles that changed |
+| `view` | `View`: the root and the proofs of a tree at one size, made from its tiles |
+| `proofs` | inclusion and consistency, checked without tiles |
+| `paths` | `tile/0/x001/234.p/5`: where a tile is served and kept |
 """
 
 from notary.tree.hashing import EMPTY_ROOT, HASH_BYTES, leaf_hash, node_hash
-from notary.tree.proofs import (
-    ProofError,
-    check_consistency,
-    check_inclusion,
-    consistency_proof,
-    inclusion_proof,
-    root_at,
+from notary.tree.paths import TilePath, format_tile_path, parse_tile_path
+from notary.tree.proofs import ProofError, check_consistency, check_inclusion
+from notary.tree.tiles import (
+    TILE_BYTES,
+    TILE_HEIGHT,
+    TILE_WIDTH,
+    Inside,
+    ReadTile,
+    Tree,
+    edge_widths,
+    inside_of,
+    read_edge,
+    tile_widths,
 )
-from notary.tree.tiles import TILE_HEIGHT, TILE_WIDTH, ReadTile, Tree, tile_widths
+from notary.tree.view import ReadInside, View, siblings, view_at
 
 __all__ = [
     "EMPTY_ROOT",
     "HASH_BYTES",
+    "TILE_BYTES",
     "TILE_HEIGHT",
     "TILE_WIDTH",
+    "Inside",
     "ProofError",
+    "ReadInside",
     "ReadTile",
+    "TilePath",
     "Tree",
+    "View",
     "check_consistency",
     "check_inclusion",
-    "consistency_proof",
-    "inclusion_proof",
+    "edge_widths",
+    "format_tile_path",
+    "inside_of",
     "leaf_hash",
     "node_hash",
-    "root_at",
+    "parse_tile_path",
+    "read_edge",
+    "siblings",
     "tile_widths",
+    "view_at",
 ]

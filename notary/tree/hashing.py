@@ -4,15 +4,17 @@ from hashlib import sha256
 from typing import Final
 
 HASH_BYTES: Final = 32
+LEAF_PREFIX: Final = b"\x00"
+NODE_PREFIX: Final = b"\x01"
 EMPTY_ROOT: Final = sha256(b"").digest()
 """The root of the tree without leaves."""
 
 
 def leaf_hash(leaf: bytes) -> bytes:
     """SHA-256(0x00, leaf)."""
-    return sha256(b"\x00" + leaf).digest()
+    return sha256(LEAF_PREFIX + leaf).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
     """SHA-256(0x01, left, right)."""
-    return sha256(b"\x01" + left + right).digest()
+    return sha256(NODE_PREFIX + left + right).digest()

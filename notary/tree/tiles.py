@@ -1,79 +1,71 @@
-"""`Tree`: append leaf hashes; get the tiles that changed, and the root (C2SP tlog-tiles, tile height 8).
+"""`Tree`: append leaf hashes; get the tiles that changed, and a view that makes proofs (C2SP tlog-tiles, tile height 8).
 
-It holds the right edge only: per level the hashes of the tile that is not full yet, and the roots of the perfect subtrees that the tree
-is made of, one for each bit of its size. Appending a leaf costs one node hash on average. What is full lies in tiles and is never
-needed to append.
+It holds the right edge only: per level the hashes inside the tile that is not full yet, at every height of it. Appending a leaf costs one
+node hash on average. What is full lies in tiles and is never needed to append.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Final, TypeAlias
 
-from notary.tree.hashing import EMPTY_ROOT, HASH_BYTES, node_hash
+from notary.tree.hashing import HASH_BYTES, NODE_PREFIX
 
 TILE_HEIGHT: Final = 8
 TILE_WIDTH: Final = 1 << TILE_HEIGHT
+TILE_BYTES: Final = TILE_WIDTH * HASH_BYTES
 
 ReadTile: TypeAlias = Callable[[int, int], bytes]
 """(level, index) -> the tile's bytes as far as it goes; at least as many hashes as were asked to be there when it is read."""
+
+Inside: TypeAlias = list[list[bytes]]
+"""What a tile is made of: at [height] the hashes at that height above its own, left to right, 0 to TILE_HEIGHT; whole subtrees only."""
 
 
 class Tree:
     """The right edge of a tree of `size` leaves."""
 
     def __init__(self, size: int = 0, edge: Sequence[bytes] = ()) -> None:
-        """The tree of that size; `edge` holds the bytes of its partial tile at each level, level 0 first, as `tile_widths` says."""
+        """The tree of that size; `edge` holds the bytes of its partial tile at each level, level 0 first, as `edge_widths` says."""
+        widths = edge_widths(size)
+        assert [len(tile) for tile in edge] == [width * HASH_BYTES for width in widths], f"this is not the edge of a tree of {size}"
         self.size = size
-        self._rows: list[list[bytes]] = [
-            [tile[at : at + HASH_BYTES] for at in range(0, width * HASH_BYTES, HASH_BYTES)]
-            for tile, width in zip(edge, edge_widths(size), strict=True)
-        ]
-        self._subtrees: list[bytes] = []  # the largest first
-        for row in reversed(self._rows):
-            self._subtrees += _perfect_subtrees(row)
+        self.edge: list[Inside] = [inside_of(tile) for tile in edge]
 
     def append(self, leaf_hashes: Sequence[bytes]) -> dict[tuple[int, int], bytes]:
         """Append leaves; the tiles that are new or longer now, by (level, index)."""
-        rows, subtrees = self._rows, self._subtrees
-        size_before, size = self.size, self.size
-        if leaf_hashes and not rows:
-            rows.append([])
-        for node in leaf_hashes:
-            rows[0].append(node)
-            height, bits = 0, size
-            while bits & 1:
-                node = node_hash(subtrees.pop(), node)  # noqa: PLW2901 - the node on its way up
-                height, bits = height + 1, bits >> 1
-                if height % TILE_HEIGHT == 0:
-                    level = height // TILE_HEIGHT
-                    if level == len(rows):
-                        rows.append([])
-                    rows[level].append(node)
-            subtrees.append(node)
-            size += 1
-        self.size = size
-        return self._take_changed(size_before)
-
-    def root(self) -> bytes:
-        """The root at this size."""
-        if not self._subtrees:
-            return EMPTY_ROOT
-        root = self._subtrees[-1]
-        for left in reversed(self._subtrees[:-1]):
-            root = node_hash(left, root)
-        return root
-
-    def _take_changed(self, size_before: int) -> dict[tuple[int, int], bytes]:
         changed: dict[tuple[int, int], bytes] = {}
-        for level, row in enumerate(self._rows):
-            before = size_before >> (TILE_HEIGHT * level)
-            if self.size >> (TILE_HEIGHT * level) == before:
-                break  # nothing above has changed either
-            index = before // TILE_WIDTH
-            for at in range(0, len(row), TILE_WIDTH):
-                changed[level, index] = b"".join(row[at : at + TILE_WIDTH])
-                index += 1
-            del row[: len(row) - len(row) % TILE_WIDTH]
+        level, hashes = 0, leaf_hashes
+        while hashes:
+            if level == len(self.edge):
+                self.edge.append(_empty())
+            hashes = self._append_at(level, hashes, changed)
+            level += 1
+        self.size += len(leaf_hashes)
         return changed
+
+    def _append_at(self, level: int, hashes: Sequence[bytes], changed: dict[tuple[int, int], bytes]) -> list[bytes]:
+        """Append hashes at a level; those of the level above that were finished by it."""
+        finished: list[bytes] = []
+        index = (self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH
+        at = 0
+        while at < len(hashes):
+            inside = self.edge[level]
+            room = TILE_WIDTH - len(inside[0])
+            _grow(inside, hashes[at : at + room])
+            at += room
+            changed[level, index] = b"".join(inside[0])
+            if inside[TILE_HEIGHT]:
+                finished += inside[TILE_HEIGHT]
+                self.edge[level] = _empty()
+                index += 1
+        return finished
+
+
+def inside_of(tile: bytes) -> Inside:
+    """The hashes inside a tile, from its bytes."""
+    inside = _empty()
+    _grow(inside, [tile[at : at + HASH_BYTES] for at in range(0, len(tile), HASH_BYTES)])
+    return inside
 
 
 def tile_widths(size: int) -> Iterator[tuple[int, int, int]]:
@@ -96,21 +88,25 @@ def edge_widths(size: int) -> list[int]:
     return widths
 
 
-def _perfect_subtrees(row: Sequence[bytes]) -> list[bytes]:
-    """The roots of the perfect subtrees that a row of hashes is made of, the largest first."""
-    roots: list[bytes] = []
-    at = 0
-    for bit in reversed(range(len(row).bit_length())):
-        width = 1 << bit
-        if len(row) & width:
-            roots.append(perfect_root(row[at : at + width]))
-            at += width
-    return roots
+def read_edge(size: int, read: ReadTile) -> list[bytes]:
+    """The bytes of the partial tile at each level of a tree of that size, out of tiles that may have grown since."""
+    return [
+        read(level, (size >> (TILE_HEIGHT * level)) // TILE_WIDTH)[: width * HASH_BYTES] if width else b""
+        for level, width in enumerate(edge_widths(size))
+    ]
 
 
-def perfect_root(hashes: Sequence[bytes]) -> bytes:
-    """The root over a power of two of hashes."""
-    level = list(hashes)
-    while len(level) > 1:
-        level = [node_hash(level[at], level[at + 1]) for at in range(0, len(level), 2)]
-    return level[0]
+def _empty() -> Inside:
+    return [[] for _ in range(TILE_HEIGHT + 1)]
+
+
+def _grow(inside: Inside, hashes: Sequence[bytes]) -> None:
+    """Append to the lowest row, and to each row above it the nodes that are whole now."""
+    inside[0] += hashes
+    for height in range(TILE_HEIGHT):
+        row, above = inside[height], inside[height + 1]
+        # Written out, not `node_hash`: this line is half of what the tree costs a worker.
+        made = [sha256(NODE_PREFIX + row[at] + row[at + 1]).digest() for at in range(2 * len(above), len(row) - 1, 2)]
+        if not made:
+            return
+        above += made

@@ -12,15 +12,15 @@ from notary.tree import (
     HASH_BYTES,
     ProofError,
     Tree,
+    View,
     check_consistency,
     check_inclusion,
-    consistency_proof,
-    inclusion_proof,
+    inside_of,
     leaf_hash,
-    root_at,
+    read_edge,
     tile_widths,
+    view_at,
 )
-from notary.tree.tiles import edge_widths
 
 LEAVES = [leaf_hash(b"%d" % n) for n in range(70_000)]
 
@@ -46,10 +46,9 @@ class Tiles(dict[tuple[int, int], bytes]):
     def read(self, level: int, index: int) -> bytes:
         return self[level, index]
 
-    def edge(self, size: int) -> list[bytes]:
-        return [
-            self[level, (size >> 8 * level) // 256][: width * HASH_BYTES] if width else b"" for level, width in enumerate(edge_widths(size))
-        ]
+    def inside(self, level: int, index: int) -> list[list[bytes]]:
+        assert len(self[level, index]) == 256 * HASH_BYTES, "only full tiles are read: the others are at the edge"
+        return inside_of(self[level, index])
 
 
 def grown(size: int) -> tuple[Tree, Tiles]:
@@ -62,7 +61,7 @@ def grown(size: int) -> tuple[Tree, Tiles]:
 def test_root_and_tiles_at_the_edges(size: int) -> None:
     """Around full tiles of every level the root is the naive one, and there is exactly the tiles that tlog-tiles names."""
     tree, tiles = grown(size)
-    assert tree.root() == naive_root(LEAVES[:size]) == root_at(size, tiles.read)
+    assert View(size, tree.edge, tiles.inside).root == naive_root(LEAVES[:size]) == view_at(size, tiles.read).root
     assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
         (level, index): width for level, index, width in tile_widths(size)
     }
@@ -75,18 +74,19 @@ def test_growth_in_any_steps(steps: list[int]) -> None:
     tree, tiles = Tree(), Tiles()
     for step in steps:
         tiles.grow(tree, LEAVES[tree.size : tree.size + step])
-        tree = Tree(tree.size, tiles.edge(tree.size))
-        assert tree.root() == naive_root(LEAVES[: tree.size])
+        tree = Tree(tree.size, read_edge(tree.size, tiles.read))
+        assert View(tree.size, tree.edge, tiles.inside).root == naive_root(LEAVES[: tree.size])
     assert tiles == grown(tree.size)[1]
 
 
 def test_every_proof_of_small_trees() -> None:
     """Each leaf and each older size of trees up to 40 leaves is proven, and the proof proves nothing else."""
-    tree, tiles = grown(40)
+    _, tiles = grown(40)
     roots = [naive_root(LEAVES[:size]) for size in range(41)]
     for size in range(1, 41):
+        view = view_at(size, tiles.read)
         for index in range(size):
-            proof = inclusion_proof(index, size, tiles.read)
+            proof = view.inclusion(index)
             check_inclusion(index, size, LEAVES[index], proof, roots[size])
             for other in (index - 1, index + 1):
                 with pytest.raises(ProofError):
@@ -95,7 +95,7 @@ def test_every_proof_of_small_trees() -> None:
                 with pytest.raises(ProofError):
                     check_inclusion(index, size, LEAVES[index], wrong, roots[size])
         for old in range(size + 1):
-            proof = consistency_proof(old, size, tiles.read)
+            proof = view.consistency(old)
             check_consistency(old, size, roots[old], roots[size], proof)
             with pytest.raises(ProofError):
                 check_consistency(old, size, leaf_hash(b"x"), roots[size], proof)
@@ -109,11 +109,55 @@ def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
     """Proofs at any older size are made from the tiles of a larger tree, in at most one hash a level."""
     tiles, index = _large(), data.draw(st.integers(0, size - 1))
     old = data.draw(st.integers(0, size))
-    root = root_at(size, tiles.read)
-    proof = inclusion_proof(index, size, tiles.read)
+    view = view_at(size, tiles.read)
+    proof = view.inclusion(index)
     assert len(proof) <= size.bit_length()
-    check_inclusion(index, size, LEAVES[index], proof, root)
-    check_consistency(old, size, root_at(old, tiles.read), root, consistency_proof(old, size, tiles.read))
+    check_inclusion(index, size, LEAVES[index], proof, view.root)
+    check_consistency(old, size, view_at(old, tiles.read).root, view.root, view.consistency(old))
+
+
+def test_a_tree_of_a_million_leaves() -> None:
+    """Around 2^20 leaves, three full levels of tiles, roots and proofs are those of RFC 6962's recursive definitions."""
+    size_max = 2**20 + 5
+    leaves = [leaf_hash(b"%d" % n) for n in range(size_max)]
+    whole: dict[tuple[int, int], bytes] = {}
+
+    def mth(start: int, end: int) -> bytes:
+        """MTH(D[start:end]); of larger subtrees what was computed once is kept."""
+        if end - start == 1:
+            return leaves[start]
+        if (start, end) in whole:
+            return whole[start, end]
+        middle = start + (1 << (end - start - 1).bit_length() - 1)
+        node = sha256(b"\x01" + mth(start, middle) + mth(middle, end)).digest()
+        if end - start >= 64:
+            whole[start, end] = node
+        return node
+
+    def path(index: int, start: int, end: int) -> list[bytes]:
+        """PATH(index, D[start:end])."""
+        if end - start == 1:
+            return []
+        middle = start + (1 << (end - start - 1).bit_length() - 1)
+        if index < middle:
+            return [*path(index, start, middle), mth(middle, end)]
+        return [*path(index, middle, end), mth(start, middle)]
+
+    tree, tiles = Tree(), Tiles()
+    for step in (2**20 - 1, 1, 1, 4):
+        tiles.grow(tree, leaves[tree.size : tree.size + step])
+        assert View(tree.size, tree.edge, tiles.inside).root == mth(0, tree.size)
+    assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
+        (level, index): width for level, index, width in tile_widths(size_max)
+    }
+    for size in (2**20 - 1, 2**20, 2**20 + 1, size_max, 2**19 + 3):
+        view = view_at(size, tiles.read)
+        assert view.root == mth(0, size)
+        for index in {0, 1, 255, 256, 65_535, 65_536, 2**19 - 1, 2**19, size - 2, size - 1, *range(0, size, 40_009)}:
+            assert view.inclusion(index) == path(index, 0, size)
+            check_inclusion(index, size, leaves[index], view.inclusion(index), view.root)
+        for old in {1, 2, 3, 256, 257, 65_536, 65_537, 2**19, 2**19 + 1, size - 1, size, *range(1, size, 40_009)}:
+            check_consistency(old, size, mth(0, old), view.root, view.consistency(old))
 
 
 _grown_large: list[Tiles] = []

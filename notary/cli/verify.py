@@ -1,0 +1,220 @@
+"""`notary verify`: check receipts and checkpoints offline (docs/command-line.md).
+
+What is checked may come from anyone, so all that is wrong with it is a "no" (exit 1). What the caller answers for, the arguments, the
+verifier keys and the files that he names, is a "could not" (exit 2).
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from notary.cli import EXIT_DONE, EXIT_NO
+from notary.receipts import VerifierKey, parse_verifier_key, proof_of
+from notary.receipts.note import NOTE_BYTES_MAX
+from notary.tree import HASH_BYTES, TILE_BYTES, TILE_WIDTH, format_tile_path
+from notary.verify import (
+    Checkpoint,
+    NotVerified,
+    decision_and_receipt,
+    decision_of,
+    trusted_keys,
+    verify_checkpoint,
+    verify_consistency,
+    verify_receipt,
+)
+from ordering.errors import ConfigurationError
+
+FILE_BYTES_MAX: Final = 1 << 24
+"""Of a decision, and of a line with one: 10,000 conflicts take 2 MB."""
+FAILURES_SHOWN: Final = 5
+TILES_KEPT: Final = 1024
+_RECEIPT_HEAD: Final = b"c2sp.org/tlog-proof@"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `notary verify`."""
+    parser.add_argument(
+        "receipt", metavar="RECEIPT", help="a receipt; or decisions with receipts, one a line, as submit writes them; or a checkpoint"
+    )
+    parser.add_argument("--decision", metavar="FILE", help="the decision that the receipt is for, as JSON")
+    parser.add_argument(
+        "--verifier-key",
+        metavar="KEY",
+        required=True,
+        action="append",
+        help="the notary's verifier key, got by a way that you trust; may be given again",
+    )
+    parser.add_argument("--key-history", metavar="FILE", help="what GET /v1/notary answers: trust the keys that follow from yours too")
+    parser.add_argument("--consistent-with", metavar="FILE", help="a checkpoint, or a receipt: check that it is of the same tree")
+    parser.add_argument("--tiles", metavar="DIR", help="a folder with the larger tree's tiles, in tile/, for --consistent-with")
+    parser.add_argument("--json", action="store_true", help="say what was found as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify; 0 when all of it does."""
+    _check_usage(arguments)
+    keys = [_trusted(key) for key in arguments.verifier_key]
+    found: dict[str, Any]
+    try:
+        if arguments.key_history is not None:
+            keys = trusted_keys(keys, _read(arguments.key_history, FILE_BYTES_MAX))
+        checkpoints, found = _verify(arguments, keys)
+        if found["verified"] and arguments.consistent_with is not None:
+            found["consistent_with"] = _consistent(arguments, keys, checkpoints)
+    except NotVerified as refusal:
+        found = {"verified": False, "reason": refusal.reason, "detail": refusal.what}
+        print(f"notary verify: {refusal}", file=sys.stderr)
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+    elif found["verified"]:
+        print(_told(found))
+    return EXIT_DONE if found["verified"] else EXIT_NO
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    files = [arguments.receipt, arguments.decision, arguments.key_history, arguments.consistent_with]
+    if files.count("-") > 1:
+        raise ConfigurationError("standard input can be read once: give - for one file only")
+    if arguments.tiles is not None and arguments.consistent_with is None:
+        raise ConfigurationError("--tiles are for --consistent-with: name a checkpoint to compare with")
+
+
+def _trusted(text: str) -> VerifierKey:
+    try:
+        return parse_verifier_key(text)
+    except NotVerified as refusal:
+        raise ConfigurationError(f"--verifier-key: {refusal.what}") from None
+
+
+def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
+    """(the checkpoints that were met, what was found)."""
+    if arguments.decision is not None:
+        receipt = _read(arguments.receipt, NOTE_BYTES_MAX)
+        decision = decision_of(_read(arguments.decision, FILE_BYTES_MAX))
+        checkpoint = verify_receipt(receipt, decision, keys)
+        return [checkpoint], {"verified": True, "position": decision.position, **_as_object(checkpoint)}
+    with _open(arguments.receipt) as stream:
+        first = stream.readline(FILE_BYTES_MAX)
+        if first.lstrip()[:1] in (b"{", b"[") or not first.strip():
+            return _verify_lines(first, stream, keys)
+        note = first + stream.read(NOTE_BYTES_MAX)
+    if note.startswith(_RECEIPT_HEAD):
+        raise ConfigurationError(f"{arguments.receipt} is a receipt: give the decision that it is for with --decision")
+    checkpoint = verify_checkpoint(note, keys)
+    return [checkpoint], {"verified": True, **_as_object(checkpoint)}
+
+
+def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
+    """Each line a decision with its receipt; the first few that fail are told."""
+    checkpoints: dict[tuple[str, int], Checkpoint] = {}
+    decisions = failed = 0
+    failures: list[dict[str, Any]] = []
+    for number, line in _lines(first, stream):
+        decisions += 1
+        try:
+            decision, receipt = decision_and_receipt(line)
+            if receipt is None:
+                raise NotVerified("malformed-receipt", "the decision came without a receipt")
+            checkpoint = verify_receipt(receipt, decision, keys)
+            known = checkpoints.setdefault((checkpoint.origin, checkpoint.size), checkpoint)
+            verify_consistency(known, checkpoint, _no_tile)
+        except NotVerified as refusal:
+            failed += 1
+            if len(failures) < FAILURES_SHOWN:
+                failures.append({"line": number, "reason": refusal.reason, "detail": refusal.what})
+                print(f"notary verify: line {number}: {refusal}", file=sys.stderr)
+    if not decisions:
+        raise NotVerified("malformed-receipt", "there is nothing in it: no receipt, no decision, no checkpoint")
+    met = list(checkpoints.values())
+    if failed:
+        print(f"notary verify: {failed} of {decisions} decisions do not verify", file=sys.stderr)
+        why = {"reason": failures[0]["reason"], "detail": f"line {failures[0]['line']}: {failures[0]['detail']}"}
+        return met, {"verified": False, **why, "decisions": decisions, "failed": failed, "failures": failures}
+    return met, {"verified": True, "decisions": decisions, **_as_object(max(met, key=lambda checkpoint: checkpoint.size))}
+
+
+def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of each that is not blank."""
+    number, line = 1, first
+    while line:
+        if len(line) >= FILE_BYTES_MAX:
+            raise ConfigurationError(f"line {number} is too long: at most {FILE_BYTES_MAX} bytes")
+        if line.strip():
+            yield number, line
+        number, line = number + 1, stream.readline(FILE_BYTES_MAX)
+
+
+def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoints: list[Checkpoint]) -> dict[str, Any]:
+    note = _read(arguments.consistent_with, NOTE_BYTES_MAX)
+    if note.startswith(_RECEIPT_HEAD):
+        try:
+            note = proof_of(note.decode()).checkpoint.encode()
+        except UnicodeDecodeError:
+            raise NotVerified("malformed-receipt", f"{arguments.consistent_with} is not UTF-8") from None
+    other = verify_checkpoint(note, keys)
+    read = _no_tile if arguments.tiles is None else _tiles_under(Path(arguments.tiles))
+    for checkpoint in checkpoints:
+        verify_consistency(checkpoint, other, read)
+    return _as_object(other)
+
+
+def _no_tile(level: int, index: int, width: int) -> bytes:
+    raise ConfigurationError("checkpoints of different sizes are compared with the tiles of the larger tree: give --tiles DIR")
+
+
+def _tiles_under(folder: Path) -> Callable[[int, int, int], bytes]:
+    """What reads the tiles of a folder; a wider tile than is asked for is as good."""
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is no folder: --tiles names the one in which tile/ is")
+
+    @lru_cache(maxsize=TILES_KEPT)
+    def read(level: int, index: int, width: int) -> bytes:
+        for wide in (TILE_WIDTH, *range(width, TILE_WIDTH)):
+            try:
+                with open(folder / format_tile_path(level, index, wide), "rb") as file:
+                    tile = file.read(TILE_BYTES)
+            except FileNotFoundError:
+                continue
+            if len(tile) >= HASH_BYTES * width:
+                return tile
+        path = format_tile_path(level, index, width)
+        raise ConfigurationError(f"{folder / path} is needed, or a wider one of that tile, with {HASH_BYTES * width} bytes or more")
+
+    return read
+
+
+def _read(name: str, bytes_max: int) -> bytes:
+    with _open(name) as stream:
+        content = stream.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise ConfigurationError(f"{name} is too large: at most {bytes_max} bytes are read")
+    return content
+
+
+def _open(name: str) -> IO[bytes]:
+    try:
+        return open(0, "rb", closefd=False) if name == "-" else open(name, "rb")
+    except OSError as problem:
+        raise ConfigurationError(f"{name} cannot be read: {problem.strerror}") from None
+
+
+def _as_object(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"origin": checkpoint.origin, "tree_size": checkpoint.size, "root": checkpoint.root.hex()}
+
+
+def _told(found: dict[str, Any]) -> str:
+    tree = f"the tree of {found['origin']} with {found['tree_size']} decisions, root {found['root']}"
+    if "position" in found:
+        told = f"verified: decision {found['position']} is in {tree}"
+    elif "decisions" in found:
+        told = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
+    else:
+        told = f"verified: a checkpoint of {tree}"
+    if "consistent_with" in found:
+        told += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
+    return told

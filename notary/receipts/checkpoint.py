@@ -1,0 +1,54 @@
+"""C2SP checkpoints: what the notary signs. Three lines: origin, tree size, root (C2SP tlog-checkpoint); no extension lines."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from notary.receipts.note import VerifierKey, from_base64, open_note, to_base64
+from notary.receipts.refusal import NotVerified
+from notary.tree import EMPTY_ROOT, HASH_BYTES
+from ordering.ids import excerpt
+
+SIZE_MAX: Final = 2**63 - 1
+_decimal = re.compile("0|[1-9][0-9]{0,18}").fullmatch
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The tree of the first `size` decisions of the notary of that origin has this root (32 bytes)."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    def text(self) -> str:
+        """The text that is signed."""
+        return f"{self.origin}\n{self.size}\n{to_base64(self.root)}\n"
+
+
+def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> Checkpoint:
+    """The checkpoint of a signed note; `NotVerified` unless one of the keys signed it and has its origin for a name."""
+    text, signed_by = open_note(note, keys, "malformed-checkpoint")
+    lines = text[:-1].split("\n")
+    if len(lines) != 3:
+        raise NotVerified("malformed-checkpoint", f"a checkpoint has three lines, origin, size and root; this one has {len(lines)}")
+    origin, size_text, root_text = lines
+    if all(key.name != origin for key in signed_by):
+        raise NotVerified("wrong-origin", f"the checkpoint is of {excerpt(origin)}, and the key is of {excerpt(signed_by[0].name)}")
+    size = decimal(size_text)
+    if size is None:
+        raise NotVerified("malformed-checkpoint", f"the tree size {excerpt(size_text, 40)} is no decimal number below 2^63")
+    root = from_base64(root_text, "malformed-checkpoint", "the root")
+    if len(root) != HASH_BYTES:
+        raise NotVerified("malformed-checkpoint", f"the root has {len(root)} bytes, not {HASH_BYTES}")
+    if not size and root != EMPTY_ROOT:
+        raise NotVerified("malformed-checkpoint", "a tree of no leaves has the root SHA-256 of nothing")
+    return Checkpoint(origin, size, root)
+
+
+def decimal(text: str) -> int | None:
+    """The number of a canonical decimal below 2^63; None for anything else."""
+    if _decimal(text) is None or (number := int(text)) > SIZE_MAX:
+        return None
+    return number

@@ -1,0 +1,86 @@
+"""The notary's keys, one after the other: each new key endorsed by the one before it.
+
+An endorsement is a signed note by the key that goes, of four lines: `notary/key/v1`, the origin, the verifier key that goes, the one that
+comes. So whoever knows the first key can follow to the last, with what `GET /v1/notary` lists and nothing else. Trust goes forward only:
+the newest key says nothing about the older ones, one of which may have been replaced because it was stolen.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.receipts.note import VerifierKey, open_note, parse_verifier_key, sign_note
+from notary.receipts.refusal import NotVerified
+from ordering.ids import excerpt
+
+ENDORSEMENT_HEAD: Final = "notary/key/v1"
+"""The first line of an endorsement; no notary may have it for an origin, so that it is never taken for a checkpoint."""
+KEYS_MAX: Final = 10_000
+
+
+class HistoricKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key of the history: `endorsement` is a signed note by the key before it, None for the first."""
+
+    verifier_key: str
+    endorsement: str | None = None
+
+
+def endorse(previous: VerifierKey, private_key: Ed25519PrivateKey, following: VerifierKey) -> HistoricKey:
+    """The following key, endorsed by the previous one."""
+    note = sign_note(_text(previous, following), [(previous.name, private_key)])
+    return HistoricKey(str(following), note)
+
+
+def decode_history(encoded: bytes) -> tuple[HistoricKey, ...]:
+    """The history of a JSON array of keys, or of what `GET /v1/notary` answers; `NotVerified` ("malformed-key") for anything else."""
+    try:
+        found = msgspec.json.decode(encoded)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise NotVerified("malformed-key", f"this is no key history, a JSON array of keys: {problem}") from None
+    return history_of(found)
+
+
+def history_of(found: object) -> tuple[HistoricKey, ...]:
+    """The same of what a JSON parser made of it."""
+    if isinstance(found, Mapping):
+        found = found.get("keys")
+    try:
+        history = msgspec.convert(found, tuple[HistoricKey, ...])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise NotVerified("malformed-key", f"this is no key history, an array of keys: {problem}") from None
+    if not 0 < len(history) <= KEYS_MAX:
+        raise NotVerified("malformed-key", f"a key history has 1 to {KEYS_MAX} keys, this one has {len(history)}")
+    return history
+
+
+def follow(trusted: Sequence[VerifierKey], history: Sequence[HistoricKey]) -> list[VerifierKey]:
+    """The trusted keys, and those of the history that follow from one of them; `NotVerified` when an endorsement on the way is bad."""
+    found = dict.fromkeys(trusted)
+    previous: VerifierKey | None = None
+    for historic in history:
+        key = parse_verifier_key(historic.verifier_key)
+        if previous in found and key not in found:
+            _check(previous, key, historic.endorsement)
+            found[key] = None
+        previous = key
+    return list(found)
+
+
+def _check(previous: VerifierKey, key: VerifierKey, endorsement: str | None) -> None:
+    if key.name != previous.name:
+        # Else a notary that someone trusts could speak for another one.
+        raise NotVerified("bad-endorsement", f"{previous} can only be followed by a key of the same name, not by {key}")
+    if endorsement is None:
+        raise NotVerified("bad-endorsement", f"{key} follows {previous} without an endorsement")
+    try:
+        text, _ = open_note(endorsement, [previous], "bad-endorsement")
+    except NotVerified as problem:
+        raise NotVerified("bad-endorsement", f"{key} is not endorsed by {previous}: {problem}") from None
+    if text != _text(previous, key):
+        raise NotVerified("bad-endorsement", f"the endorsement of {key} is of something else: {excerpt(text, 200)}")
+
+
+def _text(previous: VerifierKey, following: VerifierKey) -> str:
+    return f"{ENDORSEMENT_HEAD}\n{previous.name}\n{previous}\n{following}\n"

@@ -1,0 +1,153 @@
+"""C2SP signed notes: a text, a blank line, signature lines; and the Ed25519 keys that verify them (C2SP signed-note).
+
+    <text, ending in a newline>
+    <blank line>
+    — <key name> base64(4-byte key id, 64-byte signature)
+
+Lines of keys that are not known say nothing and are passed over; one of a known key that does not verify refuses the whole note.
+"""
+
+import binascii
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from notary.receipts.refusal import NotVerified, Reason
+from ordering.ids import excerpt
+
+ED25519: Final = b"\x01"
+"""The signature type of an Ed25519 key that signs notes."""
+KEY_ID_BYTES: Final = 4
+PUBLIC_KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+NOTE_BYTES_MAX: Final = 1 << 20
+SIGNATURES_MAX: Final = 100
+_DASH: Final = "\u2014 "
+_control_character = re.compile(r"[\x00-\x09\x0b-\x1f]").search
+_no_name = re.compile(r"[\s+\x00-\x1f\ud800-\udfff]").search
+
+
+class VerifierKey(msgspec.Struct, frozen=True):
+    """A key that notes are checked with. Its text form is `<name>+<key id, 8 hex digits>+<base64 of 0x01 and the public key>`."""
+
+    name: str
+    public_key: bytes
+
+    @property
+    def key_id(self) -> bytes:
+        """The 4 bytes by which a signature line names its key: they bind the name and the kind of key too."""
+        return sha256(self.name.encode() + b"\n" + ED25519 + self.public_key).digest()[:KEY_ID_BYTES]
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.key_id.hex()}+{to_base64(ED25519 + self.public_key)}"
+
+
+def parse_verifier_key(text: str) -> VerifierKey:
+    """The key of its text form; `NotVerified` ("malformed-key") when it is none."""
+    name, first, rest = text.strip().partition("+")
+    key_id, second, encoded = rest.partition("+")
+    if not first or not second or not is_key_name(name):
+        raise NotVerified("malformed-key", f"a verifier key is <name>+<8 hex digits>+<base64>, this is {excerpt(text, 120)}")
+    key = from_base64(encoded, "malformed-key", "the key after the second +")
+    if key[:1] != ED25519 or len(key) != 1 + PUBLIC_KEY_BYTES:
+        raise NotVerified("malformed-key", f"{excerpt(text, 120)} is no Ed25519 key: its {len(key)} bytes should be 0x01 and 32 more")
+    found = VerifierKey(name, key[1:])
+    if found.key_id.hex() != key_id:
+        raise NotVerified("malformed-key", f"its key id is {found.key_id.hex()}, and {excerpt(key_id)} stands there: a letter is wrong")
+    return found
+
+
+def is_key_name(name: str) -> bool:
+    """Whether a note's key may have that name: not empty, no white space, no control characters, no `+`, UTF-8."""
+    return bool(name) and _no_name(name) is None
+
+
+def sign_note(text: str, signers: Sequence[tuple[str, Ed25519PrivateKey]]) -> str:
+    """The note of a text that ends in a newline, signed by (name, key) in that order. Ed25519: the same bytes every time."""
+    assert text.endswith("\n"), "the text of a note ends in a newline"
+    lines = [text, "\n"]
+    for name, key in signers:
+        key_id = VerifierKey(name, key.public_key().public_bytes_raw()).key_id
+        lines.append(f"{_DASH}{name} {to_base64(key_id + key.sign(text.encode()))}\n")
+    return "".join(lines)
+
+
+def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tuple[str, list[VerifierKey]]:
+    """(text, the known keys that signed it); `NotVerified` when none did, one of them did not verify, or it is no note (`malformed`)."""
+    if len(note) > NOTE_BYTES_MAX:
+        raise NotVerified(malformed, f"a note of {len(note)} characters is too long: at most {NOTE_BYTES_MAX}")
+    if (control := _control_character(note)) is not None:
+        raise NotVerified(malformed, f"the note holds the control character {control[0]!r}")
+    text, blank, signatures = note.rpartition("\n\n")
+    if not blank or not signatures.endswith("\n"):
+        raise NotVerified(malformed, "a note is a text, a blank line and signature lines, each with a newline at its end")
+    lines = signatures[:-1].split("\n")
+    if len(lines) > SIGNATURES_MAX:
+        raise NotVerified(malformed, f"the note has {len(lines)} signatures, at most {SIGNATURES_MAX} are looked at")
+    text += "\n"
+    try:
+        signed = text.encode()
+    except UnicodeEncodeError:
+        raise NotVerified(malformed, "the note is not UTF-8") from None
+    known = {(key.name, key.key_id): key for key in keys}
+    signed_by: list[VerifierKey] = []
+    others: list[tuple[str, bytes]] = []
+    for line in lines:
+        name, key_id, signature = _signature_line(line, malformed)
+        key = known.get((name, key_id))
+        if key is None:
+            others.append((name, key_id))
+            continue
+        if key in signed_by:
+            raise NotVerified(malformed, f"two signatures by the key {_shown(name, key_id)}")
+        try:
+            Ed25519PublicKey.from_public_bytes(key.public_key).verify(signature, signed)
+        except (InvalidSignature, ValueError):
+            raise NotVerified("bad-signature", f"the signature of {_shown(name, key_id)} is not of this text") from None
+        signed_by.append(key)
+    if not signed_by:
+        there = ", ".join([_shown(*other) for other in others[:3]])
+        trusted = ", ".join([_shown(key.name, key.key_id) for key in keys[:3]]) or "none"
+        # Whoever asked the wrong notary looks elsewhere than one whose notary has a new key.
+        elsewhere = bool(keys) and not {name for name, _ in others} & {key.name for key in keys}
+        raise NotVerified(
+            "wrong-origin" if elsewhere else "unknown-key", f"signed by {there}, and the keys that are trusted here are: {trusted}"
+        )
+    return text, signed_by
+
+
+def to_base64(data: bytes) -> str:
+    """RFC 4648, section 4, with padding."""
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
+def from_base64(text: str, malformed: Reason, what: str) -> bytes:
+    """The bytes of canonical base64: one text only for each bytes."""
+    try:
+        data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise NotVerified(malformed, f"{what} is not base64: {excerpt(text)}") from None
+    if to_base64(data) != text:
+        raise NotVerified(malformed, f"{what} is not canonical base64: {excerpt(text)}")
+    return data
+
+
+def _signature_line(line: str, malformed: Reason) -> tuple[str, bytes, bytes]:
+    """(key name, key id, signature) of a line."""
+    name, space, encoded = line.removeprefix(_DASH).partition(" ")
+    if not line.startswith(_DASH) or not space or not is_key_name(name):
+        raise NotVerified(malformed, f"a signature line is `\u2014 <key name> <base64>`, this is {excerpt(line, 120)}")
+    data = from_base64(encoded, malformed, f"the signature of {excerpt(name)}")
+    if len(data) <= KEY_ID_BYTES:
+        raise NotVerified(malformed, f"the signature of {excerpt(name)} has {len(data)} bytes")
+    return name, data[:KEY_ID_BYTES], data[KEY_ID_BYTES:]
+
+
+def _shown(name: str, key_id: bytes) -> str:
+    """A key in a message: its name may come from outside, and go to a terminal."""
+    return f"{excerpt(name)} ({key_id.hex()})"

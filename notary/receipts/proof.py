@@ -1,0 +1,58 @@
+"""C2SP tlog-proofs, as text: what a receipt is.
+
+    c2sp.org/tlog-proof@v1
+    index <position>
+    <base64 of a hash>          from the leaf up, a line each
+    <blank line>
+    <checkpoint>
+
+Ours have no `extra` line: there is nothing that is not signed.
+"""
+
+from typing import Final
+
+import msgspec
+
+from notary.receipts.checkpoint import decimal
+from notary.receipts.note import NOTE_BYTES_MAX, from_base64
+from notary.receipts.refusal import NotVerified
+from notary.tree import HASH_BYTES
+from ordering.ids import excerpt
+
+HEAD: Final = "c2sp.org/tlog-proof@v1\nindex "
+HASHES_MAX: Final = 63
+"""A tree of less than 2^63 leaves has no longer path."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """A parsed receipt: nothing in it has been checked but its form."""
+
+    index: int
+    hashes: tuple[bytes, ...]
+    checkpoint: str
+
+
+def proof_of(receipt: str) -> Proof:
+    """The parts of a receipt; `NotVerified` ("malformed-receipt") when it is none."""
+    if len(receipt) > NOTE_BYTES_MAX:
+        raise _malformed(f"a receipt of {len(receipt)} characters is too long")
+    if not receipt.startswith(HEAD):
+        raise _malformed(f"it does not begin with {HEAD!r}: {excerpt(receipt[:60])}")
+    head, blank, checkpoint = receipt.partition("\n\n")
+    if not blank:
+        raise _malformed("there is no blank line between the proof and its checkpoint: it is cut off")
+    index_text, *lines = head[len(HEAD) :].split("\n")
+    index = decimal(index_text)
+    if index is None:
+        raise _malformed(f"the index {excerpt(index_text, 40)} is no decimal number below 2^63")
+    if len(lines) > HASHES_MAX:
+        raise _malformed(f"it has {len(lines)} hashes: no path is longer than {HASHES_MAX}")
+    hashes = tuple([from_base64(line, "malformed-receipt", f"hash {number} of the proof") for number, line in enumerate(lines)])
+    for number, node in enumerate(hashes):
+        if len(node) != HASH_BYTES:
+            raise _malformed(f"hash {number} of the proof has {len(node)} bytes, not {HASH_BYTES}")
+    return Proof(index, hashes, checkpoint)
+
+
+def _malformed(what: str) -> NotVerified:
+    return NotVerified("malformed-receipt", what)

@@ -1,0 +1,207 @@
+"""Checking the notary offline: that a decision is in its tree, and that its trees are one tree.
+
+    verify_receipt(decision["receipt"], decision, ["notary.example/london+0a1b2c3d+AQ..."])
+
+Total: whatever is given, it returns or raises `NotVerified`, whose `reason` is one word for programs. Importable without Kafka, RocksDB or
+asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-checkpoint, signed-note and tlog-tiles; RFC 6962.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from notary.decision import KINDS, REASONS, Conflict, Decision, Kind, Outcome, leaf
+from notary.receipts.checkpoint import SIZE_MAX, Checkpoint, checkpoint_of
+from notary.receipts.key_history import HistoricKey, follow, history_of
+from notary.receipts.note import VerifierKey, parse_verifier_key
+from notary.receipts.proof import proof_of
+from notary.receipts.refusal import NotVerified, Reason
+from notary.tree import EMPTY_ROOT, HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, ProofError, check_consistency, check_inclusion, leaf_hash, view_at
+from ordering.errors import Malformed
+from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, parse_hash, parse_state
+from payload import TIME_MAX_MS
+
+__all__ = [
+    "Checkpoint",
+    "Decision",
+    "HistoricKey",
+    "NotVerified",
+    "Reason",
+    "VerifierKey",
+    "decision_and_receipt",
+    "decision_of",
+    "trusted_keys",
+    "verify_checkpoint",
+    "verify_consistency",
+    "verify_receipt",
+]
+
+DecisionLike: TypeAlias = Decision | Mapping[str, Any] | bytes | str
+"""A decision, the contract's JSON object, or its text."""
+Keys: TypeAlias = Sequence[VerifierKey | str] | VerifierKey | str
+"""Verifier keys, or one, as objects or in their text form."""
+History: TypeAlias = Sequence[HistoricKey | Mapping[str, Any]] | Mapping[str, Any] | bytes | str
+"""What `GET /v1/notary` answers, or its `keys`, as JSON text or as a parser makes it of that."""
+ReadTile: TypeAlias = Callable[[int, int, int], bytes]
+"""(level, index, width) -> a tile's bytes, `width` hashes or more, or fewer if it has not that many. What it raises goes to the caller."""
+
+_Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
+_OUTCOMES: Final = {reason: Outcome(number) for number, reason in enumerate(REASONS)}
+
+
+class _ConflictIn(msgspec.Struct, forbid_unknown_fields=True):
+    state: str
+    kind: Literal["input", "reference"]
+    consumed_by: str
+
+
+class _DecisionIn(msgspec.Struct, forbid_unknown_fields=True):
+    transaction_id: str
+    position: _Position
+    outcome: Literal["committed", "rejected"]
+    reason: Literal["input-conflict", "reference-conflict", "outside-time-window"] | None
+    conflicts: tuple[_ConflictIn, ...]
+    log_time: _Time
+    receipt: str | None = None
+
+
+def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> Checkpoint:
+    """Check that the receipt proves the decision under a checkpoint signed by one of the keys, and return that checkpoint."""
+    trusted = _keys(keys)
+    decided = decision_of(decision)
+    proof = proof_of(_text(receipt, "malformed-receipt"))
+    checkpoint = checkpoint_of(proof.checkpoint, trusted)
+    if proof.index != decided.position:
+        raise NotVerified("wrong-position", f"the receipt is for position {proof.index}, and the decision says {decided.position}")
+    try:
+        check_inclusion(proof.index, checkpoint.size, leaf_hash(leaf(decided)), proof.hashes, checkpoint.root)
+    except ProofError as problem:
+        raise NotVerified(problem.reason, str(problem)) from None
+    return checkpoint
+
+
+def verify_checkpoint(note: str | bytes, keys: Keys) -> Checkpoint:
+    """Check the signature of a checkpoint, and return it."""
+    return checkpoint_of(_text(note, "malformed-checkpoint"), _keys(keys))
+
+
+def verify_consistency(one: Checkpoint, other: Checkpoint, read: ReadTile) -> None:
+    """Check that the smaller tree is the beginning of the larger, with the tiles of the larger. The tiles need not be trusted.
+
+    "inconsistent" says that the notary signed two trees; "missing-tile" and "wrong-tile" only that these tiles do not show otherwise.
+    """
+    older, newer = sorted((one, other), key=lambda checkpoint: checkpoint.size)
+    if not 0 <= older.size <= newer.size <= SIZE_MAX:
+        raise NotVerified("malformed-checkpoint", f"trees have 0 to 2^63 - 1 leaves, these have {older.size} and {newer.size}")
+    if older.origin != newer.origin:
+        raise NotVerified("wrong-origin", f"one checkpoint is of {older.origin!r}, the other of {newer.origin!r}")
+    root = newer.root if older.size == newer.size else _root_within(older.size, newer, read)
+    if older.root != root:
+        raise NotVerified(
+            "inconsistent",
+            f"the notary signed two trees: at size {older.size} the root of the one is {older.root.hex()}, and of the other {root.hex()}",
+        )
+
+
+def trusted_keys(keys: Keys, history: History) -> list[VerifierKey]:
+    """The keys, and those that follow from them by the notary's key history."""
+    found: Any = history
+    if isinstance(history, bytes | str):
+        found = _json(history, "malformed-key")
+    return follow(_keys(keys), history_of(found))
+
+
+def decision_of(decision: DecisionLike) -> Decision:
+    """The decision of the contract's JSON object; a member `receipt` is passed over, any other is refused, for nothing would prove it."""
+    if not isinstance(decision, Decision):
+        return decision_and_receipt(decision)[0]
+    # Of an object made by hand the leaf must stand for it alone: fields of other lengths could make the same bytes.
+    if not (
+        0 <= decision.position < 2**63
+        and len(decision.transaction_id) == TRANSACTION_ID_BYTES
+        and -TIME_MAX_MS <= decision.log_time_ms <= TIME_MAX_MS
+        and all(len(one.state) == STATE_REF_BYTES and len(one.consumed_by) == HASH_BYTES for one in decision.conflicts)
+    ):
+        raise NotVerified("malformed-decision", "it has values that no decision has")
+    return decision
+
+
+def decision_and_receipt(decision: Mapping[str, Any] | bytes | str) -> tuple[Decision, str | None]:
+    """The decision, and its member `receipt`."""
+    found: Any = decision
+    if isinstance(decision, bytes | str):
+        found = _json(decision, "malformed-decision")
+    try:
+        read = msgspec.convert(found, _DecisionIn)
+        conflicts = tuple(
+            [
+                Conflict(parse_state(one.state, "conflicts"), Kind(KINDS.index(one.kind)), parse_hash(one.consumed_by, "consumed_by"))
+                for one in read.conflicts
+            ]
+        )
+        transaction_id = parse_hash(read.transaction_id, "transaction_id")
+    except (msgspec.MsgspecError, Malformed, ValueError, RecursionError) as problem:
+        raise NotVerified("malformed-decision", str(problem)) from None
+    if (read.outcome == "committed") != (read.reason is None):
+        raise NotVerified("malformed-decision", f"{read.outcome}, with the reason {read.reason}")
+    return Decision(read.position, transaction_id, _OUTCOMES[read.reason], read.log_time, conflicts), read.receipt
+
+
+def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
+    """The root of the first `size` leaves of the newer tree."""
+    if not size:
+        return EMPTY_ROOT
+    tiles: dict[tuple[int, int], bytes] = {}
+
+    def read_tile(level: int, index: int) -> bytes:
+        # As wide as it must be at the newer size: narrower ones may be gone by then.
+        needed = HASH_BYTES * min(TILE_WIDTH, (newer.size >> (TILE_HEIGHT * level)) - TILE_WIDTH * index)
+        if (level, index) not in tiles:
+            tile: object = read(level, index, needed // HASH_BYTES)
+            if not isinstance(tile, bytes) or len(tile) < needed:
+                raise NotVerified("missing-tile", f"{needed} bytes of tile {level}/{index} are needed, and were not given")
+            tiles[level, index] = tile[:needed]
+        return tiles[level, index]
+
+    root = view_at(size, read_tile).root
+    try:
+        check_consistency(size, newer.size, root, newer.root, view_at(newer.size, read_tile).consistency(size))
+    except ProofError as problem:
+        raise NotVerified("wrong-tile", f"the tiles are not those of the tree of {newer.size} leaves: {problem}") from None
+    return root
+
+
+def _json(text: bytes | str, malformed: Reason) -> Any:
+    """A JSON value of which all parsers make the same: with a member given twice, one could show what another has verified."""
+    try:
+        return json.loads(_text(text, malformed), object_pairs_hook=_members)
+    except (ValueError, RecursionError) as problem:
+        raise NotVerified(malformed, f"it is no JSON: {problem}") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a member is given twice")
+    return members
+
+
+def _keys(keys: Keys) -> list[VerifierKey]:
+    if isinstance(keys, str | VerifierKey):
+        keys = [keys]
+    return [key if isinstance(key, VerifierKey) else parse_verifier_key(_text(key, "malformed-key")) for key in keys]
+
+
+def _text(given: object, malformed: Reason) -> str:
+    try:
+        if isinstance(given, str):
+            given.encode()
+            return given
+        if isinstance(given, bytes):
+            return given.decode()
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise NotVerified(malformed, "it is not UTF-8") from None
+    raise NotVerified(malformed, f"text is needed, and this is {type(given).__name__}")

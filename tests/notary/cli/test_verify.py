@@ -1,0 +1,349 @@
+"""`notary verify`, from its arguments to its exit code."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from notary.cli import main
+from notary.receipts.key_history import HistoricKey, endorse
+from tests.notary.receipts.grown import ORIGIN, Grown, as_object, private_key, random_decisions, verifier_key
+
+ROOT = Path(__file__).parents[3]
+NOTARY = Grown(random_decisions(300))
+FORK = Grown([*NOTARY.decisions[:100], *random_decisions(300, seed=2)[100:]])
+KEY = str(NOTARY.key)
+
+
+class Folder:
+    """Files to verify, and what the command said of them."""
+
+    def __init__(self, path: Path, captured: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._captured = captured
+        self.out = self.err = ""
+        self.put("receipt", NOTARY.receipt(5))
+        self.put("decision", as_object(NOTARY.decisions[5]))
+
+    def put(self, name: str, content: Any) -> str:
+        """A file with text, bytes or JSON; its path."""
+        if not isinstance(content, bytes):
+            content = (content if isinstance(content, str) else json.dumps(content)).encode()
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_bytes(content)
+        return str(self.path / name)
+
+    def put_tiles(self, notary: Grown) -> str:
+        """The tiles of a notary, as tlog-tiles lays them out."""
+        for name, content in notary.files().items():
+            self.put(f"tiles/{name}", content)
+        return str(self.path / "tiles")
+
+    def verify(self, *words: str, key: str = KEY) -> int:
+        """Run it; words that are the names of files here stand for them."""
+        given = [str(self.path / word) if (self.path / word).is_file() else word for word in words]
+        code = main(["verify", *given, "--verifier-key", key])
+        self.out, self.err = self._captured.readouterr()
+        return code
+
+    def found(self, *words: str, key: str = KEY) -> dict[str, Any]:
+        """What `--json` says."""
+        code = self.verify(*words, "--json", key=key)
+        found: dict[str, Any] = json.loads(self.out)
+        assert code == (0 if found["verified"] else 1)
+        return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
+    return Folder(tmp_path, capsys)
+
+
+TREE = {"origin": ORIGIN, "tree_size": 300, "root": NOTARY.view().root.hex()}
+
+
+# One receipt
+
+
+def test_a_receipt_that_proves_its_decision(folder: Folder) -> None:
+    """Exit 0, and one line that says what was proven."""
+    assert folder.verify("receipt", "--decision", "decision") == 0
+    assert folder.out == f"verified: decision 5 is in the tree of {ORIGIN} with 300 decisions, root {TREE['root']}\n"
+    assert folder.err == ""
+    assert folder.found("receipt", "--decision", "decision") == {"verified": True, "position": 5, **TREE}
+
+
+def test_a_receipt_that_does_not(folder: Folder) -> None:
+    """Exit 1, nothing on stdout but under --json, and the reason on stderr."""
+    other = folder.put("other", as_object(NOTARY.decisions[6]))
+    assert folder.verify("receipt", "--decision", other) == 1
+    assert folder.out == ""
+    assert folder.err.startswith("notary verify: wrong-position: the receipt is for position 5")
+    found = folder.found("receipt", "--decision", other)
+    assert found["reason"] == "wrong-position"
+    assert found["detail"].startswith("the receipt is for position 5")
+
+
+@pytest.mark.parametrize(
+    ("receipt", "decision", "reason"),
+    [
+        ("", None, "malformed-receipt"),
+        (b"\xff\x00", None, "malformed-receipt"),
+        (NOTARY.receipt(5).replace("\n", "\r\n"), None, "malformed-receipt"),
+        (NOTARY.receipt(5)[:-1], None, "malformed-checkpoint"),
+        (NOTARY.checkpoint(), None, "malformed-receipt"),
+        (NOTARY.receipt(5).replace("\n300\n", "\n301\n"), None, "bad-signature"),
+        (None, "", "malformed-decision"),
+        (None, b"\xff", "malformed-decision"),
+        (None, "[" * 50_000, "malformed-decision"),
+        (None, [], "malformed-decision"),
+        (None, {**as_object(NOTARY.decisions[5]), "log_time": 1}, "wrong-root"),
+    ],
+)
+def test_files_that_are_something_else(folder: Folder, receipt: Any, decision: Any, reason: str) -> None:
+    """Whatever stands in the files that are to be checked, the answer is a no with its reason."""
+    if receipt is not None:
+        folder.put("receipt", receipt)
+    if decision is not None:
+        folder.put("decision", decision)
+    assert folder.found("receipt", "--decision", "decision")["reason"] == reason
+
+
+def test_several_keys(folder: Folder) -> None:
+    """--verifier-key may be repeated: one of them is enough."""
+    assert folder.verify("receipt", "--decision", "decision", "--verifier-key", str(verifier_key("new"))) == 0
+    assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("new")))["reason"] == "unknown-key"
+    assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("x", "x.example")))["reason"] == "wrong-origin"
+
+
+def test_standard_input(folder: Folder) -> None:
+    """- is standard input, for the receipt or the decision."""
+    words = [sys.executable, "-m", "notary", "verify", "--verifier-key", KEY]
+    for given, more in (("receipt", ["-", "--decision", "decision"]), ("decision", ["receipt", "--decision", "-"])):
+        done = subprocess.run([*words, *more], cwd=folder.path, env={"PYTHONPATH": str(ROOT)}, input=(folder.path / given).read_bytes())
+        assert done.returncode == 0
+
+
+def test_it_needs_no_kafka_no_rocksdb_and_no_asyncio(folder: Folder) -> None:
+    """It runs where the libraries that a notary runs on are not installed."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['asyncio', 'aiokafka', 'rocksdict', 'uvicorn', 'httpx', 'prometheus_client']));"
+        "from notary.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", code, "verify", "receipt", "--decision", "decision", "--verifier-key", KEY]
+    done = subprocess.run(words, cwd=folder.path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# What it could not do
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["missing", "--decision", "decision"],
+        ["receipt", "--decision", "missing"],
+        ["receipt"],
+        ["receipt", "--decision", "decision", "--key-history", "missing"],
+        ["receipt", "--decision", "decision", "--consistent-with", "missing"],
+        ["receipt", "--decision", "decision", "--tiles", "."],
+        ["receipt", "--decision", "decision", "--verifier-key", KEY[:-1]],
+        ["receipt", "--decision", "decision", "--verifier-key", ""],
+        ["-", "--decision", "-"],
+        ["/", "--decision", "decision"],
+    ],
+)
+def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
+    """A file that is missing, a key with a wrong letter, a receipt without its decision: exit 2, and why, and no verdict."""
+    assert folder.verify(*words, "--json") == 2
+    assert folder.out == ""
+    assert folder.err.startswith("notary verify: ")
+    assert "Traceback" not in folder.err
+
+
+def test_usage() -> None:
+    """No receipt, or no key: exit 2."""
+    for words in (["verify"], ["verify", "receipt"], ["verify", "--verifier-key", KEY]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+
+
+# Many decisions
+
+
+def lines(*changes: tuple[int, dict[str, Any]], count: int = 20) -> list[dict[str, Any]]:
+    """What `notary submit` writes, with members changed at some places."""
+    written = [{**as_object(NOTARY.decisions[at]), "receipt": NOTARY.receipt(at, 256 if at < 10 else 300)} for at in range(count)]
+    for at, members in changes:
+        written[at] |= members
+    return written
+
+
+def as_lines(objects: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+def test_decisions_with_their_receipts(folder: Folder) -> None:
+    """What `notary submit` wrote is verified line by line, and counted; blank lines do not matter."""
+    file = folder.put("decisions", "\n" + as_lines(lines()).replace("}\n", "}\n\n"))
+    assert folder.verify(file) == 0
+    assert folder.out.startswith("verified: 20 decisions")
+    assert folder.found(file) == {"verified": True, "decisions": 20, **TREE}
+
+
+def test_some_that_fail(folder: Folder) -> None:
+    """The first few are named by line and reason, all are counted, and the answer is no."""
+    bad = [(at, {"log_time": 0}) for at in range(3, 12)]
+    file = folder.put("decisions", as_lines(lines(*bad, (1, {"receipt": None}), (2, {"receipt": NOTARY.receipt(3)}))))
+    assert folder.verify(file) == 1
+    told = folder.err.splitlines()
+    assert [line.split(": ")[1:3] for line in told[:3]] == [
+        ["line 2", "malformed-receipt"],
+        ["line 3", "wrong-position"],
+        ["line 4", "wrong-root"],
+    ]
+    assert len(told) == 6
+    assert told[-1] == "notary verify: 11 of 20 decisions do not verify"
+    found = folder.found(file)
+    assert (found["decisions"], found["failed"], found["reason"]) == (20, 11, "malformed-receipt")
+    assert [each["line"] for each in found["failures"]] == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "{", "[]", "[1]\n", "{}\n" * 3, b"{\xff}", "{" * 100_000])
+def test_what_holds_no_decision(folder: Folder, content: Any) -> None:
+    """Nothing in it, or other things: never a success."""
+    assert not folder.found(folder.put("decisions", content))["verified"]
+
+
+def test_two_trees_of_one_size(folder: Folder) -> None:
+    """Receipts that each verify, and whose checkpoints contradict each other, are told: the notary signed two trees."""
+    forked = {**as_object(FORK.decisions[5]), "receipt": FORK.receipt(5)}
+    assert folder.found(folder.put("decisions", as_lines([*lines(count=15), forked])))["reason"] == "inconsistent"
+
+
+def test_an_endless_line(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line without end is not read into memory: that is more than it can do."""
+    monkeypatch.setattr("notary.cli.verify.FILE_BYTES_MAX", 5000)
+    assert folder.verify(folder.put("decisions", as_lines(lines()) + "{" + "x" * 6000)) == 2
+    assert folder.verify("receipt", "--decision", folder.put("decision", "x" * 6000)) == 2
+    assert "too large" in folder.err
+
+
+# Checkpoints
+
+
+def test_a_checkpoint(folder: Folder) -> None:
+    """Alone, its signature is checked."""
+    file = folder.put("checkpoint", NOTARY.checkpoint())
+    assert folder.verify(file) == 0
+    assert folder.out == f"verified: a checkpoint of the tree of {ORIGIN} with 300 decisions, root {TREE['root']}\n"
+    assert folder.found(file) == {"verified": True, **TREE}
+    assert folder.found(folder.put("other", NOTARY.checkpoint().replace("300", "301")))["reason"] == "bad-signature"
+    assert folder.found(folder.put("other", "hello\n"))["reason"] == "malformed-checkpoint"
+
+
+@pytest.mark.parametrize("older", [0, 1, 100, 255, 256, 257, 300])
+def test_consistent_checkpoints(folder: Folder, older: int) -> None:
+    """The checkpoint of a receipt, and a bare one, are of the same tree as an older or a newer one, which a receipt may bring."""
+    tiles = folder.put_tiles(NOTARY)
+    checkpoint, newest = folder.put("older", NOTARY.checkpoint(older)), folder.put("newest", NOTARY.checkpoint())
+    more = ("--tiles", tiles)
+    found = folder.found("receipt", "--decision", "decision", "--consistent-with", checkpoint, *more)
+    assert found == {
+        "verified": True,
+        "position": 5,
+        **TREE,
+        "consistent_with": {**TREE, "tree_size": older, "root": found["consistent_with"]["root"]},
+    }
+    assert folder.verify(checkpoint, "--consistent-with", newest, *more) == 0
+    assert folder.out.endswith("; consistent with that of 300 decisions\n")
+    assert folder.verify(checkpoint, "--consistent-with", "receipt", *more) == 0
+    assert folder.verify(folder.put("decisions", as_lines(lines())), "--consistent-with", checkpoint, *more) == 0
+
+
+def test_inconsistent_checkpoints(folder: Folder) -> None:
+    """A notary that signed two trees is found out with the tiles of the larger; tiles of something else show nothing."""
+    fork, tiles = folder.put("fork", FORK.checkpoint(200)), folder.put_tiles(NOTARY)
+    same_size = folder.put("same", FORK.checkpoint(300))
+    words = ("receipt", "--decision", "decision", "--consistent-with")
+    assert folder.found(*words, fork, "--tiles", tiles)["reason"] == "inconsistent"
+    assert "notary verify: inconsistent: the notary signed two trees" in folder.err
+    assert folder.found(*words, same_size)["reason"] == "inconsistent"
+    forged = folder.put("forged", NOTARY.checkpoint().replace("300", "299"))
+    assert folder.found(*words, forged, "--tiles", tiles)["reason"] == "bad-signature"
+    older = folder.put("older", NOTARY.checkpoint(200))
+    assert folder.found(*words, older, "--tiles", folder.put_tiles(FORK))["reason"] == "wrong-tile"
+
+
+def test_tiles_that_are_not_there(folder: Folder) -> None:
+    """No folder, none given, a file that is missing or too short: it could not, and says what it needs."""
+    older, tiles = folder.put("older", NOTARY.checkpoint(200)), folder.put_tiles(NOTARY)
+    words = ("receipt", "--decision", "decision", "--consistent-with", older)
+    assert folder.verify(*words) == 2
+    assert "--tiles" in folder.err
+    assert folder.verify(*words, "--tiles", str(folder.path / "nowhere")) == 2
+    partial = folder.path / "tiles/tile/0/001.p/44"
+    whole = partial.read_bytes()
+    folder.put("tiles/tile/0/001.p/44", whole[:-1])
+    assert folder.verify(*words, "--tiles", tiles) == 2
+    assert "tile/0/001.p/44" in folder.err
+    partial.unlink()
+    assert folder.verify(*words, "--tiles", tiles) == 2
+    folder.put("tiles/tile/0/001.p/45", whole + bytes(32))
+    assert folder.verify(*words, "--tiles", tiles) == 0
+
+
+def test_tiles_that_have_grown(folder: Folder) -> None:
+    """A wider partial tile, and the full one, serve as well as the one of that size."""
+    grown = Grown([*NOTARY.decisions, *random_decisions(600, seed=5)[300:]])
+    older, newer = folder.put("older", NOTARY.checkpoint(200)), folder.put("newer", NOTARY.checkpoint(299))
+    assert folder.verify(older, "--consistent-with", newer, "--tiles", folder.put_tiles(grown)) == 0
+
+
+# Keys that follow
+
+
+def test_a_key_history(folder: Folder) -> None:
+    """Whoever knows the first key verifies receipts under the last, with what `GET /v1/notary` answers; never the other way."""
+    new = verifier_key("new")
+    history = msgspec.to_builtins([HistoricKey(KEY), endorse(NOTARY.key, private_key("notary"), new)])
+    renewed = Grown(NOTARY.decisions, seed="new")
+    folder.put("receipt", renewed.receipt(5))
+    words = ("receipt", "--decision", "decision")
+    assert folder.found(*words)["reason"] == "unknown-key"
+    for file in (folder.put("keys", history), folder.put("answer", {"name": "O=N", "keys": history})):
+        assert folder.verify(*words, "--key-history", file) == 0
+    folder.put("receipt", NOTARY.receipt(5))
+    assert folder.found(*words, "--key-history", "keys", key=str(new))["reason"] == "unknown-key"
+
+
+def test_a_bad_key_history(folder: Folder) -> None:
+    """One that is none, or whose endorsements do not hold, is refused, also where the key that is known would do."""
+    words = ("receipt", "--decision", "decision", "--key-history")
+    assert folder.found(*words, folder.put("keys", "hello"))["reason"] == "malformed-key"
+    bare = [{"verifier_key": KEY}, {"verifier_key": str(verifier_key("thief"))}]
+    assert folder.found(*words, folder.put("keys", bare))["reason"] == "bad-endorsement"
+
+
+def test_messages_cannot_command_a_terminal(folder: Folder) -> None:
+    """What hostile files say is shown escaped."""
+    folder.put("decision", {"\x1b[2J\x9b": 1})
+    assert folder.verify("receipt", "--decision", "decision") == 1
+    assert folder.err.strip().isprintable()
+
+
+def test_a_reader_that_left(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that is closed is no verdict."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert folder.verify("receipt", "--decision", "decision") == 2

@@ -1,0 +1,191 @@
+"""The key history: trust goes forward from key to key, by endorsements, and no other way."""
+
+import json
+from functools import cache
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from notary.receipts import NotVerified, VerifierKey, sign_note
+from notary.receipts.key_history import KEYS_MAX, HistoricKey, decode_history, endorse, follow
+from notary.verify import trusted_keys
+from tests.notary.receipts.grown import ORIGIN, private_key, verifier_key
+
+SEEDS = ["first", "second", "third", "fourth"]
+KEYS = [verifier_key(seed) for seed in SEEDS]
+
+
+@cache
+def history(*seeds: str, name: str = ORIGIN) -> tuple[HistoricKey, ...]:
+    """What a notary that had these keys lists."""
+    keys = [verifier_key(seed, name) for seed in seeds]
+    endorsed = [endorse(keys[at], private_key(seeds[at]), keys[at + 1]) for at in range(len(keys) - 1)]
+    return (HistoricKey(str(keys[0])), *endorsed)
+
+
+HISTORY = history(*SEEDS)
+ENCODED = msgspec.json.encode(HISTORY)
+
+
+def refused(trusted: list[VerifierKey], keys: tuple[HistoricKey, ...]) -> str:
+    with pytest.raises(NotVerified) as refusal:
+        follow(trusted, keys)
+    return refusal.value.reason
+
+
+@pytest.mark.parametrize("known", range(4))
+def test_trust_goes_forward_only(known: int) -> None:
+    """Whoever knows one key gets those after it, and none before it."""
+    assert follow([KEYS[known]], HISTORY) == KEYS[known:]
+
+
+def test_what_is_endorsed() -> None:
+    """An endorsement is a note of four lines by the key that goes."""
+    assert HISTORY[1].endorsement == sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\n", [(ORIGIN, private_key("first"))])
+
+
+def test_others_are_not_followed() -> None:
+    """The history of another notary, or of nobody that is trusted, adds nothing."""
+    stranger = verifier_key("stranger")
+    assert follow([stranger], HISTORY) == [stranger]
+    assert follow([], HISTORY) == []
+    assert follow([KEYS[0]], history("x", "y", name="notary.example/other")) == [KEYS[0]]
+
+
+def test_keys_known_already_need_no_endorsement() -> None:
+    """What is trusted anyway may be listed without one: an operator may have told it by another way."""
+    bare = tuple([HistoricKey(str(key)) for key in KEYS])
+    assert follow(KEYS, bare) == KEYS
+    assert follow(KEYS[1:], bare) == KEYS[1:]
+
+
+def test_each_bad_endorsement_is_refused() -> None:
+    """None, one by another key, of another key, of another notary, of other words, with a changed signature: no trust."""
+    first, second = HISTORY[0], HISTORY[1]
+    by_another = endorse(KEYS[0], private_key("thief"), KEYS[1])
+    of_another = HistoricKey(second.verifier_key, HISTORY[2].endorsement)
+    other_words = sign_note(f"notary/key/v2\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\n", [(ORIGIN, private_key("first"))])
+    more_words = sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\nx\n", [(ORIGIN, private_key("first"))])
+    other_way = sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[1]}\n{KEYS[0]}\n", [(ORIGIN, private_key("first"))])
+    checkpoint = sign_note(f"{ORIGIN}\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n", [(ORIGIN, private_key("first"))])
+    for endorsement in (None, "", "x", other_words, more_words, other_way, checkpoint, (second.endorsement or "")[:-1]):
+        assert refused([KEYS[0]], (first, HistoricKey(second.verifier_key, endorsement))) == "bad-endorsement"
+    assert refused([KEYS[0]], (first, by_another)) == "bad-endorsement"
+    assert refused([KEYS[0]], (first, of_another)) == "bad-endorsement"
+
+
+def test_a_key_that_is_skipped_breaks_the_chain() -> None:
+    """A key left out, or two that changed places, is noticed."""
+    assert refused([KEYS[0]], (HISTORY[0], *HISTORY[2:])) == "bad-endorsement"
+    assert refused([KEYS[0]], (HISTORY[0], HISTORY[2], HISTORY[1], HISTORY[3])) == "bad-endorsement"
+
+
+def test_no_notary_speaks_for_another() -> None:
+    """A key may only be followed by one of its own name, though it signed for it."""
+    other = verifier_key("first", "notary.example/other")
+    assert refused([KEYS[0]], (HISTORY[0], endorse(KEYS[0], private_key("first"), other))) == "bad-endorsement"
+
+
+def test_a_key_that_comes_twice() -> None:
+    """A list that turns back on itself ends, and adds no trust but what was endorsed."""
+    again = (*HISTORY, HISTORY[1], HISTORY[2])
+    assert follow([KEYS[0]], again) == KEYS
+    assert follow([KEYS[3]], (*HISTORY, HistoricKey(str(KEYS[3])))) == [KEYS[3]]
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"7",
+        b'"x"',
+        b"[1]",
+        b"[[]]",
+        b"[{}]",
+        b'{"keys": []}',
+        b'{"keys": null}',
+        b'[{"verifier_key": 1}]',
+        b'[{"verifier_key": "x", "endorsement": 1}]',
+        b'[{"verifier_key": "x", "other": 1}]',
+        b"\xff",
+        b"[" * 100_000,
+        msgspec.json.encode([HISTORY[0]] * (KEYS_MAX + 1)),
+        ENCODED[:-1],
+        ENCODED + b"x",
+    ],
+)
+def test_what_is_no_history(encoded: bytes) -> None:
+    """Anything but an array of keys is refused as malformed."""
+    with pytest.raises(NotVerified) as refusal:
+        decode_history(encoded)
+    assert refusal.value.reason == "malformed-key"
+    with pytest.raises(NotVerified) as refusal:
+        trusted_keys([KEYS[0]], encoded)
+    assert refusal.value.reason == "malformed-key"
+
+
+def test_the_forms_of_a_history() -> None:
+    """The array, the notary's whole answer, as text or as a parser makes it of that: all the same."""
+    answer = {"name": "O=Notary", "keys": json.loads(ENCODED)}
+    for given_ in (HISTORY, ENCODED, ENCODED.decode(), answer, answer["keys"], json.dumps(answer)):
+        assert trusted_keys([str(KEYS[1])], given_) == KEYS[1:]  # type: ignore[arg-type]
+    assert decode_history(ENCODED) == HISTORY
+
+
+# Endorsements that were made, some of them by a thief, and one that he got the second key to make.
+CHAINS = [("first", "second", "third", "fourth"), ("second", "thief", "accomplice"), ("stranger", "third"), ("stranger", "first")]
+_PIECES: list[dict[str, str | None]] = [
+    piece
+    for keys in (*[history(*chain) for chain in CHAINS], history("first", "thief", name="notary.example/other"))
+    for piece in msgspec.to_builtins(keys)
+]
+_ENDORSEMENTS = [piece["endorsement"] for piece in _PIECES]
+
+
+def endorsed_from(seed: str) -> set[VerifierKey]:
+    """The key, and what anyone who knows it alone may come to trust."""
+    found = {seed}
+    while more := {new for chain in CHAINS for old, new in pairwise(chain) if old in found} - found:
+        found |= more
+    return {verifier_key(each) for each in found}
+
+
+pieces = st.sampled_from(_PIECES) | st.builds(
+    lambda piece, endorsement: {**piece, "endorsement": endorsement}, st.sampled_from(_PIECES), st.sampled_from(_ENDORSEMENTS)
+)
+
+
+@given(st.lists(pieces, min_size=1, max_size=6), st.sampled_from([*SEEDS, "thief", "stranger"]))
+@settings(max_examples=400, deadline=None)
+def test_no_pieces_make_trust(chosen: list[dict[str, str | None]], known: str) -> None:
+    """However real and stolen endorsements are put together, a key is trusted only if each on the way to it endorsed the next."""
+    try:
+        found = follow([verifier_key(known)], [HistoricKey(**piece) for piece in chosen])  # type: ignore[arg-type]
+    except NotVerified:
+        return
+    assert set(found) <= endorsed_from(known)
+
+
+@given(st.integers(0, len(ENCODED) - 1), st.integers(0, 255), st.integers(0, 3))
+@settings(max_examples=400, deadline=None)
+def test_no_changed_byte_makes_trust(at: int, byte: int, known: int) -> None:
+    """A history with one byte changed lends no trust that it does not lend unchanged, and raises nothing else."""
+    changed = ENCODED[:at] + bytes([byte]) + ENCODED[at + 1 :]
+    try:
+        found = trusted_keys([KEYS[known]], changed)
+    except NotVerified:
+        return
+    assert set(found) <= set(KEYS[known:])
+
+
+@given(st.binary(max_size=200) | st.text(st.characters(), max_size=100))
+def test_anything_is_a_history_or_refused(given_: bytes | str) -> None:
+    """Total: the one error, whatever comes in."""
+    with pytest.raises(NotVerified):
+        trusted_keys([KEYS[0]], given_)

@@ -1,0 +1,230 @@
+"""Signed notes: what is one, who signed it, and why another is refused."""
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from notary.receipts import NotVerified, VerifierKey, open_note, parse_verifier_key, sign_note
+from notary.receipts.note import NOTE_BYTES_MAX, SIGNATURES_MAX, is_key_name
+from tests.notary.receipts.grown import base64_of, private_key, verifier_key
+
+TEXT = "notary.example/a\n1\n\nblank lines are text\n"
+ALICE, BOB = verifier_key("alice", "alice.example"), verifier_key("bob", "bob.example")
+NOTE = sign_note(TEXT, [("alice.example", private_key("alice"))])
+TWICE = sign_note(TEXT, [("alice.example", private_key("alice")), ("bob.example", private_key("bob"))])
+LINE = NOTE.removeprefix(TEXT + "\n")
+BOBS_LINE = TWICE.removeprefix(NOTE)
+
+# From the signed-note specification's example and the note package of Go's checksum database.
+PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+PETERS_NOTE = (
+    "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n\n"
+    "— PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
+)
+
+
+def refused(note: str, *keys: VerifierKey) -> str:
+    with pytest.raises(NotVerified) as refusal:
+        open_note(note, keys or [ALICE], "malformed-checkpoint")
+    return refusal.value.reason
+
+
+def test_there_and_back() -> None:
+    """A note says its text and which of the known keys signed it, in the order of its lines."""
+    assert open_note(NOTE, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
+    assert open_note(TWICE, [BOB, ALICE], "malformed-checkpoint") == (TEXT, [ALICE, BOB])
+    assert open_note(TWICE, [BOB], "malformed-checkpoint") == (TEXT, [BOB])
+
+
+def test_a_note_of_others() -> None:
+    """A published note, of a published key, opens."""
+    text, signed_by = open_note(PETERS_NOTE, [parse_verifier_key(PETER)], "malformed-checkpoint")
+    assert text.startswith("If you think")
+    assert [str(key) for key in signed_by] == [PETER]
+
+
+def test_signing_twice_gives_the_same_bytes() -> None:
+    """Every worker signs alike."""
+    assert sign_note(TEXT, [("alice.example", private_key("alice"))]) == NOTE
+
+
+def test_lines_of_others_say_nothing() -> None:
+    """Signatures by keys that are not known are passed over: other names, other kinds, other keys of the same name, twice, many."""
+    witness = "— witness.example " + base64_of(bytes(80)) + "\n"
+    same_name = sign_note(TEXT, [("alice.example", private_key("another"))]).removeprefix(TEXT + "\n")
+    same_id = "— mallory.example " + base64_of(ALICE.key_id + bytes(64)) + "\n"
+    note = TEXT + "\n" + witness + witness + same_name + same_id + LINE + witness * 12
+    assert open_note(note, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
+
+
+def test_who_signed_it() -> None:
+    """A key of another name, another key of that name, and no key at all are told apart from a bad signature."""
+    assert refused(NOTE, BOB) == "wrong-origin"
+    assert refused(NOTE, verifier_key("new", "alice.example")) == "unknown-key"
+    with pytest.raises(NotVerified, match="unknown-key") as refusal:
+        open_note(NOTE, [], "malformed-checkpoint")
+    assert "trusted here are: none" in str(refusal.value)
+    assert refused(NOTE.replace("blank", "Blank")) == "bad-signature"
+
+
+def test_a_bad_signature_refuses_the_note_whoever_else_signed_it() -> None:
+    """One known key that did not sign this text is enough, also beside one that did, and whatever its length."""
+    bad = "— bob.example " + base64_of(BOB.key_id + bytes(64)) + "\n"
+    short = "— bob.example " + base64_of(BOB.key_id + b"x") + "\n"
+    long = "— bob.example " + base64_of(BOB.key_id + bytes(65)) + "\n"
+    for line in (bad, short, long):
+        assert refused(NOTE + line, ALICE, BOB) == "bad-signature"
+        assert open_note(NOTE + line, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
+
+
+def test_no_key_signs_twice() -> None:
+    """The same line again is refused: each text and its signers have one form."""
+    assert refused(NOTE + LINE) == "malformed-checkpoint"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "",
+        "\n",
+        "\n\n",
+        TEXT,
+        TEXT + "\n",
+        TEXT + LINE,
+        LINE,
+        NOTE[:-1],
+        NOTE + "\n",
+        NOTE + "x",
+        NOTE + "x\n",
+        NOTE + " \n",
+        NOTE.replace("\n", "\r\n"),
+        NOTE.replace("1\n", "1\r\n"),
+        NOTE.replace("1\n", "1\x00\n"),
+        NOTE.replace("1\n", "1\t\n"),
+        NOTE.replace("1\n", "1\x1f\n"),
+        NOTE.replace("1\n", "1\ud800\n"),
+        NOTE.replace("— ", "- "),
+        NOTE.replace("— ", "—"),
+        NOTE.replace("— ", "—  "),
+        NOTE.replace("— ", "—\u00a0"),
+        NOTE.replace("— ", " — "),
+        NOTE.replace(".example ", ".example  "),
+        NOTE.replace("— alice.example ", "— "),
+        NOTE.replace("— alice.example", "— alice+example"),
+        NOTE.replace("— alice.example", "— alice\ud800"),
+        NOTE.replace("— alice.example", "— alice\u2028example"),
+        NOTE.replace("=\n", "\n"),
+        NOTE.replace("=\n", "==\n"),
+        NOTE.replace("=\n", "= \n"),
+        NOTE.replace("=\n", "=x\n"),
+        NOTE.replace("=\n", "=A===\n"),
+        NOTE[:-10] + "!" + NOTE[-9:],
+        NOTE[:-10] + "-" + NOTE[-9:],
+        NOTE[:-10] + " " + NOTE[-10:],
+        NOTE[:-10] + "\u0661" + NOTE[-9:],
+        NOTE + "— witness.example \n",
+        NOTE + "— witness.example AAAAAA==\n",
+        NOTE + "— witness.example QQ\n",
+        TEXT + "\n" + ("— witness.example " + base64_of(bytes(80)) + "\n") * SIGNATURES_MAX + LINE,
+        "x" * NOTE_BYTES_MAX + "\n" + NOTE,
+    ],
+)
+def test_what_is_no_note(note: str) -> None:
+    """Anything but a text, a blank line and signature lines, in canonical base64, is no note."""
+    assert refused(note) == "malformed-checkpoint"
+
+
+def test_stray_bits_before_the_padding() -> None:
+    """Base64 that other decoders take for the same bytes is not canonical, and refused."""
+    at = NOTE.rindex("=") - 1
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = letters[letters.index(NOTE[at]) ^ 1]
+    assert refused(NOTE[:at] + other + NOTE[at + 1 :]) == "malformed-checkpoint"
+
+
+@pytest.mark.parametrize("key", [ALICE, BOB, verifier_key("x", "ü.example/ß"), parse_verifier_key(PETER)], ids=lambda key: key.name)
+def test_the_text_of_a_key(key: VerifierKey) -> None:
+    """A verifier key is read from its text, as it stands in a file too."""
+    assert parse_verifier_key(str(key)) == key == parse_verifier_key(f"{key}\n")
+
+
+HEAD, HASH, ENCODED = str(ALICE).split("+", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "+",
+        "++",
+        HEAD,
+        f"{HEAD}+{HASH}",
+        f"{HEAD}+{HASH}+",
+        f"+{HASH}+{ENCODED}",
+        f"{HEAD} x+{HASH}+{ENCODED}",
+        f"\ud800+{HASH}+{ENCODED}",
+        f"{HEAD}x+{HASH}+{ENCODED}",
+        f"{HEAD}+{HASH[:-1]}+{ENCODED}",
+        f"{HEAD}+0{HASH}+{ENCODED}",
+        f"{HEAD}+{HASH.upper()}x+{ENCODED}",
+        f"{HEAD}+00000000+{ENCODED}",
+        f"{HEAD}+{HASH}+{ENCODED[:-4]}",
+        f"{HEAD}+{HASH}+{ENCODED}AAAA",
+        f"{HEAD}+{HASH}+{ENCODED} {ENCODED}",
+        f"{HEAD}+{HASH}+Ag{ENCODED[2:]}",
+        f"{HEAD}+{HASH}+{ENCODED}+x",
+        f"{HEAD}+{HASH}+é",
+    ],
+)
+def test_what_is_no_key(text: str) -> None:
+    """A letter that is wrong, a key of another kind, anything else: refused before it is used."""
+    with pytest.raises(NotVerified) as refusal:
+        parse_verifier_key(text)
+    assert refusal.value.reason == "malformed-key"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a+b", "a\tb", "a\nb", "a\x00b", "a\u0085b", "a\u00a0b", "a\u2003b", "a\u3000b", "a\udcffb"])
+def test_what_is_no_name(name: str) -> None:
+    """Names of keys have no white space of any kind, no plus, no control characters, and are UTF-8."""
+    assert not is_key_name(name)
+
+
+def test_a_key_that_is_no_point() -> None:
+    """32 bytes that are no key of Ed25519 verify nothing, and raise nothing else."""
+    for public_key in (bytes(32), b"\xff" * 32, b"\x02" + bytes(31)):
+        key = VerifierKey("alice.example", public_key)
+        note = TEXT + "\n— alice.example " + base64_of(key.key_id + b"\x01" * 64) + "\n"
+        assert refused(note, key) == "bad-signature"
+
+
+def test_what_a_message_quotes_cannot_command_a_terminal() -> None:
+    """Names and lines of hostile notes are shown escaped and cut short."""
+    note = TEXT + f"\n— evil\x9b2J\u202e{'x' * 5000} {base64_of(bytes(80))}\n"
+    with pytest.raises(NotVerified) as refusal:
+        open_note(note, [ALICE], "malformed-checkpoint")
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 500
+
+
+def test_any_signing_key_of_a_name() -> None:
+    """Two known keys of one name are told apart by their ids."""
+    old, new = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    keys = [VerifierKey("n.example", key.public_key().public_bytes_raw()) for key in (old, new)]
+    assert open_note(sign_note(TEXT, [("n.example", new)]), keys, "malformed-checkpoint")[1] == [keys[1]]
+
+
+@given(st.text(st.characters(), max_size=200), st.booleans())
+@settings(max_examples=300)
+def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
+    """Whatever text comes in, the one error comes out; signed by nobody, it never opens."""
+    note = text + "\n\n" + LINE if signed else text
+    with pytest.raises(NotVerified):
+        open_note(note, [ALICE], "malformed-checkpoint")
+
+
+@given(st.text(st.characters(), max_size=100))
+def test_any_text_is_a_key_or_refused(text: str) -> None:
+    """So for keys."""
+    with pytest.raises(NotVerified):
+        parse_verifier_key(text)

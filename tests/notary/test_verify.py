@@ -1,0 +1,517 @@
+"""The verifier that outsiders run: what proves a decision, and everything that does not."""
+
+import copy
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from notary.decision import Conflict, Decision, Kind, Outcome
+from notary.receipts import Checkpoint, NotVerified, sign_note
+from notary.tree import EMPTY_ROOT, HASH_BYTES
+from notary.verify import decision_and_receipt, decision_of, verify_checkpoint, verify_consistency, verify_receipt
+from tests.notary.receipts.grown import ORIGIN, Grown, as_object, base64_of, private_key, random_decisions
+
+ROOT = Path(__file__).parents[2]
+VECTORS = json.loads((ROOT / "tests/vectors.json").read_text())
+SIZES = (1, 2, 7, 255, 256, 257, 300)
+NOTARY = Grown(random_decisions(300))
+FORK = Grown([*NOTARY.decisions[:100], *random_decisions(300, seed=2)[100:]])
+OTHER = Grown(random_decisions(300, seed=3), origin="notary.example/other", seed="other")
+KEY = str(NOTARY.key)
+
+
+def refused(receipt: Any, decision: Any, keys: Any = KEY) -> str:
+    with pytest.raises(NotVerified) as refusal:
+        verify_receipt(receipt, decision, keys)
+    assert str(refusal.value).startswith(refusal.value.reason)
+    return refusal.value.reason
+
+
+# What verifies
+
+
+def test_the_worked_examples() -> None:
+    """The contract's three decisions, given as it gives them, are proven under the root that it gives."""
+    objects = [vector["decision"] for vector in VECTORS["decisions"]]
+    notary = Grown([decision_of(one) for one in objects])
+    for one in objects:
+        checkpoint = verify_receipt(notary.receipt(one["position"]), one, [KEY])
+        assert checkpoint == Checkpoint(ORIGIN, 3, bytes.fromhex(VECTORS["root_of_the_three_leaves"]))
+
+
+def test_ten_thousand_random_decisions() -> None:
+    """Every receipt of a notary with 10,000 decisions of every outcome verifies."""
+    notary = Grown(random_decisions(10_000, seed=4))
+    checkpoint = verify_checkpoint(notary.checkpoint(), KEY)
+    for decision in notary.decisions:
+        assert verify_receipt(notary.receipt(decision.position), decision, [notary.key]) == checkpoint
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_at_every_size(size: int) -> None:
+    """As the tree grows, each receipt of a decision proves it."""
+    for position in range(0, size, 1 + size // 20):
+        assert verify_receipt(NOTARY.receipt(position, size), NOTARY.decisions[position], KEY).size == size
+
+
+def test_the_forms_that_a_decision_has() -> None:
+    """Object, text, bytes, with its receipt and without, indented or not: one decision."""
+    decision = NOTARY.decisions[5]
+    plain, receipt = as_object(decision), NOTARY.receipt(5)
+    whole = {**plain, "receipt": receipt}
+    for form in (decision, plain, MappingProxyType(plain), whole, {**plain, "receipt": None}):
+        verify_receipt(receipt, form, KEY)
+    for text in (json.dumps(plain), json.dumps(whole, indent=1), json.dumps(dict(reversed(plain.items())))):
+        verify_receipt(receipt.encode(), text, KEY)
+        verify_receipt(receipt, text.encode(), [KEY])
+    assert decision_and_receipt(whole) == (decision, receipt)
+    assert decision_and_receipt(plain) == (decision, None)
+
+
+def test_lines_of_witnesses_do_no_harm() -> None:
+    """A receipt may carry signatures of others after the notary's."""
+    cosigned = NOTARY.receipt(5) + "— witness.example " + base64_of(bytes(80)) + "\n"
+    assert verify_receipt(cosigned, NOTARY.decisions[5], KEY) == verify_receipt(NOTARY.receipt(5), NOTARY.decisions[5], KEY)
+
+
+# What does not: each with its reason
+
+
+def test_the_receipt_of_another_decision() -> None:
+    """It is for another position; under this position it does not lead to the root."""
+    assert refused(NOTARY.receipt(6), NOTARY.decisions[5]) == "wrong-position"
+    assert refused(NOTARY.receipt(6).replace("index 6", "index 5"), NOTARY.decisions[5]) == "wrong-root"
+    assert refused(FORK.receipt(5), NOTARY.decisions[6]) == "wrong-position"
+
+
+def test_another_leaf() -> None:
+    """A decision that differs in anything is not what the receipt proves."""
+    conflicted = next(one for one in NOTARY.decisions if one.outcome == Outcome.INPUT_CONFLICT and len(one.conflicts) > 1)
+    receipt = NOTARY.receipt(conflicted.position)
+    reverse = tuple(reversed(conflicted.conflicts))
+    first = conflicted.conflicts[0]
+    for changed in (
+        msgspec.structs.replace(conflicted, transaction_id=bytes(32)),
+        msgspec.structs.replace(conflicted, log_time_ms=conflicted.log_time_ms + 1),
+        msgspec.structs.replace(conflicted, outcome=Outcome.COMMITTED),
+        msgspec.structs.replace(conflicted, outcome=Outcome.REFERENCE_CONFLICT),
+        msgspec.structs.replace(conflicted, conflicts=conflicted.conflicts[1:]),
+        msgspec.structs.replace(conflicted, conflicts=conflicted.conflicts + reverse[:1]),
+        msgspec.structs.replace(conflicted, conflicts=reverse),
+        msgspec.structs.replace(conflicted, conflicts=(msgspec.structs.replace(first, kind=Kind.REFERENCE), *conflicted.conflicts[1:])),
+        msgspec.structs.replace(conflicted, conflicts=(msgspec.structs.replace(first, consumed_by=bytes(32)), *conflicted.conflicts[1:])),
+        msgspec.structs.replace(conflicted, conflicts=()),
+        FORK.decisions[conflicted.position] if conflicted.position >= 100 else OTHER.decisions[conflicted.position],
+    ):
+        assert refused(receipt, changed) == "wrong-root"
+
+
+def test_another_notary_and_another_key() -> None:
+    """The receipt of another notary, and of one with the same name and another key, have different reasons."""
+    assert refused(OTHER.receipt(5), OTHER.decisions[5]) == "wrong-origin"
+    impostor = Grown(NOTARY.decisions, seed="impostor")
+    assert refused(impostor.receipt(5), NOTARY.decisions[5]) == "unknown-key"
+    assert refused(NOTARY.receipt(5), NOTARY.decisions[5], []) == "unknown-key"
+    assert verify_receipt(OTHER.receipt(5), OTHER.decisions[5], [KEY, OTHER.key]).origin == OTHER.origin
+
+
+def test_the_key_of_one_notary_does_not_sign_for_another() -> None:
+    """A checkpoint of our origin, signed by another notary that is trusted too, is refused."""
+    text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
+    forged = sign_note(text, [(OTHER.origin, OTHER.private_key)])
+    receipt = NOTARY.receipt(5).replace(NOTARY.checkpoint(), forged)
+    assert refused(receipt, NOTARY.decisions[5], [KEY, OTHER.key]) == "wrong-origin"
+
+
+def test_a_bad_signature() -> None:
+    """A checkpoint that says something else than was signed is refused before it is believed in anything."""
+    assert refused(NOTARY.receipt(5).replace("\n300\n", "\n301\n"), NOTARY.decisions[5]) == "bad-signature"
+    good = verify_checkpoint(NOTARY.checkpoint(), KEY).root
+    assert refused(NOTARY.receipt(5).replace(base64_of(good), base64_of(bytes(32))), NOTARY.decisions[5]) == "bad-signature"
+
+
+def test_an_index_beyond_the_tree() -> None:
+    """A receipt for a position that the signed tree does not have, with the decision that would be there."""
+    newer, older = NOTARY.receipt(299), NOTARY.checkpoint(256)
+    spliced = newer.replace(NOTARY.checkpoint(), older)
+    assert refused(spliced, NOTARY.decisions[299]) == "index-out-of-range"
+    empty = Grown([]).checkpoint()
+    assert refused(f"c2sp.org/tlog-proof@v1\nindex 0\n\n{empty}", NOTARY.decisions[0]) == "index-out-of-range"
+
+
+def proof_lines(receipt: str) -> tuple[list[str], Callable[[list[str]], str]]:
+    """The lines of hashes, and how to put others in their place."""
+    head, checkpoint = receipt.split("\n\n", 1)
+    lines = head.split("\n")
+    return lines[2:], lambda others: "\n".join([*lines[:2], *others]) + "\n\n" + checkpoint
+
+
+def test_a_proof_cut_lengthened_or_in_another_order() -> None:
+    """A hash too few, one too many, and any two in each other's place."""
+    lines, put = proof_lines(NOTARY.receipt(5))
+    decision = NOTARY.decisions[5]
+    assert refused(put(lines[:-1]), decision) == "proof-too-short"
+    assert refused(put([]), decision) == "proof-too-short"
+    assert refused(put(lines[1:]), decision) == "proof-too-short"
+    assert refused(put([*lines, lines[0]]), decision) == "proof-too-long"
+    assert refused(put([lines[0], *lines]), decision) == "proof-too-long"
+    for at in range(len(lines) - 1):
+        swapped = [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+        assert refused(put(swapped), decision) == "wrong-root"
+    assert refused(put(lines[::-1]), decision) == "wrong-root"
+
+
+def test_trailing_bytes() -> None:
+    """Nothing may follow the last signature but another signature."""
+    for tail in ("\n", "x", " ", "\x00", "\n\n", "index 5\n"):
+        assert refused(NOTARY.receipt(5) + tail, NOTARY.decisions[5]) == "malformed-checkpoint"
+    assert refused(NOTARY.receipt(5) * 2, NOTARY.decisions[5]) == "bad-signature"  # all but the last lines are text then
+    assert refused(NOTARY.receipt(5)[:-1], NOTARY.decisions[5]) == "malformed-checkpoint"
+
+
+def test_a_checkpoint_that_is_signed_and_still_none() -> None:
+    """Extension lines and sizes with leading zeros are refused under the notary's own signature."""
+    text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
+    for changed in (text + "extension\n", text.replace("\n300\n", "\n0300\n"), text.replace("\n300\n", "\n+300\n")):
+        note = sign_note(changed, [(ORIGIN, private_key("notary"))])
+        assert refused(NOTARY.receipt(5).replace(NOTARY.checkpoint(), note), NOTARY.decisions[5]) == "malformed-checkpoint"
+
+
+@pytest.mark.parametrize("receipt", [None, 5, b"\xff", "\ud800", {}, [], bytearray(b"x"), b"", ""])
+def test_what_is_no_receipt(receipt: object) -> None:
+    """Anything else than the text of a receipt: a decision that came without one has None."""
+    assert refused(receipt, NOTARY.decisions[5]) == "malformed-receipt"
+
+
+@pytest.mark.parametrize("keys", ["", "x", ["x"], [None], [b"\xff"], [5], ["\ud800+00000000+AAAA"], [KEY, KEY[:-1]], [KEY.encode()[:-1]]])
+def test_what_is_no_key(keys: Any) -> None:
+    """One bad key among good ones is said, not passed over."""
+    assert refused(NOTARY.receipt(5), NOTARY.decisions[5], keys) == "malformed-key"
+
+
+PLAIN = as_object(NOTARY.decisions[next(one.position for one in NOTARY.decisions if one.conflicts)])
+
+
+def changed(**members: Any) -> dict[str, Any]:
+    return {**PLAIN, **members}
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        None,
+        5,
+        [],
+        {},
+        "",
+        b"",
+        "null",
+        "[]",
+        b"\xff",
+        "\ud800",
+        "[" * 100_000,
+        "{" * 5000,
+        json.dumps(PLAIN)[:-1],
+        json.dumps(PLAIN) + "x",
+        "\ufeff" + json.dumps(PLAIN),
+        json.dumps(PLAIN).replace('"position"', '"position":0,"position"'),
+        json.dumps(PLAIN).replace('"kind"', '"kind":"reference","kind"'),
+        json.dumps(PLAIN)[:-1] + ',"outcome":"committed"}',
+        changed(position=-1),
+        changed(position=2**63),
+        changed(position=1.0),
+        changed(position=True),
+        changed(position="1"),
+        changed(position=None),
+        changed(log_time=2**53),
+        changed(log_time=-(2**53)),
+        changed(log_time=10**400),
+        changed(transaction_id="A" * 64),
+        changed(transaction_id="a" * 63),
+        changed(transaction_id="\ud800" * 64),
+        changed(transaction_id=bytes(32)),
+        changed(outcome="Committed"),
+        changed(outcome="committed"),
+        changed(outcome=0),
+        changed(reason=None),
+        changed(reason="input_conflict"),
+        changed(reason=""),
+        changed(conflicts=None),
+        changed(conflicts={}),
+        changed(conflicts=[None]),
+        changed(conflicts=[{}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "state": "x"}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "state": "a" * 64 + ":01"}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "state": "a" * 64 + ":4294967296"}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "kind": "output"}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "consumed_by": "A" * 64}]),
+        changed(conflicts=[{**PLAIN["conflicts"][0], "other": 1}]),
+        changed(other=1),
+        changed(receipt=5),
+        {**PLAIN, 5: 5},
+        {**PLAIN, "\ud800": 5},
+        {name: value for name, value in PLAIN.items() if name != "reason"},
+        {name: value for name, value in PLAIN.items() if name != "conflicts"},
+        Decision(-1, bytes(32), Outcome.COMMITTED, 0),
+        Decision(2**64, bytes(32), Outcome.COMMITTED, 0),
+        Decision(5, bytes(31), Outcome.COMMITTED, 0),
+        Decision(5, bytes(33), Outcome.COMMITTED, 0),
+        Decision(5, bytes(32), Outcome.COMMITTED, 2**70),
+        Decision(5, bytes(32), Outcome.INPUT_CONFLICT, 0, (Conflict(bytes(35), Kind.INPUT, bytes(33)),)),
+    ],
+)
+def test_what_is_no_decision(decision: Any) -> None:
+    """Only the contract's object is one: nothing missing, nothing besides, no member twice, each value in its one form."""
+    assert refused(NOTARY.receipt(5), decision) == "malformed-decision"
+
+
+# Mutations
+
+
+@cache
+def receipts_of(position: int) -> frozenset[str]:
+    """All receipts that the notary gave for a decision; in the fork too, as far as that agrees: only consistency shows that it lies."""
+    whose = [NOTARY, FORK] if NOTARY.decisions[position] == FORK.decisions[position] else [NOTARY]
+    return frozenset(notary.receipt(position, size) for notary in whose for size in SIZES if size > position)
+
+
+def without_lines_of_others(receipt: str) -> str:
+    """The receipt without the signature lines that are not the notary's: anyone may add such lines."""
+    text, blank, signatures = receipt.rpartition("\n\n")
+    own = f"— {ORIGIN} {base64_of(NOTARY.key.key_id)[:5]}"
+    return text + blank + "".join(line for line in signatures.splitlines(keepends=True) if line.startswith(own))
+
+
+def accepted_only_if_honest(mutated: str | bytes, position: int) -> None:
+    try:
+        verify_receipt(mutated, NOTARY.decisions[position], KEY)
+    except NotVerified:
+        return
+    text = mutated if isinstance(mutated, str) else mutated.decode()
+    assert without_lines_of_others(text) in receipts_of(position)
+
+
+places = st.builds(lambda size, part: (size, int(part * size)), st.sampled_from(SIZES), st.floats(0, 1, exclude_max=True))
+
+
+@given(places, st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3))
+@settings(max_examples=500, deadline=None)
+def test_changed_bytes(place: tuple[int, int], changes: list[tuple[float, int]]) -> None:
+    """A receipt with bytes changed raises nothing but the one error, and never verifies."""
+    size, position = place
+    mutated = bytearray(NOTARY.receipt(position, size).encode())
+    for at, byte in changes:
+        mutated[int(at * len(mutated))] = byte
+    accepted_only_if_honest(bytes(mutated), position)
+
+
+@given(places, st.data())
+@settings(max_examples=500, deadline=None)
+def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st.DataObject) -> None:
+    """So does one whose lines were moved, or mixed with those of other receipts: of other decisions, sizes, trees and notaries."""
+    size, position = place
+    lines = NOTARY.receipt(position, size).splitlines(keepends=True)
+    others = [
+        *NOTARY.receipt(data.draw(st.integers(0, size - 1)), size).splitlines(keepends=True),
+        *NOTARY.receipt(position).splitlines(keepends=True),
+        *FORK.receipt(position, size).splitlines(keepends=True),
+        *OTHER.receipt(position, size).splitlines(keepends=True),
+    ]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at, to = data.draw(st.tuples(*[st.integers(0, len(lines))] * 2).map(sorted))
+        match data.draw(st.sampled_from(["cut", "repeat", "swap", "replace", "insert", "splice", "half"])):
+            case "cut":
+                del lines[at:to]
+            case "repeat":
+                lines[to:to] = lines[at:to]
+            case "swap" if to < len(lines):
+                lines[at], lines[to] = lines[to], lines[at]
+            case "replace" if at < len(lines):
+                lines[at] = data.draw(st.sampled_from(others))
+            case "insert":
+                lines.insert(at, data.draw(st.sampled_from(others)))
+            case "splice":
+                lines[at:] = others[data.draw(st.integers(0, len(others) - 1)) :]
+            case "half" if at < len(lines):
+                lines[at] = lines[at][: data.draw(st.integers(0, len(lines[at])))]
+    accepted_only_if_honest("".join(lines), position)
+
+
+@given(st.sampled_from(SIZES), st.data())
+@settings(max_examples=300, deadline=None)
+def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
+    """Index, proof and checkpoint of different receipts make one only where they belong together."""
+    position = data.draw(st.integers(0, size - 1))
+    parts = []
+    for part in range(3):
+        other_size = data.draw(st.sampled_from(SIZES) | st.just(size))
+        other_position = data.draw(st.integers(0, other_size - 1) | st.just(min(position, other_size - 1)))
+        receipt = data.draw(st.sampled_from([NOTARY, FORK, OTHER])).receipt(other_position, other_size)
+        head, checkpoint = receipt.split("\n\n", 1)
+        lines = head.split("\n")
+        parts.append(("\n".join(lines[:2]), "".join("\n" + line for line in lines[2:]), "\n\n" + checkpoint)[part])
+    accepted_only_if_honest("".join(parts), position)
+
+
+@given(st.integers(0, 299), st.data())
+@settings(max_examples=500, deadline=None)
+def test_changed_decisions(position: int, data: st.DataObject) -> None:
+    """A decision whose text was changed verifies only if it still says the same, and raises nothing but the one error."""
+    decision = NOTARY.decisions[position]
+    text = json.dumps(as_object(decision))
+    at, to = data.draw(st.tuples(*[st.integers(0, len(text))] * 2).map(sorted))
+    kind = data.draw(st.sampled_from(["cut", "repeat", "letter", "splice"]))
+    if kind == "letter":
+        to = at + 1
+    put = {
+        "cut": "",
+        "repeat": text[at:to] * 2,
+        "letter": data.draw(st.sampled_from([*'0123456789abcdef-.:,"{}[] \n', "\x00", "\u0661", "null", "true", "1e3"])),
+        "splice": json.dumps(as_object(NOTARY.decisions[data.draw(st.integers(0, 299))]))[at:to],
+    }[kind]
+    mutated = text[:at] + put + text[to:]
+    try:
+        verify_receipt(NOTARY.receipt(position), mutated, KEY)
+    except NotVerified:
+        return
+    assert json.loads(mutated) == json.loads(text)
+
+
+@given(st.integers(0, 299), st.data())
+@settings(max_examples=300, deadline=None)
+def test_changed_members(position: int, data: st.DataObject) -> None:
+    """No member of a decision can be exchanged for any value but its own."""
+    decision = as_object(NOTARY.decisions[position])
+    other = as_object(NOTARY.decisions[data.draw(st.integers(0, 299))])
+    mutated: Any = copy.deepcopy(decision)
+    member = data.draw(st.sampled_from(sorted(mutated)))
+    anything = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    )
+    mutated[member] = data.draw(st.just(other[member]) | anything)
+    assume(mutated != decision)
+    with pytest.raises(NotVerified):
+        verify_receipt(NOTARY.receipt(position), mutated, KEY)
+
+
+@given(
+    st.binary(max_size=300) | st.text(st.characters(), max_size=300),
+    st.binary(max_size=300) | st.text(st.characters(), max_size=300) | st.dictionaries(st.text(st.characters()), st.none() | st.integers()),
+)
+@settings(max_examples=300)
+def test_anything_at_all(receipt: Any, decision: Any) -> None:
+    """Total: whatever is given for receipt, checkpoint and decision, the one error comes out."""
+    with pytest.raises(NotVerified):
+        verify_receipt(receipt, NOTARY.decisions[0], KEY)
+    with pytest.raises(NotVerified):
+        verify_receipt(NOTARY.receipt(0), decision, KEY)
+    with pytest.raises(NotVerified):
+        verify_checkpoint(receipt, KEY)
+
+
+# Consistency
+
+
+def checkpoint_of(notary: Grown, size: int) -> Checkpoint:
+    return verify_checkpoint(notary.checkpoint(size), notary.key)
+
+
+def reason_of(one: Checkpoint, other: Checkpoint, read: Any = NOTARY.read) -> str | None:
+    try:
+        verify_consistency(one, other, read)
+    except NotVerified as refusal:
+        return refusal.reason
+    return None
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+@settings(max_examples=150, deadline=None)
+def test_any_two_checkpoints_of_one_notary(one: int, other: int) -> None:
+    """In either order, and with the tiles of a tree that has grown since."""
+    verify_consistency(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), NOTARY.read)
+    verify_consistency(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), lambda level, index, _: NOTARY.tiles[level, index])
+
+
+@given(st.integers(101, 300), st.integers(101, 300))
+@settings(max_examples=100, deadline=None)
+def test_a_notary_that_signed_two_trees(one: int, other: int) -> None:
+    """With the tiles of the larger it is shown, whatever the sizes."""
+    whose = NOTARY if one > other else FORK
+    assert reason_of(checkpoint_of(NOTARY, one), checkpoint_of(FORK, other), whose.read) == "inconsistent"
+
+
+def test_what_the_tiles_cannot_show() -> None:
+    """Tiles of another tree, or none, are no evidence against the notary; two notaries are not compared."""
+    older, newer = checkpoint_of(NOTARY, 200), checkpoint_of(NOTARY, 300)
+    assert reason_of(older, newer, FORK.read) == "wrong-tile"
+    for nothing in (b"", None, 5, "x", [], bytearray(9000), b"x" * 31):
+        assert reason_of(older, newer, lambda *_, nothing=nothing: nothing) == "missing-tile"
+    assert reason_of(older, checkpoint_of(OTHER, 300)) == "wrong-origin"
+    assert reason_of(msgspec.structs.replace(older, size=-1), newer) == "malformed-checkpoint"
+    assert reason_of(older, msgspec.structs.replace(newer, size=2**63)) == "malformed-checkpoint"
+
+
+def test_the_empty_tree_is_the_beginning_of_all() -> None:
+    """It needs no tiles, nor do two of one size."""
+    verify_consistency(Checkpoint(ORIGIN, 0, EMPTY_ROOT), checkpoint_of(NOTARY, 300), lambda *_: b"")
+    verify_consistency(checkpoint_of(NOTARY, 300), checkpoint_of(NOTARY, 300), lambda *_: b"")
+    assert reason_of(Checkpoint(ORIGIN, 0, bytes(32)), checkpoint_of(NOTARY, 300)) == "inconsistent"
+    assert reason_of(checkpoint_of(FORK, 300), checkpoint_of(NOTARY, 300), lambda *_: b"") == "inconsistent"
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_tile_blames_an_honest_notary(one: int, other: int, data: st.DataObject) -> None:
+    """Whatever the tiles say, honest checkpoints are never called inconsistent, and forked ones never consistent."""
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+
+    def read(level: int, index: int, width: int) -> bytes:
+        tile = bytearray(chance.choice([NOTARY, FORK, OTHER]).tiles[level, index][: HASH_BYTES * width])
+        if chance.random() < 0.5 and tile:
+            tile[chance.randrange(len(tile))] ^= 1 << chance.randrange(8)
+        return bytes(tile[: chance.choice([len(tile), len(tile), len(tile), chance.randint(0, len(tile))])])
+
+    assert reason_of(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), read) in (None, "missing-tile", "wrong-tile")
+    if min(one, other) > 100:
+        assert reason_of(checkpoint_of(NOTARY, one), checkpoint_of(FORK, other), read) is not None
+
+
+def test_enormous_trees() -> None:
+    """Sizes up to 2^63 - 1 are checked with a few tiles: nobody is kept busy by a number."""
+    asked: list[tuple[int, int]] = []
+
+    def read(level: int, index: int, width: int) -> bytes:
+        asked.append((level, index))
+        return bytes(HASH_BYTES * width)
+
+    for size in (1, 2**62, 2**62 + 1, 2**63 - 2, 0x1234567890ABCDEF):
+        asked.clear()
+        assert reason_of(Checkpoint(ORIGIN, size, bytes(32)), Checkpoint(ORIGIN, 2**63 - 1, bytes(32)), read) == "wrong-tile"
+        assert len(asked) == len(set(asked)) <= 24
+
+
+# What it takes to run it
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """The verifier needs no Kafka, no RocksDB, no asyncio: it can be put into anyone's program."""
+    heavy = ["asyncio", "aiokafka", "rocksdict", "kafka", "pyspark", "httpx", "uvicorn", "prometheus_client", "logging", "threading"]
+    # -S: what a machine's site packages import by themselves is not the verifier's doing.
+    code = f"import sys, notary.verify; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
