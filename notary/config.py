@@ -18,23 +18,26 @@ import msgspec
 
 from joiner import DriverSettings, JoinerLimits
 from notary.index import IndexSettings
+from notary.receipts.key_history import ENDORSEMENT_HEAD
+from notary.self_check import SelfCheckSettings
 from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
+from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
 
 _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default")
+_MAY_BE_ZERO = ("payload_partitions", "party_requests_per_s", "wait_ms_default")
 _INTEGER_MAX = 1 << 40
-NAME_BYTES_MAX = 255
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: which log, and where."""
+    """`[log]`: which log, where, and with how many payload partitions (0: whatever it has)."""
 
     kind: Literal["embedded", "kafka"] = "embedded"
     directory: str = "log"
     bootstrap: str = ""
     topic_prefix: str = "notary"
+    payload_partitions: int = 0
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ca_file: str = ""
     cert_file: str = ""
@@ -55,6 +58,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer_bytes_max: int = 128 << 20
     unreachable_ms: int = 3_000
     append_wait_ms_max: int = 5_000
+    checkpoint_interval_ms: int = 5_000
+    audit_interval_ms: int = 1_000
     drain_ms_max: int = 20_000
 
 
@@ -93,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     origin: str
     key_file: str = "notary-key.pem"
+    key_history_file: str = "notary-keys.json"
     parties_file: str = "parties.json"
     log: LogConfig = LogConfig()
     worker: WorkerConfig = WorkerConfig()
@@ -130,6 +136,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def driver_settings(self) -> DriverSettings:
         """The driver's."""
         return DriverSettings(unreachable_s=self.worker.unreachable_ms / 1000)
+
+    @property
+    def self_check_settings(self) -> SelfCheckSettings:
+        """How often roots are compared and rows audited."""
+        worker = self.worker
+        return SelfCheckSettings(
+            checkpoint_interval_ms=worker.checkpoint_interval_ms,
+            worker_timeout_ms=worker.worker_timeout_ms,
+            audit_s=worker.audit_interval_ms / 1000,
+        )
 
     @property
     def kafka_security(self) -> KafkaSecurity | None:
@@ -247,6 +263,8 @@ def check_origin(origin: str) -> None:
 
 
 def _wrong_origin(origin: str) -> str | None:
+    if origin == ENDORSEMENT_HEAD:
+        return f"{origin!r} is how endorsements of keys begin, for which its checkpoints could be taken: choose another one"
     if origin and "+" not in origin and not any(character.isspace() or character < " " for character in origin):
         with contextlib.suppress(UnicodeEncodeError):
             origin.encode()

@@ -6,7 +6,7 @@ Precedence, for each request in turn:
 2. an input is consumed: `input-conflict`, every consumed input listed;
 3. a reference is consumed: `reference-conflict`, every consumed reference listed;
 4. the log time is not in `from <= log_time < until`: `outside-time-window`;
-5. committed: its inputs are consumed. References never are.
+5. committed: that consumes its inputs, and leaves its references as they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
-from joiner import OrderedBatch
+from joiner.ready import OrderedBatch  # `joiner` itself imports the shell too
 from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.ids import StateRef, TransactionId
 from payload import Request

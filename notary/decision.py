@@ -1,6 +1,6 @@
 """Decisions: what they are, their leaf in the tree, their row in the index and their JSON (docs/formats.md, Decision).
 
-A decision is the outcome of one request, decided once, for ever. Its *position* is its index in the sequence of all decisions.
+A request gets one decision and keeps it. Its *position* says how many decisions were made before it.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
 LEAF_PREFIX: Final = b"notary/decision/v1\n"
 LEAF_BYTES: Final = 104
 
-_LEAF = Struct(">Q32sqBI")
+_LEAF = Struct(">19sQ32sqBI32s")
 _ROW = Struct(">QqB")
 _CONFLICT_BYTES = STATE_REF_BYTES + 1 + 32
 _HASH_OF_NOTHING = sha256(b"").digest()
@@ -53,7 +53,7 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """One decision. `conflicts` stand in ascending byte order of the state."""
+    """One decision. `conflicts` are sorted by the bytes of their states."""
 
     position: int
     transaction_id: TransactionId
@@ -77,10 +77,11 @@ class DecisionJson(msgspec.Struct):
     reason: str | None
     conflicts: list[_ConflictJson]
     log_time: int
+    receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a JSON string
 
 
-def to_json(decision: Decision) -> DecisionJson:
-    """The decision as the contract's JSON object, for an encoder."""
+def to_json(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> DecisionJson:
+    """The decision as the contract's JSON object, for an encoder; without a receipt there is no such member."""
     outcome = decision.outcome
     return DecisionJson(
         decision.transaction_id.hex(),
@@ -89,16 +90,16 @@ def to_json(decision: Decision) -> DecisionJson:
         REASONS[outcome],
         [_ConflictJson(format_state(c.state), KINDS[c.kind], c.consumed_by.hex()) for c in decision.conflicts],
         decision.log_time_ms,
+        receipt,
     )
 
 
 def leaf(decision: Decision) -> bytes:
     """The 104 bytes that a receipt proves."""
     conflicts = decision.conflicts
-    return (
-        LEAF_PREFIX
-        + _LEAF.pack(decision.position, decision.transaction_id, decision.log_time_ms, decision.outcome, len(conflicts))
-        + (sha256(_conflict_bytes(conflicts)).digest() if conflicts else _HASH_OF_NOTHING)
+    digest = sha256(_conflict_bytes(conflicts)).digest() if conflicts else _HASH_OF_NOTHING
+    return _LEAF.pack(
+        LEAF_PREFIX, decision.position, decision.transaction_id, decision.log_time_ms, decision.outcome, len(conflicts), digest
     )
 
 

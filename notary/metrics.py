@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from joiner import Driver, Ready, Sender
 from notary.decision import REASONS, Decision
 from notary.index import Index
+from notary.receipts import Issuer
+from notary.self_check import SelfCheck
 from notary.version import VERSION
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -64,7 +66,15 @@ class Metrics:
         if seconds is not None:
             self._latency.observe(seconds)
 
-    def watch(self, driver: Driver[Decision], sender: Sender[Decision], index: Index, is_ready: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        driver: Driver[Decision],
+        sender: Sender[Decision],
+        index: Index,
+        issuer: Issuer,
+        self_check: SelfCheck,
+        is_ready: Callable[[], bool],
+    ) -> None:
         """Gauges that read a worker's parts when they are asked for."""
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
@@ -75,11 +85,22 @@ class Metrics:
             ("notary_incarnation", "This worker's present life, 0 for none.", lambda: sender.incarnation or 0),
             ("notary_buffered_bytes", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_bytes),
             ("notary_buffered_records", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_records),
+            ("notary_unregistered_bytes", "Payloads of lives that have not registered.", lambda: driver.joiner.unregistered[1]),
+            ("notary_unregistered_records", "Payloads of lives that have not registered.", lambda: driver.joiner.unregistered[0]),
             ("notary_hole", "1 while the head is a hole.", lambda: int(driver.joiner.hole is not None)),
             ("notary_lag_records", "Records of the log not read yet.", lambda: driver.lag_records),
+            ("notary_poll_age_seconds", "Since the log was polled without an error.", lambda: driver.poll_age_s),
+            ("notary_stream_still_seconds", "Longest that a stream gave none of its records.", lambda: driver.stream_still_s),
+            ("notary_head_still_seconds", "How long the head has not moved while the log goes on.", lambda: driver.head_still_s),
             ("notary_log_clock_skew_seconds", "Append times against this clock.", lambda: driver.clock_skew_ms / 1000),
             ("notary_log_time_seconds", "Log time after the last step.", lambda: index.log_time_ms / 1000),
             ("notary_readers_remade", "Readers that stood still and were made anew.", lambda: driver.readers_remade),
+            ("notary_tree_size", "Leaves of the tree: the decisions that receipts prove.", lambda: index.tree.size),
+            ("notary_checkpoints_signed", "Checkpoints signed, one a tree size that was asked for.", lambda: issuer.signatures),
+            ("notary_agreed_size", "The largest tree size at which another checkpoint had our root.", lambda: index.agreement.agreed_size),
+            ("notary_roots_disputed", "1 while workers have different roots.", lambda: int(index.agreement.disputed)),
+            ("notary_condemned", "1 when this index is wrong and never answers again.", lambda: int(bool(index.agreement.condemned))),
+            ("notary_audited_tiles", "Tiles whose decisions this process held against the tree.", lambda: self_check.audited_tiles),
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)

@@ -5,18 +5,23 @@ import logging
 import os
 import time
 
+import msgspec
+
 from joiner import Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
-from joiner.driver import check_same_log
 from notary import keys
 from notary.admission import Admission
 from notary.config import Config
-from notary.decision import Decision
+from notary.decision import Decision, DecisionJson, to_json
 from notary.index import Index
 from notary.metrics import Metrics
 from notary.parties import Parties
+from notary.receipts import Issuer
+from notary.self_check import SelfCheck
 from notary.version import VERSION
+from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, Fatal
+from ordering.ids import TransactionId
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
 
@@ -25,21 +30,18 @@ logger = logging.getLogger("notary.worker")
 PARTIES_LOOK_S = 2.0
 
 
-def clock_ms() -> int:
-    """This machine's clock."""
-    return time.time_ns() // 1_000_000
-
-
 async def open_log(config: Config) -> Log:
-    """The log that the configuration names. Raises `NotReady` while it cannot be reached, `ConfigurationError` if it is not fit."""
+    """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
+    payload_partitions = config.log.payload_partitions or None
     if config.log.kind == "embedded":
-        return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
+        return EmbeddedLog.open(config.path(config.log.directory), clock_ms, payload_partitions)
     return await KafkaLog.open(
         config.log.bootstrap,
         config.log.topic_prefix,
         client_id=f"notary-{config.worker.name}",
         security=config.kafka_security,
         timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
+        payload_partitions=payload_partitions,
     )
 
 
@@ -50,8 +52,10 @@ class Worker:
         self.config = config
         self.log = log
         self.index = index
-        key = keys.load(config.path(config.key_file)).public_key()
-        self.verifier_key = keys.verifier_key(config.origin, key)
+        key = keys.load(config.path(config.key_file))
+        self.verifier_key = keys.verifier_key(config.origin, key.public_key())
+        self.key_history = keys.load_history(config.path(config.key_history_file), config.origin, key.public_key())
+        self.issuer = Issuer(config.origin, key, index.tree.view)
         self.parties = Parties(config.path(config.parties_file))
         self.admission = Admission(config.name, self.parties, config.limits.party_requests_per_s, time.monotonic)
         self.metrics = Metrics()
@@ -77,14 +81,15 @@ class Worker:
             self.sender.unresolved,
         )
         self.driver: Driver[Decision] = Driver(log, joiner, index, self.sender, config.driver_settings, clock_ms, self._observe)
-        self.metrics.watch(self.driver, self.sender, index, lambda: self.not_ready() is None)
+        self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, time.monotonic)
+        self._decided: dict[TransactionId, list[asyncio.Future[None]]] = {}
+        self._fatal: Fatal | None = None
+        self._failed = asyncio.Event()
+        self.metrics.watch(self.driver, self.sender, index, self.issuer, self.self_check, lambda: self.not_ready() is None)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
-        """A worker on an open log, its index opened and held against the log (R8).
-
-        Raises `ConfigurationError` or `Fatal`; `NotReady`: try again.
-        """
+        """A worker on an open log, its index opened. Raises `ConfigurationError` or `Fatal`."""
         index = Index.open(
             config.index_directory,
             notary_name=config.name,
@@ -93,7 +98,6 @@ class Worker:
             settings=config.index_settings,
         )
         try:
-            await check_same_log(log, index.joiner_state(log.payload_partitions).offsets_next, index.judged_digest)
             return cls(config, log, index)
         except BaseException:
             index.close()
@@ -101,13 +105,41 @@ class Worker:
 
     def not_ready(self) -> str | None:
         """Why this worker takes no submission now; None when it does."""
-        return self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
+        return self.withheld() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
+
+    def withheld(self) -> str | None:
+        """Why nothing may be told from this worker's index; None when it may."""
+        return self.self_check.withheld()
+
+    def told(self, decision: Decision, *, receipts: bool) -> DecisionJson:
+        """A decision as it is answered."""
+        return to_json(decision, msgspec.Raw(self.issuer.receipt_json(decision.position))) if receipts else to_json(decision)
+
+    async def decided(self, transaction_id: TransactionId) -> None:
+        """Return when the transaction is decided here, if it is not yet."""
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._decided.setdefault(transaction_id, []).append(decided)
+        try:
+            await decided
+        finally:
+            waiting = self._decided.get(transaction_id, [])
+            if decided in waiting:
+                waiting.remove(decided)
+            if not waiting:
+                self._decided.pop(transaction_id, None)
 
     async def run(self) -> None:
         """Read, decide, answer."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.driver.run(), name="driver")
             tasks.create_task(self._follow_parties(), name="parties")
+            tasks.create_task(self._until_failed(), name="failed")
+            tasks.create_task(self.self_check.run(), name="self-check")
+
+    def fail(self, problem: Fatal) -> None:
+        """Have `run` end with what someone met who only asked, as it ends with a `Fatal` of the driver."""
+        self._fatal = self._fatal or problem
+        self._failed.set()
 
     def close(self) -> None:
         """Let go of the index."""
@@ -117,6 +149,17 @@ class Worker:
     def _observe(self, ready: Ready) -> None:
         self.metrics.observe(ready)
         self.metrics.count_decisions(self.index.take_outcome_counts())
+        if self._decided:
+            for batch in ready.batches:
+                for request in batch.requests:
+                    for decided in self._decided.pop(request.transaction_id, ()):
+                        if not decided.done():
+                            decided.set_result(None)
+
+    async def _until_failed(self) -> None:
+        await self._failed.wait()
+        assert self._fatal is not None
+        raise self._fatal
 
     async def _follow_parties(self) -> None:
         while True:

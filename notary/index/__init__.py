@@ -9,12 +9,14 @@ again from the log. What it must never do is run ahead of its log, or belong to 
 | `states` | 36-byte state | transaction id that consumed it, u64 position |
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
 | `positions` | u64 position | transaction id |
+| `tiles` | u8 level, u64 tile index | the tree's tiles, partial ones as far as they go (`notary.tree`) |
 | `meta` | see `rows` | format version, notary name, log identity, offsets, log time, lives |
 
 | file | subject |
 |---|---|
 | `rows` | the rows of `states`, `positions` and `meta`, to the byte (pure) |
 | `store` | opening the store: options, their reading back, who it belongs to |
+| `tiles` | `StoredTree`: the tree of the decisions, read from and written to tiles |
 | `index` | `Index`: apply a step, answer a question |
 """
 

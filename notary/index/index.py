@@ -1,7 +1,6 @@
 """The index itself: apply a step and make it durable in one write batch (R8); answer what clients ask."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,28 +8,28 @@ import msgspec
 from rocksdict import Rdict, WriteBatch
 
 from joiner import JoinerState, Ready
+from notary.agreement import Agreement, observe
 from notary.decide import decide
 from notary.decision import Decision, Outcome, from_row, to_row
 from notary.index import rows
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, STATES, IndexSettings, family, open_store
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal, NotaryError
+from notary.index.store import (
+    DECISIONS,
+    INDEX_FORMAT_VERSION,
+    META,
+    POSITIONS,
+    REMEDY,
+    STATES,
+    TILES,
+    IndexSettings,
+    family,
+    open_store,
+    reading,
+)
+from notary.index.tiles import StoredTree
+from notary.tree import TILE_WIDTH
+from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
-
-_REMEDY = "Restore a snapshot, or move it away and let this worker replay the log"
-
-
-@contextmanager
-def _reading(directory: Path) -> Iterator[None]:
-    """What cannot be read, or is no row, is `Fatal`: an index that lost something must not answer."""
-    try:
-        yield
-    except CorruptRecord as problem:
-        raise Fatal(f"the index {directory} is corrupt: {problem}. {_REMEDY}") from problem
-    except NotaryError:
-        raise
-    except Exception as problem:  # rocksdict raises bare Exception
-        raise Fatal(f"the index {directory} cannot be read: {problem}. {_REMEDY}") from problem
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -55,11 +54,15 @@ class Index:
         self._states, self._states_handle = family(store, STATES)
         self._decisions, self._decisions_handle = family(store, DECISIONS)
         self._positions, self._positions_handle = family(store, POSITIONS)
+        self._tiles, self._tiles_handle = family(store, TILES)
         self._meta, self._meta_handle = family(store, META)
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
         self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
+        agreement = self._meta.get(rows.AGREEMENT_KEY)
+        self.agreement = Agreement() if agreement is None else _decode_agreement(agreement)
+        self.tree = StoredTree(self._position_next, self._tiles, directory)
 
     @classmethod
     def open(
@@ -74,9 +77,11 @@ class Index:
         """The index in that directory, made if there is none; refuses one of another notary, log or newer format (`ConfigurationError`)."""
         store = open_store(directory, settings or IndexSettings())
         try:
-            with _reading(directory):
+            with reading(directory):
                 _check_owner(store, directory, notary_name, log_identity, payload_partitions)
                 index = cls(store, directory)
+            if index.agreement.condemned:
+                raise Condemned(_condemned(directory, index.agreement.condemned))
             index._check_end()
             return index
         except BaseException:
@@ -85,10 +90,10 @@ class Index:
 
     def close(self) -> None:
         """Close the store and let go of its directory's lock. Nothing is lost without it."""
-        for family_store in (self._states, self._decisions, self._positions, self._meta):
+        for family_store in (self._states, self._decisions, self._positions, self._tiles, self._meta):
             family_store.close()
         # The handles keep the store, and with it the lock, as long as they live.
-        del self._states_handle, self._decisions_handle, self._positions_handle, self._meta_handle
+        del self._states_handle, self._decisions_handle, self._positions_handle, self._tiles_handle, self._meta_handle
         self._store.close()
 
     # ---- the step ----
@@ -112,7 +117,7 @@ class Index:
     def joiner_state(self, payload_partitions: int) -> JoinerState:
         """Where the joiner goes on (R8)."""
         offsets = {stream: self._offsets_next.get(stream, 0) for stream in (ORDERING, *range(payload_partitions))}
-        with _reading(self.directory):
+        with reading(self.directory):
             lives = tuple([rows.life_of(key, value) for key, value in self._rows_with(rows.LIFE_PREFIX)])
         return JoinerState(offsets, self._log_time_ms, lives)
 
@@ -133,6 +138,7 @@ class Index:
                 row = rows.state_row(id_, decision.position)
                 for state in request.inputs:
                     put(state, row, states)
+        self.tree.append([decision for decision, _ in result.new], lambda key, tile: put(key, tile, self._tiles_handle))
         position_next = self._position_next + len(result.new)
         meta = self._meta_handle
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
@@ -143,6 +149,12 @@ class Index:
                 put(rows.offset_key(stream), rows.U64.pack(offset), meta)
         for life in ready.lives:
             put(rows.life_key(life.incarnation), rows.life_row(life), meta)
+        agreement = self.agreement
+        if ready.roots_seen or agreement.pending:
+            with reading(self.directory):
+                agreement = observe(agreement, ready.roots_seen, position_next, self.tree.root_at)
+            if agreement is not self.agreement:
+                put(rows.AGREEMENT_KEY, _encode_agreement(agreement), meta)
         # A crash before this line: the step never was, its records are read again. After it: decided, for ever.
         try:
             self._store.write(batch)
@@ -150,12 +162,42 @@ class Index:
             raise Fatal(f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again") from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
+        self.agreement = agreement
+        if agreement.condemned:
+            self._flush()
+            raise Condemned(_condemned(self.directory, agreement.condemned))
         return result.outcomes
 
     def take_outcome_counts(self) -> list[int]:
         """New decisions by outcome byte, since this was last asked."""
         counts, self._outcome_counts = self._outcome_counts, [0] * len(Outcome)
         return counts
+
+    def condemn(self, why: str) -> Condemned:
+        """Mark the index as wrong, on the disk, for ever; the error to stop with."""
+        self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(rows.AGREEMENT_KEY, _encode_agreement(self.agreement), self._meta_handle)
+        self._store.write(batch)
+        self._flush()
+        return Condemned(_condemned(self.directory, why))
+
+    def _flush(self) -> None:
+        """What condemns an index must outlive the machine: nothing of it is in the log."""
+        self._store.flush_wal(True)
+
+    def audit(self, tile: int) -> None:
+        """Hold the rows of one tile's decisions against the tree, and the tile against the one above it. Raises `Condemned`.
+
+        What another program, or a disk, changed in old rows would else be noticed only by whoever asks for them.
+        """
+        first = tile * TILE_WIDTH
+        try:
+            self.decisions_at(first, min(TILE_WIDTH, self.position_next - first))
+            with reading(self.directory):
+                self.tree.check_tile(tile)
+        except Fatal as problem:
+            raise self.condemn(str(problem)) from problem
 
     def _look_up(self, ready: Ready) -> tuple[dict[TransactionId, Decision], dict[StateRef, TransactionId]]:
         """What the store has on the step's ids and states: one batched get for each of the two families."""
@@ -168,10 +210,12 @@ class Index:
                 states += request.references
         decided: dict[TransactionId, Decision] = {}
         consumed: dict[StateRef, TransactionId] = {}
-        with _reading(self.directory):
+        with reading(self.directory):
             if ids:
                 found = self._decisions.get(ids)
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, found, strict=True) if row is not None}
+                if decided:
+                    self.tree.check(list(decided.values()))
             if states:
                 found = self._states.get(states)
                 consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
@@ -181,19 +225,36 @@ class Index:
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
         """The decision of a transaction, None when this worker has none."""
-        with _reading(self.directory):
+        with reading(self.directory):
             row = self._decisions.get(transaction_id)
-            return None if row is None else from_row(transaction_id, row)
+            if row is None:
+                return None
+            # What is answered must have its receipt: a row that was changed on the disk does not leave this worker.
+            decision = from_row(transaction_id, row)
+            self.tree.check([decision])
+            return decision
+
+    def decisions_at(self, first: int, count: int) -> list[Decision]:
+        """The decisions at `count` positions that there are, from the first on."""
+        positions = range(first, first + count)
+        with reading(self.directory):
+            ids = self._positions.get([rows.U64.pack(position) for position in positions])
+            found = self._decisions.get([id_ for id_ in ids if id_ is not None])
+            decisions = [from_row(id_, row) for id_, row in zip(ids, found, strict=False) if id_ is not None and row is not None]
+            if len(decisions) != count or any(decision.position != at for at, decision in zip(positions, decisions, strict=True)):
+                raise CorruptRecord(f"the rows of the positions {first} to {first + count - 1} do not fit together")
+            self.tree.check(decisions)
+        return decisions
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """The transaction decided at that position."""
-        with _reading(self.directory):
+        with reading(self.directory):
             id_: bytes | None = self._positions.get(rows.U64.pack(position))
         return id_
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Who consumed the state, None when nobody has."""
-        with _reading(self.directory):
+        with reading(self.directory):
             row = self._states.get(state)
             return None if row is None else Consumed(*rows.state_of(row))
 
@@ -203,6 +264,7 @@ class Index:
             STATES: list(self._states.items()),
             DECISIONS: list(self._decisions.items()),
             POSITIONS: list(self._positions.items()),
+            TILES: list(self._tiles.items()),
         }
 
     def _check_end(self) -> None:
@@ -217,7 +279,7 @@ class Index:
         ):
             raise Fatal(
                 f"the index {self.directory} is damaged: its rows do not end at position {position_next}, where its progress stands."
-                f" {_REMEDY}"
+                f" {REMEDY}"
             )
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
@@ -227,6 +289,24 @@ class Index:
                 break
             found.append((key, value))
         return found
+
+
+_encode_agreement = msgspec.msgpack.Encoder().encode
+_agreement_decoder = msgspec.msgpack.Decoder(Agreement)
+
+
+def _decode_agreement(row: bytes) -> Agreement:
+    try:
+        return _agreement_decoder.decode(row)
+    except msgspec.MsgspecError as problem:
+        raise CorruptRecord(f"the row of what is known of other workers' roots does not decode: {problem}") from problem
+
+
+def _condemned(directory: Path, why: str) -> str:
+    return (
+        f"the index {directory} is condemned: {why}. It never answers again: keep it aside as evidence and let this worker replay the log"
+        " (docs/runbook.md, 'The roots of two workers differ')"
+    )
 
 
 def _check_owner(store: Rdict, directory: Path, notary_name: str, log_identity: str, payload_partitions: int) -> None:

@@ -8,6 +8,7 @@
 | `partitions` | u32 payload partitions |
 | `progress` | u64 next position, i64 log time |
 | `judged` | the digest of the last ordering record applied (`Record.digest`) |
+| `agreement` | what is known of the other workers' roots, MessagePack of `notary.agreement.Agreement` |
 | `offset` + i32 stream | u64 next offset; stream -1 is the ordering topic |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, 16-byte nonce, worker name |
 """
@@ -25,6 +26,7 @@ LOG_KEY: Final = b"log"
 PARTITIONS_KEY: Final = b"partitions"
 PROGRESS_KEY: Final = b"progress"
 JUDGED_KEY: Final = b"judged"
+AGREEMENT_KEY: Final = b"agreement"
 OFFSET_PREFIX: Final = b"offset"
 LIFE_PREFIX: Final = b"life"
 
@@ -34,6 +36,12 @@ PROGRESS = Struct(">Qq")
 _STREAM = Struct(">i")
 _LIFE = Struct(">QqB16s")
 _STATE = Struct(">32sQ")
+_TILE = Struct(">BQ")
+
+
+def tile_key(level: int, index: int) -> bytes:
+    """The key of a tile: u8 level, u64 index."""
+    return _TILE.pack(level, index)
 
 
 def offset_key(stream: int) -> bytes:

@@ -6,19 +6,21 @@ that RocksDB writes then and from its properties, and wrong settings refuse to s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
 
-from ordering.errors import ConfigurationError, Fatal
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, NotaryError
 
-INDEX_FORMAT_VERSION: Final = 1
-STATES, DECISIONS, POSITIONS, META = "states", "decisions", "positions", "meta"
-FAMILIES: Final = (STATES, DECISIONS, POSITIONS, META)
+INDEX_FORMAT_VERSION: Final = 2
+STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
+FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
 MEMTABLE_BLOOM_RATIO: Final = 0.1
+REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay the log"
 LOOKED_UP: Final = (STATES, DECISIONS)
 """The families that are asked for keys they mostly do not have: a bloom filter answers those without reading."""
 
@@ -60,6 +62,19 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
             store.close()
             raise
     return store
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[None]:
+    """What cannot be read, or is no row, is `Fatal`: an index that lost something must not answer."""
+    try:
+        yield
+    except CorruptRecord as problem:
+        raise Fatal(f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
+    except NotaryError:
+        raise
+    except Exception as problem:  # rocksdict raises bare Exception
+        raise Fatal(f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem
 
 
 def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> None:

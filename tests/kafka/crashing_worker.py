@@ -103,6 +103,10 @@ class CrashingReader:
             await asyncio.Event().wait()
         return records
 
+    def offset_next(self, stream: int) -> int:
+        """As it is."""
+        return self._inner.offset_next(stream)
+
     def pause(self, streams: Collection[int]) -> None:
         """As it is."""
         self._inner.pause(streams)

@@ -77,7 +77,7 @@ def test_precedence() -> None:
 
 
 def test_input_and_reference_of_one_transaction() -> None:
-    """A state that is input and reference of one transaction is no conflict with itself."""
+    """A transaction may read a state that it consumes."""
     assert _outcomes(_decide(_ask(T1, A, references=(A,)))) == [Outcome.COMMITTED]
 
 

@@ -16,6 +16,7 @@ from rocksdict import WriteBatch
 from joiner import Life, OrderedBatch, Ready
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
 from notary.index.store import META, check_settings, family, open_store
+from notary.tree import tile_widths
 from ordering.errors import ConfigurationError, Fatal
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
@@ -364,7 +365,7 @@ def test_torn_write_ahead_log(directory: Path) -> None:
     for cut in (1, 100, 5_000, 20_000):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
-        (log,) = [file for file in copy.glob("*.log") if file.stat().st_size]
+        log = max([file for file in copy.glob("*.log") if file.stat().st_size], key=lambda file: file.name)
         log.write_bytes(log.read_bytes()[:-cut])
         torn = _open(copy)
         kept.add(_steps_of(torn))
@@ -385,7 +386,10 @@ def _steps_of(index: Index) -> int:
     asked = [_request(step, number) for step in range(steps) for number in range(3)]
     assert [index.transaction_at(position) for position in range(3 * steps)] == [request.transaction_id for request in asked]
     assert all(index.decision(request.transaction_id) is not None for request in asked)
-    assert {name: len(found) for name, found in index.contents().items()} == dict.fromkeys(("states", "decisions", "positions"), 3 * steps)
+    found = {name: len(rows_found) for name, rows_found in index.contents().items()}
+    assert found == dict.fromkeys(("states", "decisions", "positions"), 3 * steps) | {"tiles": len(list(tile_widths(3 * steps)))}
+    for tile in range((3 * steps + 255) // 256):
+        index.audit(tile)
     return steps
 
 

@@ -1,0 +1,118 @@
+"""How a worker notices that it, or another, has gone wrong (R9): it compares roots through the log, and audits its own rows.
+
+Neither is part of deciding. Comparing costs a record of 50 bytes every `checkpoint_interval_ms` of log time, by one worker; auditing reads
+one tile's decisions a second, round and round, so that what was changed in an old row does not wait for somebody to ask for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from joiner import Driver, Sender
+from notary.agreement import turn_comes_ms
+from notary.decision import Decision
+from notary.index import Index
+from notary.tree import TILE_WIDTH
+from ordering.log import ORDERING
+from ordering.records import Checkpoint, encode
+
+log = logging.getLogger("notary.self_check")
+
+
+class SelfCheckSettings(msgspec.Struct, frozen=True):
+    """How often; `worker_timeout_ms` of log time after its last record a life has no turn any more."""
+
+    checkpoint_interval_ms: int = 5_000
+    worker_timeout_ms: int = 30_000
+    look_s: float = 0.2
+    write_again_s: float = 5.0
+    audit_s: float = 1.0
+
+
+class SelfCheck:
+    """One worker's part in comparing roots, and its audit of itself."""
+
+    def __init__(
+        self,
+        worker_name: str,
+        driver: Driver[Decision],
+        sender: Sender[Decision],
+        index: Index,
+        settings: SelfCheckSettings,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._worker_name = worker_name
+        self._driver = driver
+        self._sender = sender
+        self._index = index
+        self._settings = settings
+        self._now_s = now_s
+        self._written: tuple[int, float] | None = None  # tree size and when: what is on its way is not written twice
+        self._disputed = False
+        self.audited_tiles = 0
+
+    def withheld(self) -> str | None:
+        """Why nothing may be told from this index now; None while it may."""
+        agreement = self._index.agreement
+        if agreement.condemned:
+            return f"this worker's index is condemned: {agreement.condemned}"
+        if (dispute := agreement.dispute) is not None:
+            return (
+                f"workers have different roots at {dispute.size} decisions, and fewer than half of them have said which is theirs:"
+                " nothing is answered until it is settled"
+            )
+        return None
+
+    async def run(self) -> None:
+        """Compare and audit until cancelled. Raises `Condemned`."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._compare(), name="compare roots")
+            tasks.create_task(self._audit(), name="audit")
+
+    async def _compare(self) -> None:
+        while True:
+            self._tell()
+            if (record := self.due()) is not None:
+                self._written = (record.tree_size, self._now_s())
+                await self._sender.append_aside(ORDERING, None, encode(record))
+            await asyncio.sleep(self._settings.look_s)
+
+    def due(self) -> Checkpoint | None:
+        """What this worker should write now: its vote in a dispute, or a checkpoint when it is its turn."""
+        incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
+        if incarnation is None or agreement.condemned:
+            return None
+        if (dispute := agreement.dispute) is not None:
+            if self._worker_name in dispute.roots:
+                return None
+            size = dispute.size
+        else:
+            size, log_time_ms = tree.size, self._index.log_time_ms
+            senders = self._driver.joiner.lives.active_since(log_time_ms - self._settings.worker_timeout_ms)
+            turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
+            if size <= agreement.size_last or turn_ms is None or log_time_ms < turn_ms:
+                return None
+        if self._written is not None and self._now_s() - self._written[1] < self._settings.write_again_s:
+            return None
+        return Checkpoint(incarnation, size, tree.root_at(size))
+
+    def _tell(self) -> None:
+        disputed = self._index.agreement.disputed
+        if disputed and not self._disputed:
+            log.error("roots differ: %s", self.withheld())
+        elif self._disputed and not disputed:
+            log.warning("the dispute over roots is settled: this worker's root is the one that most have")
+        self._disputed = disputed
+
+    async def _audit(self) -> None:
+        tile = 0
+        while True:
+            if tile * TILE_WIDTH >= self._index.position_next:
+                tile = 0
+            if self._index.position_next:
+                self._index.audit(tile)
+                self.audited_tiles += 1
+                tile += 1
+            await asyncio.sleep(self._settings.audit_s)
