@@ -1,19 +1,23 @@
 """The command line, `notary ...` (docs/command-line.md).
 
-Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Data goes to stdout, messages to stderr; `--json`
-wherever something prints for people; NO_COLOR is honoured.
+Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Whatever a program would read is written to stdout,
+whatever a person is told to stderr; where the two are one, `--json` makes it a program's. Nothing is coloured.
 
-| exit code | meaning |
+| exit code | when |
 |---|---|
-| 0 | done |
-| 1 | the answer is no: a rejection under `--fail-on-rejection`, a proof that does not verify, a verification that found violations |
-| 2 | could not do it: usage, configuration, unreachable |
+| 0 | it did what was asked |
+| 1 | it did, and found bad news: a rejection under `submit --fail-on-rejection`, a promise that `demo` saw broken, a proof that fails |
+| 2 | it did not get that far: bad usage or configuration, nobody who answers, output that cannot be written, a bug |
+
+Only what a command itself returns is a 1: scripts take it for the notary's word. So everything that is raised ends here, in a 2.
 """
 
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from notary.version import VERSION
@@ -22,22 +26,48 @@ from ordering.errors import NotaryError
 EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
 COMMANDS = {
-    "demo": "the main job on an embedded log, start to finish",
+    "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
     "init": "make a notary's key, configuration and, with --kafka, its topics",
+    "key": "show the notary's keys, or put a new one in place of the present one",
     "party": "register the parties whose submissions are taken",
-    "serve": "run one worker",
-    "submit": "sign and send requests, and write their decisions",
+    "serve": "start a worker, and keep it until it is told to stop",
+    "submit": "have requests decided in a party's name",
+    "verify": "check receipts and checkpoints offline",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
+    if sys.stderr is None:
+        # Closed by whoever started us: what is said must not land in stdout instead, which is what `print` makes of it.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - lives until the process ends
     given = list(sys.argv[1:] if argv is None else argv)
+    wanted = next((word for word in given if word in COMMANDS), "")
+    try:
+        code = _run(given, wanted)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk is still an error of ours to tell
+    except BrokenPipeError:
+        told = ""  # whoever read our output has left, and wants to hear no more
+    except (NotaryError, OSError) as problem:
+        told = f"notary {wanted}: {problem}\n"
+    except KeyboardInterrupt:
+        told = f"notary {wanted}: interrupted\n"
+    except Exception:
+        told = traceback.format_exc()  # a bug; Python's own exit code for it would be 1
+    else:
+        return code
+    with suppress(OSError):
+        sys.stderr.write(told)
+    drop_what_cannot_be_written()
+    return EXIT_COULD_NOT
+
+
+def _run(given: list[str], wanted: str) -> int:
     parser = argparse.ArgumentParser(prog="notary", description="A notary: no state is spent twice.")
     parser.add_argument("--version", action="version", version=f"notary {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     # Only the module of the command that was asked for is imported: `notary submit` needs no RocksDB.
-    wanted = next((word for word in given if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == wanted:
@@ -45,16 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     arguments = parser.parse_args(given)
-    try:
-        code: int = arguments.run(arguments)
-    except NotaryError as problem:
-        print(f"notary {arguments.command}: {problem}", file=sys.stderr)
-        return EXIT_COULD_NOT
-    except KeyboardInterrupt:
-        print(f"notary {arguments.command}: interrupted", file=sys.stderr)
-        return EXIT_COULD_NOT
-    except BrokenPipeError:
-        # Whoever read our output has left; Python would complain again when it flushes at exit.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives until the process ends
-        return EXIT_COULD_NOT
+    code: int = arguments.run(arguments)
     return code
+
+
+def drop_what_cannot_be_written() -> None:
+    """Let stdout and stderr lead nowhere where they fail: else Python tries again when it ends, and exits with a code of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except OSError:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import uvloop
 
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server
 from notary.worker import Worker, open_log
-from ordering.errors import Fatal, NotReady
+from ordering.errors import NotaryError, NotReady
 
 log = logging.getLogger("notary.serve")
 
@@ -154,13 +154,18 @@ async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: as
             await running
         except asyncio.CancelledError:
             pass
-        except BaseExceptionGroup as problems:
-            fatal, others = problems.split(Fatal)
-            if others is not None:
-                raise others from None
-            for problem in leaves(fatal):
-                log.error("stopped: %s", problem)
+        except ExceptionGroup as problems:
+            for problem in leaves(problems):
+                if isinstance(problem, NotaryError):
+                    log.error("stopped: %s", problem)
+                else:
+                    log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
             code = EXIT_COULD_NOT
+    if worker.index.agreement.condemned:
+        # The process stays to say why, until it is told to end: a supervisor would only start it again in vain.
+        for app in apps:
+            app.detach(worker.withheld() or "")
+        await asyncio.wait([stopping])
     return code
 
 
@@ -172,11 +177,11 @@ async def _idle(apps: list[App]) -> None:
                 await app.idle()
 
 
-def leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
+def leaves(group: ExceptionGroup) -> list[Exception]:
     """The exceptions of nested groups."""
-    found: list[BaseException] = []
-    for problem in group.exceptions if group is not None else ():
-        found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    found: list[Exception] = []
+    for problem in group.exceptions:
+        found += leaves(problem) if isinstance(problem, ExceptionGroup) else [problem]
     return found
 
 
@@ -184,7 +189,11 @@ async def _say_when_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
         await asyncio.sleep(0.01)
     line = f"notary worker {worker.config.worker.name} ready at {url}"
-    print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
+    try:
+        print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
+    except OSError as problem:
+        log.warning("the ready line cannot be written: %s", problem)
+        drop_what_cannot_be_written()
 
 
 class _JsonFormatter(logging.Formatter):

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     failure: BaseException | None = None
     try:
         asyncio.run(_Run(arguments, client, stream, name, tally).run())
-    except* (NotaryError, BrokenPipeError) as group:
+    except* (NotaryError, OSError) as group:
         failure = group.exceptions[0]
     if failure is not None:
         raise failure  # bare, as `notary.cli` expects it
@@ -255,6 +255,8 @@ def _writer() -> Callable[[bytes], None]:
 
     To be called in a thread: whoever reads our output may take his time, while the submissions in flight have deadlines.
     """
+    if sys.stdout is None:
+        raise ConfigurationError("standard output is closed, so decisions cannot be written and none is asked for")
     try:
         # As in `_open`; where stdout is no file (captured by whoever called `main`) there is no such trouble.
         raw: IO[bytes] | None = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process

@@ -8,7 +8,8 @@ is that patience:
 - a worker that cannot be reached, is overloaded, or talks nonsense costs an attempt, never an answer: the next URL is asked;
 - what a 202 says is decided is kept; only the rest is still asked for;
 - when the deadline passes, `Unanswered` (an `OutcomeUnknown`) says which ids have no answer. The same requests again are safe;
-- a refusal (`Refused`) is final: it is the submission that is wrong, and no other worker will think otherwise;
+- a refusal (`Refused`) is final: it is the submission that is wrong, and no other worker will think otherwise. Only on who the party
+  is (401, 403) workers may differ for a while, so each is asked before that is believed;
 - two answers that contradict each other are never papered over: `Contradiction` carries both, as evidence.
 
 Bad input is refused here, with the place in it, before anything is sent: by the same decoder that the workers use.
@@ -23,6 +24,7 @@ Bad input is refused here, with the place in it, before anything is sent: by the
 | `signer` | a party's private key | no: reads files |
 | `answers` | what a worker says, held against what was asked | yes |
 | `route` | which URL to ask next, and when | yes |
+| `refusals` | when a refused party is the last word | yes |
 | `transport` | one attempt, and attempts until the deadline: httpx | no |
 | `client`, `blocking` | the two clients | no |
 | `request_file` | requests from a file or a pipe, one by one | no |

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from ordering.errors import Malformed
-from ordering.ids import excerpt, parse_hash, parse_state
+from ordering.ids import NAME_BYTES_MAX, excerpt, parse_hash, parse_state
 from payload import TIME_MAX_MS, Request
 from payload.strict_json import decode_strictly
 
@@ -125,8 +125,8 @@ def read_state(body: bytes, state: str) -> StateAnswer:
 def read_notary(body: bytes) -> NotaryDescription:
     """The answer of `GET /v1/notary`; `Malformed` for anything else."""
     notary = decode_strictly(_decode_notary, body)
-    if not 0 < len(notary.name.encode()) <= 255:
-        raise Malformed(f"{excerpt(notary.name)} is not 1 to 255 bytes of UTF-8", "name")
+    if not 0 < len(notary.name.encode()) <= NAME_BYTES_MAX:
+        raise Malformed(f"{excerpt(notary.name)} is not 1 to {NAME_BYTES_MAX} bytes of UTF-8", "name")
     return notary
 
 

@@ -22,7 +22,7 @@ from notary.client.route import Patience
 from notary.client.signer import Signer
 from notary.client.transport import Exhausted, Reply, Transport, refused
 from ordering.errors import ConfigurationError
-from ordering.ids import excerpt, format_state, parse_state
+from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
 T = TypeVar("T")
 
@@ -163,9 +163,11 @@ def _found(reply: Reply) -> bytes:
 
 def _name(text: str, what: str) -> str:
     try:
-        fits = 0 < len(text.encode()) <= 255
+        fits = 0 < len(text.encode()) <= NAME_BYTES_MAX
     except UnicodeEncodeError:
         fits = False
     if not fits:
-        raise ConfigurationError(f"the {what}'s name {excerpt(text)} is not 1 to 255 bytes of UTF-8; give it as the notary knows it")
+        raise ConfigurationError(
+            f"the {what}'s name {excerpt(text)} is not 1 to {NAME_BYTES_MAX} bytes of UTF-8; give it as the notary knows it"
+        )
     return text

@@ -5,7 +5,7 @@
 | `ordering.errors.Malformed` | nothing was sent | correct the request at `where` |
 | `Unreachable` | surely nothing was applied | the same again, later |
 | `Unanswered` | some are undecided, or decided and we do not know | the same requests again: they have the same ids (R7) |
-| `Refused` | this submission is refused, everywhere and for ever | read `detail`; correct the submission, the key or the party |
+| `Refused` | this submission is refused, by all who were asked | read `detail`; correct the submission, the key or the party |
 | `Contradiction` | a worker broke the notary's promise | keep it as evidence and tell the operator |
 
 `Unanswered`, `Refused` and `Contradiction` carry `answers`, what was decided before: those stand.
@@ -49,7 +49,7 @@ class Unanswered(OutcomeUnknown):
 
 
 class Refused(NotaryError):
-    """A worker refused the call with a problem document (RFC 9457): final, no other worker is asked.
+    """A worker refused the call with a problem document (RFC 9457). For 401 and 403 each other URL was asked too, and none took it.
 
     `type` is the contract's, such as `/problems/bad-signature`, or `about:blank` where the answer was no problem document.
     `answers` holds what an earlier 202 had decided, else None for each; it is empty for lookups. None is not "surely undecided":

@@ -5,7 +5,7 @@ each time, and never less than its `Retry-After`; so the first failure costs not
 all have failed is there a pause. Shared by all calls of a client: what one call learns about a URL, the others need not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
@@ -43,10 +43,13 @@ class Route:
         self._chance = chance
         self._preferred = 0
 
-    def next(self, now: float) -> tuple[str, float]:
-        """(URL, the time before which it must not be asked): the preferred one, else the next in turn that may be asked first."""
+    def next(self, now: float, without: Container[str] = ()) -> tuple[str, float]:
+        """(URL, the time before which it must not be asked): the preferred one, else the next in turn that may be asked first.
+
+        One of those `without` is not meant; there must be others.
+        """
         turns = self._places[self._preferred :] + self._places[: self._preferred]
-        place = min(turns, key=lambda place: max(place.not_before, now))
+        place = min([place for place in turns if place.url not in without], key=lambda place: max(place.not_before, now))
         return place.url, place.not_before
 
     def answered(self, url: str) -> None:

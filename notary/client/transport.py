@@ -5,6 +5,7 @@ What may follow from a reply is decided here, once:
 | reply | means |
 |---|---|
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, nonsense | ask the next URL; `Retry-After` is honoured |
+| 401, 403 | this worker does not know the party, or not this key, yet perhaps another one does: each other URL is asked too |
 | any other 4xx | final: `Refused` |
 | 2xx | the caller's `read` makes something of it, or raises `Malformed`: nonsense, see above |
 """
@@ -22,6 +23,7 @@ import httpx
 import msgspec
 
 from notary.client.errors import Refused
+from notary.client.refusals import Refusals
 from notary.client.route import Patience, Route
 from notary.version import VERSION
 from ordering.errors import ConfigurationError, Malformed
@@ -33,6 +35,7 @@ REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """What is read of a reply. The largest that a notary has cause to send is a tenth of that."""
 
 _TRY_AGAIN: Final = (408, 425, 429)
+_ASK_THE_OTHERS: Final = (401, 403)
 _PROBLEM: Final = "application/problem+json"
 _SECONDS = re.compile(r"[0-9]{1,9}").fullmatch
 
@@ -89,14 +92,20 @@ class Transport:
         self._patience = patience
         self._random = random.Random()  # noqa: S311 - it only spreads retries
         self._route = Route(self._urls, patience, self._random.random)
-        self._http = httpx.AsyncClient(
-            # The whole attempt has a limit (below), so single reads need none.
-            timeout=httpx.Timeout(None, connect=patience.connect_s_max),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            headers={"User-Agent": f"kafka-notary/{VERSION}"},
-            follow_redirects=False,
-            verify=True if tls is None else tls,
-        )
+        try:
+            self._http = httpx.AsyncClient(
+                # The whole attempt has a limit (below), so single reads need none.
+                timeout=httpx.Timeout(None, connect=patience.connect_s_max),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                headers={"User-Agent": f"kafka-notary/{VERSION}"},
+                follow_redirects=False,
+                verify=True if tls is None else tls,
+            )
+        except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
+            # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
+            raise ConfigurationError(
+                f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
+            ) from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -110,22 +119,29 @@ class Transport:
         """
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
+        refusals = Refusals(self._urls)
         resume_at = clock()
         unfinished = 0
         while True:
-            url, not_before = self._route.next(clock())
+            url, not_before = self._route.next(clock(), refusals.by_url)
             begin_at = max(not_before, resume_at)
             if max(begin_at, clock()) >= ends:
-                raise Exhausted(reasons)
+                raise refusals.first or Exhausted(reasons)
             await asyncio.sleep(max(0.0, begin_at - clock()))
             started = clock()
             if started >= ends:
-                raise Exhausted(reasons)
+                raise refusals.first or Exhausted(reasons)
             try:
                 reply = await self._attempt(method, url, path, body, ends - started)
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s)
                 result = read(reply)
+            except Refused as problem:
+                if problem.status not in _ASK_THE_OTHERS:
+                    raise
+                reasons[url] = _said(reply)
+                refusals.refused(url, problem)
+                continue
             except _Unusable as problem:
                 if clock() < ends:
                     reasons[url] = str(problem)
@@ -133,14 +149,17 @@ class Transport:
                     # The deadline itself cut this attempt short: an earlier reason says more.
                     reasons.setdefault(url, str(problem))
                 self._route.failed(url, started, clock(), problem.retry_after_s)
+                refusals.failed(url)
                 continue
             except Malformed as problem:
                 reasons[url] = f"an answer that breaks the contract: {problem}"
                 self._route.failed(url, started, clock(), 0.0)
+                refusals.failed(url)
                 continue
             if result is not None:
                 self._route.answered(url)
                 return result
+            refusals.taken_in()
             unfinished += 1
             reasons[url] = "not all is decided yet"
             self._route.slow(url)

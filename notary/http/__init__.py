@@ -6,7 +6,7 @@ A plain ASGI application on uvicorn: no framework stands between a body and its 
 | file | subject |
 |---|---|
 | `app` | routes, and what each call answers |
-| `body` | reading a body: within size and time |
+| `body` | reading bodies: each within size and time, all within memory |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
 | `server` | uvicorn with patience limits; ports, start and graceful end |

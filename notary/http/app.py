@@ -5,31 +5,25 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import msgspec
 
-from notary.decision import Decision, DecisionJson, to_json
-from notary.http.body import Disconnected, Message, Receive, Send, check_json, read_body
+from notary.decision import Decision, DecisionJson
+from notary.http.answers import JSON, METRICS, TEXT, Answer, Headers
+from notary.http.body import Disconnected, Message, Receive, Room, Send, check_json, read_body
+from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
 from notary.http.openapi import document
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
-from notary.version import VERSION
+from notary.http.query import asked_wait_s, wants_receipts
+from notary.metrics import Metrics
 from notary.worker import Worker
-from ordering.errors import Malformed, NotaryError, NotReady, OutcomeUnknown
-from ordering.ids import excerpt, parse_hash, parse_state
-from ordering.records import FORMAT_VERSION
-from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
+from ordering.errors import Fatal, Malformed, NotaryError, NotReady, OutcomeUnknown
+from ordering.ids import TransactionId, excerpt
+from payload import SUBMISSION_BYTES_MAX, Submission
 
 log = logging.getLogger("notary.http")
-
-Headers: TypeAlias = list[tuple[bytes, bytes]]
-Answer: TypeAlias = tuple[int, Headers, bytes]
-Handler: TypeAlias = Callable[[Worker, str], Answer]
-
-JSON: Final[Headers] = [(b"content-type", b"application/json")]
-TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
-METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 _encode = msgspec.json.Encoder().encode
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
@@ -47,11 +41,13 @@ class App:
 
     def __init__(self, *, service: bool = True, health: bool = True) -> None:
         self._worker: Worker | None = None
-        self._starting = "this worker is starting"
+        self._metrics: Metrics | None = None  # told even after the worker has ended
+        self._no_worker = "this worker is starting"
         self._stopping = False
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._room = Room()
         self._reading: set[asyncio.Timeout] = set()
         self._waiting: set[asyncio.Timeout] = set()
         self._service = service
@@ -60,21 +56,22 @@ class App:
     def attach(self, worker: Worker) -> None:
         """From now on calls are answered from this worker."""
         self._worker = worker
+        self._metrics = worker.metrics
 
     def starting(self, why: str) -> None:
         """What `/readyz` says while there is no worker."""
-        self._starting = why
+        self._no_worker = why
 
     def stopping(self) -> None:
         """From now on take no submission: those taken in are answered still, bodies that are only half here are not waited for."""
         self._stopping = True
         _cut_short(self._reading)
 
-    def detach(self) -> None:
+    def detach(self, why: str = SHUTTING_DOWN) -> None:
         """The worker ends: from now on nothing is read from it, and who waits is told that the outcome is unknown."""
         self._stopping = True
         self._worker = None
-        self._starting = SHUTTING_DOWN
+        self._no_worker = why
         _cut_short(self._reading)
         _cut_short(self._waiting)
 
@@ -101,9 +98,11 @@ class App:
             if route == _SUBMISSIONS:
                 status, headers, body = await self._submit(scope, receive)
             else:
-                status, headers, body = self._look_up(route, scope)
+                status, headers, body = await self._look_up(route, scope)
         except Disconnected:
             return
+        except Fatal as problem:
+            status, headers, body = problem_of(self._give_up(problem))
         except NotaryError as problem:
             status, headers, body = problem_of(problem)
         if self._worker is not None:
@@ -112,12 +111,20 @@ class App:
         await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
+    def _give_up(self, problem: Fatal) -> NotReady:
+        """The index lost something: from now on nothing is told from it, and the worker stops."""
+        worker = self._worker
+        self.detach()
+        if worker is not None:
+            worker.fail(problem)
+        return NotReady(self._no_worker)
+
     def _route(self, path: str) -> str:
         """The route that a path belongs to, empty for none on this port."""
         if self._service:
-            if path == _SUBMISSIONS:
+            if path in (_SUBMISSIONS, _OPENAPI):
                 return path
-            for route in _LOOK_UPS:
+            for route in LOOK_UPS:
                 if path.startswith(route) if route.endswith("/") else path == route:
                     return route
         return path if self._health and path in _HEALTH else ""
@@ -129,51 +136,71 @@ class App:
             raise MethodNotAllowed("submissions are sent with POST", "POST")
         headers = scope["headers"]
         check_json(headers)
-        if self._stopping:
-            raise NotReady(SHUTTING_DOWN)
-        http = self._worker.config.http if self._worker is not None else None
-        seconds_max = http.body_ms_max / 1000 if http else 10.0
-        try:
-            async with _at_most(seconds_max, self._reading):
-                body = await read_body(headers, receive, SUBMISSION_BYTES_MAX)
-        except TimeoutError:
-            if self._stopping:
-                raise NotReady(SHUTTING_DOWN) from None
-            raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
-        worker = self._ready_worker()
-        # Before the work of checking: an overloaded worker says so cheaply.
-        worker.sender.queue.check_room(1, len(body))
-        submission = await worker.admission.admit(body)
+        receipts = wants_receipts(scope["query_string"])
+        submission = await self._read(headers, receive)
         # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
         worker = self._ready_worker()
         answer = worker.sender.submit(submission)
         settings = worker.config.http
         asked = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
         wait_ms = settings.wait_ms_default if asked is None else int(asked[1]) * 1000
+        decisions: Sequence[Decision] | None = None
         try:
             async with _at_most(min(wait_ms, settings.wait_ms_max) / 1000, self._waiting):
                 # Shielded: whether this client waits does not matter to the log.
-                decisions: Sequence[Decision] = await asyncio.shield(answer)
+                decisions = await asyncio.shield(answer)
         except (TimeoutError, OutcomeUnknown):
+            pass
+        return self._tell(worker, submission, decisions, receipts=receipts)
+
+    def _tell(self, worker: Worker, submission: Submission, decisions: Sequence[Decision] | None, *, receipts: bool) -> Answer:
+        """The answer to what was taken in: 200 when all is decided, else 202. Never a 503, which would say that nothing was taken in."""
+        try:
             # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
-            index = worker.index if self._worker is not None else None
-            known = [index.decision(request.transaction_id) if index else None for request in submission.requests]
-            body = _encode(_Decisions([None if one is None else to_json(one) for one in known]))
-            return 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)], body
-        return 200, JSON, _encode(_Decisions([to_json(decision) for decision in decisions]))
+            if self._worker is None or worker.withheld() is not None:
+                decisions = None
+            elif decisions is None:
+                known = [worker.index.decision(request.transaction_id) for request in submission.requests]
+                return self._undecided([None if one is None else worker.told(one, receipts=receipts) for one in known])
+            if decisions is not None:
+                return 200, JSON, _encode(_Decisions([worker.told(decision, receipts=receipts) for decision in decisions]))
+        except Fatal as problem:
+            self._give_up(problem)
+        return self._undecided([None] * len(submission.requests))
+
+    def _undecided(self, decisions: list[DecisionJson | None]) -> Answer:
+        return 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)], _encode(_Decisions(decisions))
+
+    async def _read(self, headers: Headers, receive: Receive) -> Submission:
+        """A submission that is admitted. Its body is forgotten here: what waits for its decision is kept once, in the queue."""
+        worker = self._ready_worker()  # else there is no need to read on
+        queue, config = worker.sender.queue, worker.config
+        seconds_max = config.http.body_ms_max / 1000
+        with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
+            try:
+                async with _at_most(seconds_max, self._reading):
+                    body = await read_body(headers, receive, SUBMISSION_BYTES_MAX, take)
+            except TimeoutError:
+                if self._stopping:
+                    raise NotReady(SHUTTING_DOWN) from None
+                raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
+            self._ready_worker()
+            # Before the work of checking: an overloaded worker says so cheaply.
+            queue.check_room(1, len(body))
+            return await worker.admission.admit(body)
 
     def _ready_worker(self) -> Worker:
+        if self._worker is None:
+            raise NotReady(self._no_worker)
         if self._stopping:
             raise NotReady(SHUTTING_DOWN)
-        if self._worker is None:
-            raise NotReady(self._starting)
         if (why := self._worker.not_ready()) is not None:
             raise NotReady(why)
         return self._worker
 
     # ---- everything that only looks ----
 
-    def _look_up(self, route: str, scope: Message) -> Answer:
+    async def _look_up(self, route: str, scope: Message) -> Answer:
         if not route:
             raise NotFound(f"there is nothing at {excerpt(scope['path'])} on this port")
         if scope["method"] not in ("GET", "HEAD"):
@@ -183,23 +210,38 @@ class App:
         if route == "/readyz":
             return self._readyz(b"verbose" in scope["query_string"])
         if route == "/metrics":
-            return 200, METRICS, self._worker.metrics.text() if self._worker is not None else b""
-        if route == "/openapi.json":
+            return 200, METRICS, self._metrics.text() if self._metrics is not None else b""
+        if route == _OPENAPI:
             return 200, JSON, document()
+        rest = scope["path"][len(route) :]
+        if route == TRANSACTIONS:
+            await self._wait_for(asked_transaction(rest), scope["query_string"])
         if self._worker is None:
-            raise NotReady(self._starting)
-        return _LOOK_UPS[route](self._worker, scope["path"][len(route) :])
+            raise NotReady(self._no_worker)
+        if route != NOTARY and (why := self._worker.withheld()) is not None:
+            raise NotReady(why)
+        return LOOK_UPS[route](self._worker, rest)
+
+    async def _wait_for(self, transaction_id: TransactionId, query: bytes) -> None:
+        """`?wait=N`: return when the transaction is decided here, or after N seconds."""
+        wait_s = asked_wait_s(query)
+        worker = self._worker
+        if not wait_s or worker is None or worker.index.decision(transaction_id) is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with _at_most(min(wait_s, worker.config.http.wait_ms_max / 1000), self._waiting):
+                await worker.decided(transaction_id)
 
     def _readyz(self, verbose: bool) -> Answer:
         worker = self._worker
         reasons: list[str] = []
-        if self._stopping:
+        if worker is None:
+            reasons.append(self._no_worker)
+        elif self._stopping:
             reasons.append(SHUTTING_DOWN)
-        elif worker is None:
-            reasons.append(self._starting)
         else:
             settings = worker.config.worker
-            all_of_them = (worker.driver.not_ready(), worker.sender.not_ready(settings.append_wait_ms_max / 1000))
+            all_of_them = (worker.withheld(), worker.driver.not_ready(), worker.sender.not_ready(settings.append_wait_ms_max / 1000))
             reasons += [why for why in all_of_them if why is not None]
         lines = [f"not ready: {why}" for why in reasons] or ["ok"]
         if verbose and worker is not None:
@@ -213,6 +255,9 @@ class App:
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
                 f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
+                f"seconds since the last poll: {worker.driver.poll_age_s:.1f}",
+                f"seconds that a stream stands still: {worker.driver.stream_still_s:.1f}",
+                f"seconds that the head stands still: {worker.driver.head_still_s:.1f}",
             ]
         return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
 
@@ -234,44 +279,6 @@ def _cut_short(running: set[asyncio.Timeout]) -> None:
             limit.reschedule(asyncio.get_running_loop().time())
 
 
-def _transaction(worker: Worker, rest: str) -> Answer:
-    decision = worker.index.decision(parse_hash(rest, "transaction id"))
-    if decision is None:
-        raise NotFound(f"transaction {rest} is not decided here: this worker has applied {worker.index.position_next} positions")
-    return 200, JSON, _encode(to_json(decision))
-
-
-def _state(worker: Worker, rest: str) -> Answer:
-    consumed = worker.index.consumed(parse_state(rest, "state"))
-    if consumed is None:
-        return 200, JSON, _encode({"state": rest, "consumed_by": None, "position": None})
-    return 200, JSON, _encode({"state": rest, "consumed_by": consumed.by_hash.hex(), "position": consumed.position})
-
-
-def _notary(worker: Worker, rest: str) -> Answer:
-    limits = {
-        "requests": REQUESTS_MAX,
-        "submission_bytes": SUBMISSION_BYTES_MAX,
-        "inputs_and_references": INPUTS_AND_REFERENCES_MAX,
-        "wait_seconds": worker.config.http.wait_ms_max // 1000,
-    }
-    told: dict[str, Any] = {
-        "name": worker.config.name,
-        "origin": worker.config.origin,
-        "verifier_key": worker.verifier_key,
-        "software_version": VERSION,
-        "format_version": FORMAT_VERSION,
-        "worker": worker.config.worker.name,
-        "limits": limits,
-    }
-    return 200, JSON, _encode(told)
-
-
 _SUBMISSIONS: Final = "/v1/submissions"
-_LOOK_UPS: Final[dict[str, Handler]] = {
-    "/v1/transactions/": _transaction,
-    "/v1/states/": _state,
-    "/v1/notary": _notary,
-    "/openapi.json": lambda worker, rest: (200, JSON, document()),
-}
+_OPENAPI: Final = "/openapi.json"
 _HEALTH: Final = ("/livez", "/readyz", "/metrics")

@@ -1,10 +1,11 @@
-"""Reading a request's body, within size; within which time, its caller says."""
+"""Reading a request's body, within size, and all bodies together within memory; within which time, the caller says."""
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from notary.http.problems import TooLarge, UnsupportedMediaType
-from ordering.errors import NotaryError
+from ordering.errors import NotaryError, Overloaded
 from ordering.ids import excerpt
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -36,8 +37,40 @@ def check_json(headers: Headers) -> None:
         raise UnsupportedMediaType("a compressed body is not taken: send it without Content-Encoding")
 
 
-async def read_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises `TooLarge`, or `Disconnected`."""
+class Room:
+    """The memory that bodies have together, from their first byte until their submission is taken in or refused.
+
+    Bytes count when they have come: what a head promises costs nothing, so nobody can fill the room with promises.
+    """
+
+    def __init__(self) -> None:
+        self._taken_bytes = 0
+
+    @contextmanager
+    def share(self, bytes_max: int, waiting_bytes: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+        """What takes room for so many more bytes of one body, or raises `Overloaded`; all of them are given back at the end.
+
+        `waiting_bytes` are the submissions that were taken in: they and all bodies may have `bytes_max`.
+        """
+        own_bytes = 0
+
+        def take(size: int) -> None:
+            nonlocal own_bytes
+            others_bytes = self._taken_bytes - own_bytes + waiting_bytes()
+            # As in the queue: one that is larger than the whole room is read when nothing else is there.
+            if others_bytes and others_bytes + own_bytes + size > bytes_max:
+                raise Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later")
+            own_bytes += size
+            self._taken_bytes += size
+
+        try:
+            yield take
+        finally:
+            self._taken_bytes -= own_bytes
+
+
+async def read_body(headers: Headers, receive: Receive, bytes_max: int, take: Callable[[int], None]) -> bytes:
+    """The whole body; `take` is told of every piece. Raises `TooLarge`, `Disconnected`, and what `take` does."""
     declared = header(headers, b"content-length")
     if declared is not None and int(declared) > bytes_max:
         raise TooLarge(f"the body has {int(declared)} bytes and at most {bytes_max} are taken: send fewer requests at a time")
@@ -48,6 +81,7 @@ async def read_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected("the client left before its body was complete")
+        take(len(message["body"]))
         chunks.append(message["body"])
         size += len(message["body"])
         more = message["more_body"]

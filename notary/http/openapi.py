@@ -77,7 +77,9 @@ _SCHEMAS = {
                 "items": _object({"state": _STATE, "kind": {"enum": list(KINDS)}, "consumed_by": _HASH}),
             },
             "log_time": _TIME,
-        }
+            "receipt": {"type": "string", "description": "C2SP tlog-proof@v1; only in the answer to a submission"},
+        },
+        ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"],
     ),
     "Consumed": _object({"state": _STATE, "consumed_by": {"type": ["string", "null"]}, "position": {"type": ["integer", "null"]}}),
     "Notary": {
@@ -85,11 +87,17 @@ _SCHEMAS = {
         "properties": {
             "name": {"type": "string"},
             "origin": {"type": "string"},
-            "verifier_key": {"type": "string"},
+            "verifier_key": {"type": "string", "description": "the one that signs now"},
+            "keys": {
+                "type": "array",
+                "minItems": 1,
+                "items": _object({"verifier_key": {"type": "string"}, "endorsement": {"type": ["string", "null"]}}),
+                "description": "the key history, from the first key to the present one; each is endorsed by the one before it",
+            },
             "software_version": {"type": "string"},
             "limits": {"type": "object"},
         },
-        "required": ["name", "origin", "verifier_key", "software_version", "limits"],
+        "required": ["name", "origin", "verifier_key", "keys", "software_version", "limits"],
     },
     "Problem": {
         "type": "object",
@@ -120,6 +128,12 @@ _SUBMIT = {
     "operationId": "submit",
     "summary": "Have requests decided",
     "parameters": [
+        {
+            "name": "receipts",
+            "in": "query",
+            "schema": {"type": "boolean", "default": True},
+            "description": "false: decisions without receipts",
+        },
         {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "description": "`wait=N`: seconds to wait (RFC 7240)"},
     ],
     "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Submission")}}},
@@ -145,6 +159,20 @@ _SUBMIT = {
 
 _NOT_READY = _problem("not-ready", retry=True)
 
+_WAIT = {
+    "name": "wait",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999, "default": 0},
+    "description": "seconds to wait for the decision if this worker has none yet",
+}
+
+
+def _bytes(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/octet-stream": {}}}
+
+
+_TILE_ANSWERS = {"200": _bytes("It never changes"), "404": _problem("not there (yet), or no tile"), "503": _NOT_READY}
+
 _DOCUMENT: dict[str, Any] = {
     "openapi": "3.1.0",
     "info": {"title": "Notary", "version": VERSION, "description": "No state is spent twice, and anyone can check it."},
@@ -159,13 +187,41 @@ _DOCUMENT: dict[str, Any] = {
                 "404": _problem("not decided here"),
                 "503": _NOT_READY,
             },
-            [_path_parameter("id", _HASH)],
+            [_path_parameter("id", _HASH), _WAIT],
+        ),
+        "/v1/transactions/{id}/receipt": _get(
+            "receipt",
+            "The receipt of a transaction's decision, under the latest checkpoint",
+            {
+                "200": _text("C2SP tlog-proof@v1"),
+                "400": _problem("malformed"),
+                "404": _problem("not decided here"),
+                "503": _NOT_READY,
+            },
+            [_path_parameter("id", _HASH), _WAIT],
         ),
         "/v1/states/{ref}": _get(
             "state",
             "Who consumed a state",
             {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY},
             [_path_parameter("ref", _STATE)],
+        ),
+        "/v1/checkpoint": _get("latest", "The latest checkpoint", {"200": _text("C2SP checkpoint, signed"), "503": _NOT_READY}),
+        "/checkpoint": _get("checkpoint", "The same, where tlog-tiles wants it", {"200": _text("C2SP checkpoint"), "503": _NOT_READY}),
+        "/tile/{level}/{tile}": _get(
+            "tile",
+            "Hashes of the tree (C2SP tlog-tiles)",
+            _TILE_ANSWERS,
+            [
+                _path_parameter("level", {"type": "integer", "minimum": 0, "maximum": 63}),
+                _path_parameter("tile", {"type": "string", "description": "`x001/x234/067`, then `.p/<width>` for a partial tile"}),
+            ],
+        ),
+        "/tile/entries/{tile}": _get(
+            "entries",
+            "Leaves of the tree, each after its length in two bytes",
+            _TILE_ANSWERS,
+            [_path_parameter("tile", {"type": "string", "description": "`x001/x234/067`, then `.p/<width>` for a partial bundle"})],
         ),
         "/v1/notary": _get("notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}),
         "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),

@@ -63,8 +63,13 @@ class PatientProtocol(HttpToolsProtocol):
             self._parse(data)
         except httptools.HttpParserError:
             self._end_with(self._refusal or Malformed("this is not a request of HTTP/1.1"))
-        if self.transport.is_closing() or self._between:
+        if self.transport.is_closing():
             self._disarm()
+        elif self._between:
+            self._disarm()
+            if self.cycle.response_complete:
+                # The rest of a body whose answer has left: the bytes stopped the clock of an idle connection, and no answer will start it.
+                self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         elif self._in_head:
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._end_with(_head_too_large())

@@ -1,13 +1,39 @@
 """`notary demo`, as a new user runs it."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary import cli
+from notary.cli import demo
+from notary.client import Answer, Contradiction
+
+ELSEWHERE = {
+    "NOTARY_LOG__KAFKA": "broker.example:9092",
+    "NOTARY_LOG_KIND": "kafka",
+    "NOTARY_WORKER_NAME": "not/a/name",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "ALL_PROXY": "socks5://127.0.0.1:9",
+}
+"""What a user may have set for other notaries and other networks."""
 
 
-def test_demo() -> None:
-    """The demo plays to its end: a double spend is rejected, a retry and a killed worker change nothing, exit code 0."""
-    done = subprocess.run([sys.executable, "-m", "notary", "demo", "--json"], capture_output=True, text=True, check=False, timeout=120)
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo is a process's whole life, and sets this for it."""
+    monkeypatch.setenv("no_proxy", "")
+
+
+@pytest.mark.parametrize("environment", [{}, ELSEWHERE], ids=["nothing-set", "much-set"])
+def test_demo(environment: dict[str, str]) -> None:
+    """It plays to its end whatever is set outside: a double spend is rejected, a retry and a killed worker change nothing, exit code 0."""
+    command = [sys.executable, "-m", "notary", "demo", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, "")
     told = [json.loads(line) for line in done.stdout.splitlines()]
     paid, refused, again, still = [line for line in told if "position" in line]
@@ -15,3 +41,41 @@ def test_demo() -> None:
     assert (refused["outcome"], refused["reason"], refused["position"]) == ("rejected", "input-conflict", 1)
     assert again == paid
     assert still == refused
+
+
+@pytest.mark.parametrize("command", ["init", "party", "serve"])
+def test_a_demo_that_cannot_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where one of its commands does not work nothing is said about the notary's promises: exit 2, and which command."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$3" in {command}) echo "no luck" >&2; exit 1;; esac\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert cli.main(["demo"]) == 2
+    told = capfd.readouterr().err
+    assert f"`notary {command}" in told
+    assert "no luck" in told
+    assert "not as promised" not in told
+
+
+def test_a_demo_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no temporary folder can be made: exit 2, and why."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert cli.main(["demo"]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def _contradiction() -> Contradiction:
+    first, second = (Answer("ab" * 32, position, "committed", None, (), 0) for position in (0, 1))
+    return Contradiction(first, "http://a", second, "http://b")
+
+
+@pytest.mark.parametrize("problem", [demo._NotAsPromised("a claim"), _contradiction()], ids=["a-claim", "a-contradiction"])
+def test_a_claim_that_does_not_hold(problem: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A promise that is seen to be broken ends the demo with exit 1, and says which."""
+
+    def play(*_: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(demo, "_play", play)
+    assert cli.main(["demo"]) == 1
+    assert f"not as promised: {problem}" in capsys.readouterr().err

@@ -6,15 +6,18 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from rocksdict import Rdict
 
 from notary.index import Index
 from ordering.embedded import EmbeddedLog
+from ordering.ids import format_state
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend, transaction_id
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve, serve_in_vain
@@ -182,7 +185,8 @@ def test_an_index_of_another_notary_is_refused(own_decided: Path) -> None:
 def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     """An index that newer software wrote is not guessed at: exit 2, and both versions."""
     index = own_decided / "notary" / "index" / "worker-1"
-    _set_format_version(index, 99)
+    with _opened(index) as opened:
+        opened._meta[b"format"] = (99).to_bytes(4, "big")
     code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
     assert "format version 99" in told
@@ -271,14 +275,86 @@ def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
     assert "replay the log" in told
 
 
-def _set_format_version(directory: Path, version: int) -> None:
-    identity = EmbeddedLog.open(directory.parents[1] / "log")
-    index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity.identity, payload_partitions=4)
-    store: Rdict = index._store
-    handle = index._meta
-    handle.put(b"format", version.to_bytes(4, "big"))
-    del handle, store
-    index.close()
+def test_a_row_that_turns_out_corrupt_ends_the_worker(own_decided: Path, notary_process: Start) -> None:
+    """Damage that shows only when a client asks for it: 503 not-ready, then exit 2 with the reason, as if the driver had met it."""
+    folder = own_decided / "notary"
+    with _opened(folder / "index" / "worker-1") as index:
+        # Not a decision: those the worker looks over by itself.
+        state, _ = index.contents()["states"][0]
+        index._states[state] = b"garbage"
+    process = notary_process(folder / "notary.toml")
+    answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
+    code = process.process.wait(EXIT_S_MAX)
+    process.check_quiet()
+    told = process.stderr()
+    assert code == 2
+    assert told.count("stopped: the index") == 1
+    assert "is corrupt" in told
+    assert "replay the log" in told
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[Index]:
+    """The index of a worker that does not run, to be damaged."""
+    identity = EmbeddedLog.open(directory.parents[1] / "log").identity
+    index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity, payload_partitions=4)
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+FAILING = """
+import sys
+from notary.cli import main
+from notary.worker import Worker
+from ordering.errors import ConfigurationError, NotReady
+async def fail(self): raise {problem}
+Worker._follow_parties = fail
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("problem", "line", "is_bug"),
+    [
+        ("ConfigurationError('the topic is not fit')", "stopped: the topic is not fit", False),
+        ("KeyError('pos')", "stopped by an error that nobody foresaw: KeyError('pos')", True),
+        ("ExceptionGroup('two', [NotReady('the one'), OSError(5, 'the other')])", "stopped: the one", True),
+    ],
+    ids=["known", "bug", "both"],
+)
+def test_whatever_stops_a_worker_is_told_in_a_line(own_directory: NotaryDirectory, problem: str, line: str, is_bug: bool) -> None:
+    """A part that fails ends the worker with exit 2 and a line in the log that says why; a traceback only where it is a bug."""
+    command = [sys.executable, "-c", FAILING.format(problem=problem), "serve", "--config", str(own_directory.config)]
+    done = subprocess.run([*command, "--listen", "127.0.0.1:0", "--json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
+    assert done.returncode == 2, done.stderr
+    told = [json.loads(each) for each in done.stderr.splitlines()]  # all of it is the log
+    assert [each["level"] for each in told if each["message"] == line] == ["error"], told
+    assert any("exception" in each for each in told) == is_bug
+
+
+def test_a_reader_of_the_ready_line_that_left_does_no_harm(own_directory: NotaryDirectory) -> None:
+    """A worker whose ready line nobody wants to read serves all the same, and ends with 0."""
+    process = serve(own_directory.config, flags=["--json"])
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        process.stdout.close()
+        told = ""
+        while "ready line" not in told:
+            told = process.stderr.readline()
+            assert told, "it ended"
+        process.terminate()
+        rest = process.stderr.read()
+        assert process.wait(EXIT_S_MAX) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert "Traceback" not in told + rest
+    assert "never retrieved" not in told + rest
 
 
 def _answer_of(wire: Wire) -> tuple[int, list[Any]]:

@@ -168,9 +168,7 @@ async def test_a_retry_after_an_unknown_outcome_gets_the_one_decision() -> None:
     assert [answer.position for answer in answers] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("status", "name"), [(400, "malformed"), (401, "unknown-party"), (403, "bad-signature"), (413, "too-large"), (404, "not-found")]
-)
+@pytest.mark.parametrize(("status", "name"), [(400, "malformed"), (413, "too-large"), (404, "not-found")])
 async def test_a_refusal_is_final(status: int, name: str) -> None:
     """A 4xx is raised as what the problem document says, and no other worker is asked."""
     refusing, other = Worker(Notary(), [f"{status} {name}"]), Worker(Notary(), [])
@@ -180,6 +178,74 @@ async def test_a_refusal_is_final(status: int, name: str) -> None:
     assert (problem.status, problem.type, problem.title, problem.url) == (status, f"/problems/{name}", "A title", urls[0])
     assert problem.answers == (None, None, None)
     assert other.bodies == []
+
+
+DOUBTED = pytest.mark.parametrize("refusal", ["401 unknown-party", "403 bad-signature"])
+
+
+@DOUBTED
+async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refusal: str) -> None:
+    """A worker may not have read the parties yet that another one knows: the others are asked, and the one that answers stays first."""
+    notary = Notary()
+    behind, also_behind, knowing = Worker(notary, [], then=refusal), Worker(notary, [], then=refusal), Worker(notary, [])
+    with staged(behind, also_behind, knowing) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            for number in range(3):
+                [answer] = await client.submit([request(number)])
+                assert answer.position == number
+    assert (len(behind.bodies), len(also_behind.bodies), len(knowing.bodies)) == (1, 1, 3)
+    assert behind.bodies == also_behind.bodies == knowing.bodies[:1]
+
+
+@DOUBTED
+async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(refusal: str) -> None:
+    """When all say no that is final: each was asked once, and the first refusal is raised."""
+    workers = [Worker(Notary(), [], then=refusal) for _ in range(3)]
+    with staged(*workers) as urls, pytest.raises(Refused, match=refusal) as caught:
+        await submit(urls)
+    assert caught.value.url == urls[0]
+    assert [len(worker.bodies) for worker in workers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failure", ["reset", "503 not-ready", "503 not-ready 86400", "no json", "hang"])
+async def test_who_cannot_say_otherwise_does_not_delay_a_refusal_for_long(failure: str) -> None:
+    """Another worker that gives no answer is tried once more at most, and then the refusal is raised; it is not waited for."""
+    failing, refusing = Worker(Notary(), [], then=failure), Worker(Notary(), [], then="401 unknown-party")
+    for workers in ([failing, refusing], [refusing, failing]):
+        tried = len(failing.bodies)
+        with staged(*workers) as urls, pytest.raises(Refused, match="401") as caught:
+            await submit(urls)
+        assert caught.value.url == refusing.url
+        assert 1 <= len(failing.bodies) - tried <= 2
+
+
+async def test_a_refusal_is_raised_though_nobody_is_at_the_other_url() -> None:
+    """A dead URL says nothing about the party."""
+    refusing = Worker(Notary(), [], then="403 bad-signature")
+    with nobody() as url, staged(refusing) as urls:
+        for order in ([url, *urls], [*urls, url]):
+            with pytest.raises(Refused, match="403"):
+                await submit(order, notary_name=NAME)
+    assert len(refusing.bodies) == 2
+
+
+async def test_a_refusal_is_no_word_on_what_another_worker_has_taken_in() -> None:
+    """Once a worker has taken the submission in (202), one that does not know the party is not asked again and refuses nothing."""
+    notary = Notary()
+    taking, behind = Worker(notary, ["202 none", "reset", "202 some", "503 overloaded"]), Worker(notary, [], then="401 unknown-party")
+    with staged(taking, behind) as urls:
+        answers = await submit(urls)
+    assert [answer.position for answer in answers] == [0, 1, 2]
+    assert (len(taking.bodies), len(behind.bodies)) == (5, 1)
+
+
+async def test_without_another_answer_what_was_taken_in_stays_unknown() -> None:
+    """A worker that took it in and then is gone leaves the outcome unknown, whatever another one thinks of the party."""
+    notary = Notary()
+    taking, behind = Worker(notary, ["202 none"], then="reset"), Worker(notary, [], then="401 unknown-party")
+    with staged(taking, behind) as urls, pytest.raises(Unanswered):
+        await submit(urls, deadline_s=1.0)
+    assert len(behind.bodies) == 1
 
 
 async def test_a_refusal_after_a_partial_answer_keeps_it() -> None:
@@ -292,6 +358,17 @@ async def test_what_cannot_work_is_said_when_it_is_given() -> None:
     async with AsyncClient(["http://127.0.0.1:9"]) as client:
         with pytest.raises(ConfigurationError, match="signer"):
             await client.submit([request(1)])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HTTPS_PROXY", "nonsense://a"), ("ALL_PROXY", "http://[::"), ("SSL_CERT_FILE", "missing.pem"), ("SSL_CERT_FILE", "pyproject.toml")],
+)
+def test_an_environment_that_cannot_work_is_said(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    """A proxy or certificates that the environment names and that cannot be used are a configuration error, not any exception."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigurationError, match="environment"):
+        AsyncClient(["https://notary.example"])
 
 
 def test_the_client_needs_neither_kafka_nor_rocksdb() -> None:

@@ -68,3 +68,11 @@ def test_chance_spreads_the_pauses() -> None:
     assert PATIENCE.pause_s(2, 0.0) == 1.0
     assert PATIENCE.pause_s(2, 1.0) == 2.0
     assert PATIENCE.pause_s(10_000, 1.0) == 8.0
+
+
+def test_a_url_may_be_left_out() -> None:
+    """A call that has its answer from a URL asks the others, in their turn; the URL stays as good as it was for other calls."""
+    way = route("a", "b", "c")
+    assert way.next(0.0, {"a"})[0] == "b"
+    assert way.next(0.0, {"a", "b"})[0] == "c"
+    assert way.next(0.0)[0] == "a"

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import re
 import socket
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +12,7 @@ import httpx
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 
+from notary.verify import verify_receipt
 from tests.notary.party import Bank, RequestObject
 
 JSON = {"content-type": "application/json"}
@@ -46,11 +49,19 @@ class Asking:
         return self.ask("POST", "/v1/submissions", content=body, headers=JSON | given)
 
     def decide(self, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
-        """The decisions of these requests."""
+        """The decisions of these requests, each of which its receipt proved."""
         answer = self.post(bank.body(*requests))
         assert answer.status_code == 200, answer.text
         decisions: list[dict[str, Any]] = answer.json()["decisions"]
+        for decision in decisions:
+            verify_receipt(decision.pop("receipt"), decision, [self.verifier_key])
         return decisions
+
+    @cached_property
+    def verifier_key(self) -> str:
+        """The notary's, as it tells it."""
+        key: str = self.http.get("/v1/notary").json()["verifier_key"]
+        return key
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         """(name, labels) -> value of every sample."""
@@ -89,8 +100,9 @@ def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx
 
 
 def _is_of(path: str, known: str) -> bool:
-    path = path.partition("?")[0]
-    return path.startswith(known[: known.index("{")]) if "{" in known else path == known
+    # A parameter is one segment, but for a tile's: its path goes on.
+    pattern = re.sub(r"\\{(\w+)\\}", lambda name: ".+" if name[1] == "tile" else "[^/]*", re.escape(known))
+    return re.fullmatch(pattern, path.partition("?")[0]) is not None
 
 
 class Wire:

@@ -10,12 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from notary.cli.serve import leaves
 from notary.config import load
 from notary.http import App, Server
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
-from tests.notary.http.asking import JSON, check_answer
-from tests.notary.party import Bank, spend
+from ordering.errors import Fatal
+from tests.notary.http.asking import JSON, check_answer, post_head
+from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
 
 
@@ -47,11 +49,12 @@ class HeldLog(EmbeddedLog):
 class Service:
     """An App on a Server around a worker, in this process."""
 
-    def __init__(self, app: App, worker: Worker, gate: asyncio.Event, http: httpx.AsyncClient) -> None:
+    def __init__(self, app: App, worker: Worker, gate: asyncio.Event, http: httpx.AsyncClient, running: "asyncio.Task[None]") -> None:
         self.app = app
         self.worker = worker
         self.gate = gate
         self.http = http
+        self.running = running
 
     async def post(self, body: bytes, **headers: str) -> httpx.Response:
         """A submission."""
@@ -67,7 +70,9 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(directory: NotaryDirectory, settings: Mapping[str, Any] | None = None) -> AsyncIterator[Service]:
+async def serving(
+    directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
+) -> AsyncIterator[Service]:
     """A service that is ready; `settings` by their dotted names."""
     config = load(directory.config, {"worker.name": "w", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {})
     log = HeldLog.open(config.path(config.log.directory))
@@ -75,7 +80,7 @@ async def serving(directory: NotaryDirectory, settings: Mapping[str, Any] | None
     log.gate = asyncio.Event()
     worker = await Worker.start(config, log)
     app = App()
-    server = Server(app, "127.0.0.1", 0)
+    server = Server(app, "127.0.0.1", 0, head_s_max=head_s_max)
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())
@@ -83,7 +88,7 @@ async def serving(directory: NotaryDirectory, settings: Mapping[str, Any] | None
         while worker.not_ready() is not None:  # noqa: ASYNC110 - asked from outside
             await asyncio.sleep(0.005)
         async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:
-            yield Service(app, worker, log.gate, http)
+            yield Service(app, worker, log.gate, http, running)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -109,6 +114,28 @@ async def test_the_wait_is_read_as_rfc_7240_has_it(own_directory: NotaryDirector
     """Quotes, case, spaces and other preferences around it do not matter."""
     async with serving(own_directory) as service:
         assert (await service.post(bank.body(spend()), prefer=prefer)).status_code == 202
+
+
+async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The time for a head is over when it has come: a connection that waits for a slow decision gets it, and is good for another call."""
+    async with serving(own_directory, head_s_max=0.2) as service:
+        url = service.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        for body in (bank.body(spend()), bank.body(spend())):
+            service.gate.clear()
+            writer.write(post_head(len(body), "Prefer: wait=60") + body)
+            await service.pending()
+            # Another connection's end says that the time for a head has passed since.
+            silent, closing = await asyncio.open_connection(url.host, url.port)
+            assert b" 400 " in await silent.readline()
+            closing.close()
+            await closing.wait_closed()
+            service.gate.set()
+            assert b" 200 " in await reader.readline()
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_202_tells_what_is_decided(own_directory: NotaryDirectory, bank: Bank) -> None:
@@ -209,3 +236,56 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
         answer = await asked
         assert (answer.status_code, json.loads(answer.content)) == (202, {"decisions": [None]})
         assert (await service.http.get("/v1/notary")).json()["type"] == "/problems/not-ready"
+
+
+# ---- an index that lost something ----
+
+
+async def stopped_by_its_index(service: Service) -> None:
+    """Return when the worker has ended by itself, and by a `Fatal` that names the index and nothing else."""
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(asyncio.shield(service.running), 30)
+    (problem,) = leaves(caught.value)
+    assert isinstance(problem, Fatal)
+    assert "is corrupt" in str(problem)
+
+
+@pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])
+@pytest.mark.parametrize("what", ["transactions", "states"])
+async def test_a_corrupt_row_that_is_asked_for_stops_the_worker(own_directory: NotaryDirectory, bank: Bank, what: str, row: bytes) -> None:
+    """Who asks for a row that is none hears not-ready; the worker stops, and says nothing more from that index."""
+    async with serving(own_directory) as service:
+        service.gate.set()
+        known = spend()
+        assert (await service.post(bank.body(known))).status_code == 200
+        id_, index = fresh_hash(), service.worker.index
+        if what == "transactions":
+            index._decisions[bytes.fromhex(id_)] = row
+        else:
+            index._states[bytes.fromhex(id_) + bytes(4)] = row
+        paths = [
+            f"/v1/transactions/{id_}" if what == "transactions" else f"/v1/states/{id_}:0",
+            f"/v1/transactions/{transaction_id(known)}",
+        ]
+        for path in paths:
+            answer = await service.http.get(path)
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert "index" not in answer.text  # what is wrong, and where, is the operator's affair
+        assert (await service.http.get("/readyz")).status_code == 503
+        await stopped_by_its_index(service)
+
+
+async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """What is in the log already gets 202, nothing known: a 503 would say that nothing of it was taken in. The worker stops."""
+    async with serving(own_directory) as service:
+        request = spend()
+        service.worker.index._decisions[bytes.fromhex(transaction_id(request))] = b"garbage"
+        waiting = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
+        await service.pending()
+        answer = await service.post(bank.body(request), prefer="wait=0")
+        assert (answer.status_code, answer.json()) == (202, {"decisions": [None]})
+        # Who waits for something else hears it too, at once.
+        assert (await waiting).json() == {"decisions": [None]}
+        assert (await service.post(bank.body(spend()))).json()["type"] == "/problems/not-ready"
+        await stopped_by_its_index(service)

@@ -284,10 +284,36 @@ def test_a_whole_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank
         assert watching.answer()[0] == 200
 
 
+POST = post_head(2) + b"{}"
+CUTS = {"whole": 1_000, "in-two": len(POST) - 1, "in-pieces": 20, "pipelined": len(GET + POST) + 7}
+
+
+@pytest.mark.parametrize("size", CUTS.values(), ids=CUTS)
+def test_a_busy_connection_outlives_every_limit(impatient: NotaryProcess, size: int) -> None:
+    """Call after call on one connection, however they are cut, for longer than heads, bodies and idleness may take: all are answered."""
+    calls = (GET + POST) * 4
+    with Wire(impatient.url) as busy:
+        busy.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.monotonic() + 2 * IMPATIENT["HTTP_KEEP_ALIVE_MS"] / 1000
+        while time.monotonic() < until:
+            for at in range(0, len(calls), size):
+                busy.send(calls[at : at + size])
+                time.sleep(0.001)  # so that the pieces arrive apart
+            assert [busy.answer()[0] for _ in range(8)] == [200, 400] * 4
+
+
 def test_an_idle_connection_is_closed_without_a_word(short: Wire) -> None:
     """After its last answer an idle connection ends when keep-alive is over, with nothing on it that a client could take for an answer."""
     short.send(GET)
     assert short.answer()[0] == 200
+    assert short.is_closed()
+
+
+def test_a_connection_whose_refused_body_came_to_its_end_is_idle_too(short: Wire) -> None:
+    """Sending the rest of a body whose answer has left buys no connection that stays open for ever."""
+    short.send(post_head(SUBMISSION_BYTES_MAX + 1))
+    assert short.problem()["status"] == 413
+    short.send(b"x" * (SUBMISSION_BYTES_MAX + 1))
     assert short.is_closed()
 
 

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import Asking
+from tests.notary.http.asking import Asking, Wire
 from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 
@@ -133,6 +133,7 @@ def test_the_notary_says_who_it_is(asking: Asking) -> None:
     told = asking.get("/v1/notary").json()
     assert (told["name"], told["origin"]) == (NOTARY, "notary.example/test")
     assert told["verifier_key"].startswith("notary.example/test+")
+    assert told["keys"] == [{"verifier_key": told["verifier_key"], "endorsement": None}]
     assert (told["limits"]["requests"], told["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
 
 
@@ -225,6 +226,21 @@ def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], b
     with Asking(process.url, health_url=health) as asking:
         asking.decide(bank, spend())
         assert asking.metric("notary_positions") >= 1
+
+
+def test_the_health_port_is_open_when_the_other_is_full(
+    own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]
+) -> None:
+    """Each port counts its own connections: clients that take all of theirs do not make the worker look dead."""
+    health = f"127.0.0.1:{free_port()}"
+    process = notary_process(own_directory.config, settings={"HTTP_HEALTH_LISTEN": health, "HTTP_CONNECTIONS_MAX": 2})
+    with Wire(process.url) as first, Wire(process.url) as second:
+        for wire in (first, second):
+            assert wire.send(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n").answer()[0] == 200
+        with Wire(process.url) as third:
+            assert third.problem()["type"] == "/problems/overloaded"
+        assert httpx.get(f"http://{health}/readyz", trust_env=False).status_code == 200
+    assert process.stop() == 0
 
 
 def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDirectory) -> None:

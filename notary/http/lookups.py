@@ -1,0 +1,117 @@
+"""What can be read of a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes.
+
+The tree is served as C2SP tlog-tiles asks, so that any monitor or witness can mirror and check it. A tile of a given width never changes,
+partial ones included, so whoever has it may keep it; only the checkpoint is asked for again.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from notary.decision import leaf, to_json
+from notary.http.answers import JSON, TEXT, Answer, Headers
+from notary.http.problems import NotFound
+from notary.tree import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH
+from notary.tree.paths import TilePath, parse_tile_path
+from notary.version import VERSION
+from notary.worker import Worker
+from ordering.ids import excerpt, parse_hash, parse_state
+from ordering.records import FORMAT_VERSION
+from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
+
+LookUp: TypeAlias = Callable[[Worker, str], Answer]
+
+TRANSACTIONS: Final = "/v1/transactions/"
+NOTARY: Final = "/v1/notary"
+RECEIPT: Final = "/receipt"
+IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
+CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
+
+_encode = msgspec.json.Encoder().encode
+
+
+def asked_transaction(rest: str) -> bytes:
+    """The transaction id of what follows `/v1/transactions/`; `Malformed` when it is none."""
+    return parse_hash(rest.removesuffix(RECEIPT), "transaction id")
+
+
+def _transaction(worker: Worker, rest: str) -> Answer:
+    decision = worker.index.decision(asked_transaction(rest))
+    if decision is None:
+        id_ = rest.removesuffix(RECEIPT)
+        raise NotFound(f"transaction {id_} is not decided here: this worker has applied {worker.index.position_next} positions")
+    if rest.endswith(RECEIPT):
+        return 200, CHANGES, worker.issuer.receipt(decision.position).encode()
+    return 200, JSON, _encode(to_json(decision))
+
+
+def _state(worker: Worker, rest: str) -> Answer:
+    consumed = worker.index.consumed(parse_state(rest, "state"))
+    if consumed is None:
+        return 200, JSON, _encode({"state": rest, "consumed_by": None, "position": None})
+    return 200, JSON, _encode({"state": rest, "consumed_by": consumed.by_hash.hex(), "position": consumed.position})
+
+
+def _checkpoint(worker: Worker, rest: str) -> Answer:
+    return 200, CHANGES, worker.issuer.checkpoint().encode()
+
+
+def _tile(worker: Worker, rest: str) -> Answer:
+    path = parse_tile_path(f"tile/{rest}")
+    if path is None:
+        raise NotFound(f"{excerpt(rest)} is no tile: <L>/<N>[.p/<W>] or entries/<N>[.p/<W>], with N as x001/x234/067")
+    return 200, IMMUTABLE, _entries(worker, path) if path.level is None else _hashes(worker, path, path.level)
+
+
+def _hashes(worker: Worker, path: TilePath, level: int) -> bytes:
+    _check_there(worker, path, level)
+    return worker.index.tree.tile(level, path.index)[: path.width * HASH_BYTES]
+
+
+def _entries(worker: Worker, path: TilePath) -> bytes:
+    """The leaves themselves, each after its length in two bytes."""
+    _check_there(worker, path, 0)
+    parts: list[bytes] = []
+    for decision in worker.index.decisions_at(path.index * TILE_WIDTH, path.width):
+        entry = leaf(decision)
+        parts += (len(entry).to_bytes(2, "big"), entry)
+    return b"".join(parts)
+
+
+def _check_there(worker: Worker, path: TilePath, level: int) -> None:
+    size = worker.index.tree.size
+    there = (size >> (TILE_HEIGHT * level)) - path.index * TILE_WIDTH
+    if there < path.width:
+        raise NotFound(f"this worker has applied {size} positions: of that tile there are {max(0, there)} of {path.width}")
+
+
+def _notary(worker: Worker, rest: str) -> Answer:
+    limits = {
+        "requests": REQUESTS_MAX,
+        "submission_bytes": SUBMISSION_BYTES_MAX,
+        "inputs_and_references": INPUTS_AND_REFERENCES_MAX,
+        "wait_seconds": worker.config.http.wait_ms_max // 1000,
+    }
+    told: dict[str, Any] = {
+        "name": worker.config.name,
+        "origin": worker.config.origin,
+        "verifier_key": worker.verifier_key,
+        "keys": worker.key_history,
+        "software_version": VERSION,
+        "format_version": FORMAT_VERSION,
+        "worker": worker.config.worker.name,
+        "limits": limits,
+    }
+    return 200, JSON, _encode(told)
+
+
+LOOK_UPS: Final[dict[str, LookUp]] = {
+    TRANSACTIONS: _transaction,
+    "/v1/states/": _state,
+    "/v1/checkpoint": _checkpoint,
+    NOTARY: _notary,
+    "/checkpoint": _checkpoint,
+    "/tile/": _tile,
+}
+"""By path; one that ends in a slash takes what follows it."""

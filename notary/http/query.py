@@ -1,0 +1,40 @@
+"""What may stand after the `?` of a call. Names that are not ours are passed over; a value that is none is `Malformed`."""
+
+from urllib.parse import parse_qsl
+
+from ordering.errors import Malformed
+from ordering.ids import excerpt
+
+FIELDS_MAX = 100
+_YES_OR_NO = {"true": True, "false": False}
+
+
+def wants_receipts(query: bytes) -> bool:
+    """`?receipts=false` leaves receipts out of an answer."""
+    given = _value(query, "receipts")
+    if given is None:
+        return True
+    if given not in _YES_OR_NO:
+        raise Malformed(f"true or false is expected, got {excerpt(given)}", "?receipts")
+    return _YES_OR_NO[given]
+
+
+def asked_wait_s(query: bytes) -> int:
+    """`?wait=N`: how many seconds to wait for what is not there yet; 0 when it is not asked."""
+    given = _value(query, "wait")
+    if given is None:
+        return 0
+    if not given.isascii() or not given.isdigit() or len(given) > 6:
+        raise Malformed(f"a number of seconds is expected, got {excerpt(given)}", "?wait")
+    return int(given)
+
+
+def _value(query: bytes, name: str) -> str | None:
+    """The last value of that name."""
+    if not query:
+        return None
+    try:
+        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise Malformed(f"more than {FIELDS_MAX} fields after the ?") from None
+    return dict(fields).get(name)

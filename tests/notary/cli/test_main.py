@@ -1,0 +1,122 @@
+"""`notary`: exit codes and messages, whatever goes wrong around a command."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from notary import cli
+from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, request, staged
+from tests.notary.party import Bank
+from tests.notary.process import NotaryDirectory
+
+
+@pytest.fixture
+def party_add(tmp_path: Path) -> list[str]:
+    """A command that prints a line."""
+    directory = NotaryDirectory.create(tmp_path / "notary")
+    (tmp_path / "k.pem").write_bytes(Bank().public_pem)
+    return ["party", "add", "O=A", "--public-key", str(tmp_path / "k.pem"), "--config", str(directory.config)]
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Iterator[list[str]]:
+    """A command that prints data, and counts on stderr."""
+    (tmp_path / "key.pem").write_bytes(PEM)
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request(1)) + "\n")
+    with staged(Worker(Notary(), [])) as urls:
+        yield [
+            *("submit", str(tmp_path / "requests.jsonl"), "--key", str(tmp_path / "key.pem"), "--party", PARTY),
+            *("--url", urls[0], "--notary-name", NAME),
+        ]
+
+
+@pytest.fixture(params=["party_add", "submit"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """Either."""
+    given: list[str] = request.getfixturevalue(request.param)
+    return given
+
+
+# As for users: what is printed waits in a buffer, and may fail as late as when Python ends.
+ENVIRONMENT = {variable: value for variable, value in os.environ.items() if variable != "PYTHONUNBUFFERED"}
+
+
+def in_shell(command: list[str], streams: str) -> "subprocess.CompletedProcess[str]":
+    """Run it as a shell does with these redirections."""
+    words = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "notary", *command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
+
+
+def check_no_trace(done: "subprocess.CompletedProcess[str]") -> None:
+    """Nothing that only a programmer reads."""
+    for word in ("Traceback", "Exception ignored", "Group"):
+        assert word not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
+def test_output_that_cannot_be_written(command: list[str]) -> None:
+    """A full disk under stdout: exit 2, and a line that says so."""
+    done = in_shell(command, "> /dev/full")
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    check_no_trace(done)
+
+
+def test_a_reader_that_has_left(command: list[str]) -> None:
+    """Output into a pipe that nobody reads any more: exit 2, without a word on it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "notary", *command]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=ENVIRONMENT)
+    os.close(writing)
+    assert done.returncode == 2
+    check_no_trace(done)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"], ids=["closed", "full"])
+def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str], streams: str) -> None:
+    """Without a usable stderr data goes to stdout, and only data; what cannot be told is no answer either."""
+    assert in_shell(party_add, streams).returncode == 0
+    done = in_shell(submit, streams)
+    assert done.returncode == (0 if streams == "2>&-" else 2)
+    assert [json.loads(line)["position"] for line in done.stdout.splitlines()] == [0]
+    done = in_shell([*party_add, "--config", "missing.toml"], streams)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_decisions_are_not_asked_for_without_a_place_for_them(submit: list[str]) -> None:
+    """With stdout closed `submit` sends nothing: exit 2."""
+    done = in_shell(submit, ">&-")
+    assert done.returncode == 2
+    assert "standard output is closed" in done.stderr
+    check_no_trace(done)
+
+
+@pytest.mark.parametrize(
+    ("problem", "line", "is_bug"),
+    [
+        (PermissionError(13, "Permission denied", "some/file"), "notary party: [Errno 13] Permission denied: 'some/file'", False),
+        (KeyboardInterrupt(), "notary party: interrupted", False),
+        (ValueError("a bug of ours"), "ValueError: a bug of ours", True),
+        (ExceptionGroup("some", [ValueError("a bug of ours")]), "ValueError: a bug of ours", True),
+    ],
+    ids=["system", "interrupt", "bug", "bugs"],
+)
+def test_what_no_command_foresaw(
+    problem: BaseException, line: str, is_bug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of the system is a line, a bug a traceback; neither is the exit code of an answer."""
+
+    def run(arguments: object) -> int:
+        raise problem
+
+    monkeypatch.setattr("notary.cli.party.run", run)
+    assert cli.main(["party", "add", "O=A", "--public-key", "k", "--config", "c"]) == 2
+    told = capsys.readouterr().err
+    assert line in told
+    assert ("Traceback" in told) == is_bug

@@ -1,0 +1,49 @@
+"""When a refused party is the last word."""
+
+import pytest
+
+from notary.client import Refused
+from notary.client.refusals import Refusals
+
+URLS = ["a", "b", "c"]
+
+
+def refusal(url: str) -> Refused:
+    return Refused(url, 401, "/problems/unknown-party", "", "")
+
+
+def test_the_first_refusal_is_raised_when_all_were_asked() -> None:
+    """Each other URL refuses or fails once, in whatever order, before the first refusal is raised."""
+    refusals, first = Refusals(URLS), refusal("b")
+    refusals.refused("b", first)
+    refusals.failed("c")
+    refusals.failed("c")
+    assert refusals.first is first
+    assert set(refusals.by_url) == {"b"}
+    with pytest.raises(Refused) as caught:
+        refusals.refused("a", refusal("a"))
+    assert caught.value is first
+
+
+def test_what_failed_before_is_tried_again() -> None:
+    """A URL that failed before anybody refused has not said what it thinks of the party."""
+    refusals = Refusals(URLS)
+    refusals.failed("a")
+    refusals.refused("b", refusal("b"))
+    refusals.failed("c")
+    with pytest.raises(Refused):
+        refusals.failed("a")
+
+
+def test_what_was_taken_in_cannot_be_refused() -> None:
+    """Once a worker has it, failures of that worker end nothing; only when it refuses too is there nobody left to ask."""
+    refusals = Refusals(URLS)
+    refusals.refused("b", refusal("b"))
+    refusals.taken_in()
+    for _ in range(3):
+        refusals.failed("a")
+        refusals.failed("c")
+    assert refusals.first is None
+    refusals.refused("a", refusal("a"))
+    with pytest.raises(Refused):
+        refusals.refused("c", refusal("c"))

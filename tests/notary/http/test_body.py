@@ -1,0 +1,169 @@
+"""Bodies that are being read: bounded in sum, whatever the number of connections, and forgotten when they are done with."""
+
+import asyncio
+import contextlib
+import json
+import queue
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.notary.http.asking import Wire, post_head
+from tests.notary.http.test_app import Service, serving
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+BYTES_MAX = 1_000_000
+MOST = 600_000
+"""More than half of it: of two bodies that have sent so much, one is too many."""
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
+    """A worker with room for little."""
+    directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("tight")) / "notary")
+    directory.register(bank)
+    settings = {"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_HEAD_MS_MAX": 400}
+    with NotaryProcess.start(directory.config, settings=settings) as process:
+        yield process
+        process.check_quiet()
+        assert process.stop() == 0
+
+
+def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
+    """Of many who send large bodies at once as many are read as there is room for; the others hear 503 before they have sent it all."""
+    answers: queue.Queue[tuple[Wire, int, dict[str, str], bytes]] = queue.Queue()
+
+    def send(wire: Wire) -> None:
+        wire.send(post_head(2 * MOST) + b"x" * MOST)
+        answers.put((wire, *wire.answer()))
+
+    with contextlib.ExitStack() as open_ones:
+        wires = [open_ones.enter_context(Wire(tight.url)) for _ in range(10)]
+        threads = [threading.Thread(target=send, args=(wire,)) for wire in wires]
+        for thread in threads:
+            thread.start()
+        for _ in range(9):
+            wire, status, headers, body = answers.get(timeout=30)
+            assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
+            assert int(headers["retry-after"]) >= 1
+            wires.remove(wire)
+        # The one that there is room for is still being read.
+        (read,) = wires
+        read.send(b"x" * MOST)
+        assert answers.get(timeout=30)[:2] == (read, 400)
+        for thread in threads:
+            thread.join()
+
+
+def test_a_body_larger_than_the_limit_is_read_alone(tight: NotaryProcess, bank: Bank) -> None:
+    """Nobody is refused for ever: where nothing else is read, the limit is that of one submission."""
+    body = bank.body(spend()).ljust(BYTES_MAX + 100_000)
+    with Wire(tight.url) as wire:
+        wire.send(post_head(len(body)) + body)
+        assert wire.answer()[0] == 200
+
+
+def _left(wire: Wire) -> None:
+    wire.send(post_head(2 * MOST) + b"x" * MOST)
+    wire.socket.close()
+
+
+def _malformed(wire: Wire) -> None:
+    wire.send(post_head(MOST) + b"x" * MOST)
+    assert wire.problem()["type"] == "/problems/malformed"
+
+
+def _too_large(wire: Wire) -> None:
+    wire.send(post_head(None, "Transfer-Encoding: chunked"))
+    for _ in range(4):
+        wire.send(b"%x\r\n%s\r\n" % (MOST, b"x" * MOST))
+    assert wire.problem()["type"] == "/problems/too-large"
+
+
+@pytest.mark.parametrize("done", [_left, _malformed, _too_large])
+def test_what_a_body_took_is_given_back(tight: NotaryProcess, done: Callable[[Wire], None]) -> None:
+    """However a body ends, its room is free again: the next one of that size is read, time after time."""
+    for _ in range(3):
+        with Wire(tight.url) as wire:
+            done(wire)
+    # Nothing tells when the worker has noticed that a client left; until then there is no room.
+    status = 503
+    while status == 503:
+        with Wire(tight.url) as wire:
+            wire.send(post_head(MOST) + b"x" * MOST)
+            status = wire.answer()[0]
+    assert status == 400
+
+
+def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: Bank) -> None:
+    """The bytes of what was decided do not stay counted."""
+    for _ in range(4):
+        body = bank.body(spend()).ljust(MOST)
+        with Wire(tight.url) as wire, Wire(tight.url) as other:
+            wire.send(post_head(len(body)) + body)
+            assert wire.answer()[0] == 200
+            other.send(post_head(MOST) + b"x" * MOST)
+            assert other.answer()[0] == 400
+
+
+def test_after_a_refusal_the_rest_of_the_body_may_come_or_not(tight: NotaryProcess) -> None:
+    """What comes after it is passed over and the connection good for more; where it does not come the connection ends soon."""
+    with contextlib.ExitStack() as open_ones:
+        wires = [open_ones.enter_context(Wire(tight.url)) for _ in range(3)]
+        for wire in wires:
+            wire.send(post_head(2 * MOST) + b"x" * MOST)
+        # Any of the three may be the one that there is room for; it has nothing to say yet.
+        refused: list[Wire] = []
+        while len(refused) < 2:
+            speaking, _, _ = select.select([wire.socket for wire in wires], [], [], 30)
+            refused += [wire for wire in wires if wire.socket in speaking]
+            wires = [wire for wire in wires if wire not in refused]
+        first, second = refused
+        assert (first.answer()[0], second.answer()[0]) == (503, 503)
+        first.send(b"x" * MOST + b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
+        assert first.answer()[0] == 200
+        assert second.is_closed()
+
+
+def test_a_body_that_was_too_slow_gives_its_room_back(own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]) -> None:
+    """A body that stops coming takes room until its time is over, and not a moment longer."""
+    process = notary_process(own_directory.config, settings={"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_BODY_MS_MAX": 300})
+    for _ in range(3):
+        with Wire(process.url) as wire:
+            wire.send(post_head(2 * MOST) + b"x" * MOST)
+            assert "not complete" in wire.problem()["detail"]
+    assert process.stop() == 0
+
+
+async def test_what_waits_for_its_decision_takes_room_too(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Bodies being read and submissions taken in are held to one limit, so that memory has one; what is in gets its answer."""
+    async with serving(own_directory, {"limits.pending_bytes_max": 20_000}) as service:
+        body = bank.body(*[spend() for _ in range(100)])
+        first = asyncio.create_task(service.post(body))
+        await service.pending()
+        assert 10_000 < service.worker.sender.queue.pending_bytes < 20_000
+        status, problem = await half_a_body(service, 15_000)
+        assert (status, problem) == (503, "/problems/overloaded")
+        service.gate.set()
+        assert (await first).status_code == 200
+        assert service.worker.sender.queue.pending_bytes == 0
+        answer = await service.http.post("/v1/submissions", content=b"x" * 15_000, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+
+
+async def half_a_body(service: Service, size: int) -> tuple[int, str]:
+    """The answer, status and type, to that many bytes of a body twice as long."""
+    url = service.http.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        writer.write(post_head(2 * size) + b"x" * size)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        problem: dict[str, str] = json.loads(await reader.readexactly(length))
+        return int(head.split()[1]), problem["type"]
+    finally:
+        writer.close()
