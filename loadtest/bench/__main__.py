@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TextIO
 
 from deploy.local import CannotRun, Cluster
-from loadtest.bench import apply, decode, end_to_end, raw, rebuild
+from loadtest.bench import apply, decode, end_to_end, raw, rebuild, receipts
 from loadtest.bench.report import Report, progress
 from ordering.errors import NotaryError
 
-FIGURES = ("decode", "apply", "raw", "rebuild", "end-to-end")
+FIGURES = ("decode", "apply", "receipts", "raw", "rebuild", "end-to-end")
 SECONDS, SECONDS_QUICK = 20.0, 4.0
 
 
@@ -55,6 +55,8 @@ def _measure(report: Report, figures: tuple[str, ...], seconds: float, seed: int
         decode.measure(report, seconds / 4, seed)
     if "apply" in figures:
         apply.measure(report, seconds / 4, seed)
+    if "receipts" in figures:
+        receipts.measure(report, seconds / 4, seed)
     brokers = brokers_only or 3
     # A cluster of its own for each: brokers copy partition by partition, so that what one figure leaves would slow the next.
     if "raw" in figures:

@@ -41,25 +41,36 @@ def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: floa
         # Brokers that were just started compile their code for seconds; nobody's figure is better for it.
         run_load(Plan(service.url, seed + 1, 1, INPUTS, WARM_UP_CONNECTIONS, WARM_UP_S, int(WARM_UP_S * 4_000), {}))
         for at, (requests, connections, ahead_per_s, goal) in enumerate(CASES):
-            plan = Plan(
-                url=service.url,
-                # Each load has its own states: the second time they would be consumed.
-                seed=seed + 1_000 * (at + 1),
-                requests=requests,
-                inputs=INPUTS,
-                connections=connections,
-                seconds=seconds,
-                submissions_max=int(ahead_per_s * seconds),
-                pids=pids,
-            )
-            outcome = run_load(plan)
+            # Without receipts before and after: what the machine does meanwhile must not look like what receipts cost.
+            found: list[Outcome] = []
+            for turn, receipts in enumerate((False, True, False)):
+                plan = Plan(
+                    url=service.url,
+                    # Each load has its own states: the second time they would be consumed.
+                    seed=seed + 1_000 * (at + 1) + 100 * turn,
+                    requests=requests,
+                    inputs=INPUTS,
+                    connections=connections,
+                    seconds=seconds if receipts else seconds / 2,
+                    submissions_max=int(ahead_per_s * seconds),
+                    pids=pids,
+                    receipts=receipts,
+                )
+                outcome = run_load(plan)
+                found.append(outcome)
+                if receipts:
+                    figures, parameters = _figures(outcome), _parameters(plan, name)
+            without = [outcome.requests / outcome.seconds if outcome.seconds else 0.0 for outcome in (found[0], found[2])]
+            figures["without_receipts_requests_per_s"] = mean(without)
+            figures["without_receipts_before_after"] = [round(rate) for rate in without]
+            figures["taken_by_receipts_percent"] = 100 * (1 - figures["requests_per_s"] / mean(without)) if all(without) else 0.0
             report.add(
                 "end-to-end",
                 f"{requests} a submission, {name}",
-                _figures(outcome),
-                _parameters(plan, name),
+                figures,
+                parameters,
                 goal if brokers == 3 else None,
-                failed=_failed(outcome),
+                failed=any(_failed(outcome) for outcome in found),
             )
 
         # Last: by now everything is warm, the brokers most of all.

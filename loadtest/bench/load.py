@@ -27,6 +27,7 @@ FAILURES_TOLD = 5
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
 _IDS = re.compile(rb'"transaction_id":"([0-9a-f]{64})"').findall
 _COMMITTED = b'"outcome":"committed"'
+_RECEIPT = b'"receipt":"c2sp.org/tlog-proof@v1'
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -43,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     """How many are made ahead; the load ends with them, if not by the clock."""
     pids: dict[str, list[int]]
     """Whose CPU seconds to tell, by name."""
+    receipts: bool = True
 
 
 class Outcome(msgspec.Struct):
@@ -75,7 +77,10 @@ class Run:
         self.open = 0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         host = urlsplit(plan.url).netloc
-        head = f"POST /v1/submissions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
+        query = "" if plan.receipts else "?receipts=false"
+        head = (
+            f"POST /v1/submissions{query} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
+        )
         self.made: list[tuple[bytes, bytes]] = []
         for submission in submissions(plan.seed, plan.requests, plan.inputs):
             self.made.append((head % len(submission.body) + submission.body, submission.ids))
@@ -158,6 +163,8 @@ class Connection(asyncio.Protocol):
             self._run.fail(f"{answer.count(_COMMITTED)} of {requests} committed")
         elif b"".join(_IDS(answer)) != self._ids.hex().encode():
             self._run.fail("the answer's transaction ids are not those of the submission, in its order")
+        elif answer.count(_RECEIPT) != requests * self._run.plan.receipts:
+            self._run.fail(f"{answer.count(_RECEIPT)} receipts for {requests} requests")
 
 
 async def drive(plan: Plan) -> Outcome:
