@@ -29,6 +29,18 @@ def test_apply_writes_json_lines(tmp_path: Path) -> None:
     assert all(result["case"] in done.stdout for result in results)
 
 
+def test_receipts_tell_what_each_stage_costs(tmp_path: Path) -> None:
+    """`--only receipts` names hashing, tree, signing and text a decision, and the tree's share of applying."""
+    out = tmp_path / "bench.jsonl"
+    assert main(["--only", "receipts", "--quick", "--out", str(out)]) == 0
+    results = [json.loads(line)["figures"] for line in out.read_text().splitlines()]
+    assert len(results) == 3
+    for figures in results:
+        stages = ("hash_us_per_decision", "tree_us_per_decision", "sign_us_per_decision", "text_us_per_decision")
+        assert all(figures[stage] > 0 for stage in stages)
+        assert 0 < figures["tree_share_of_apply"] < 1
+
+
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt `--only` measures nothing and says what there is."""
     with pytest.raises(SystemExit) as stopped:

@@ -13,11 +13,12 @@ from payload import decode_submission
 
 def _decisions(body: bytes) -> bytes:
     ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
-    made = [{"transaction_id": id_, "position": at, "outcome": "committed", "conflicts": []} for at, id_ in enumerate(ids)]
+    receipt = {"receipt": "c2sp.org/tlog-proof@v1\nindex 0\n"}
+    made = [{"transaction_id": id_, "position": at, "outcome": "committed", "conflicts": [], **receipt} for at, id_ in enumerate(ids)]
     return json.dumps({"decisions": made}, separators=(",", ":")).encode()
 
 
-async def _outcome_of(answer: Callable[[bytes], bytes]) -> Outcome:
+async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> Outcome:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -35,7 +36,7 @@ async def _outcome_of(answer: Callable[[bytes], bytes]) -> Outcome:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        return await drive(Plan(f"http://127.0.0.1:{port}", 1, 3, 2, 2, 0.5, 10, {}))
+        return await drive(Plan(f"http://127.0.0.1:{port}", 1, 3, 2, 2, 0.5, 10, {}, receipts))
 
 
 def _http(status: bytes, body: bytes) -> bytes:
@@ -57,12 +58,18 @@ async def test_right_answers_are_counted() -> None:
         lambda answer: answer.replace(b'_id":"', b'_id":"00', 1),
         lambda answer: json.dumps({"decisions": json.loads(answer)["decisions"][::-1]}, separators=(",", ":")).encode(),
         lambda answer: b"{}",
+        lambda answer: answer.replace(b"tlog-proof@v1", b"tlog-proof@v2", 1),
     ],
-    ids=["rejected", "another id", "another order", "nothing"],
+    ids=["rejected", "another id", "another order", "nothing", "no receipt"],
 )
 async def test_wrong_answers_are_errors(spoil: Callable[[bytes], bytes]) -> None:
-    """An answer with a rejection, a wrong id, a wrong order or no decision is an error, each one of them."""
+    """An answer with a rejection, a wrong id, a wrong order, no decision or a receipt too few is an error, each one of them."""
     assert (await _outcome_of(lambda body: _http(b"200 OK", spoil(_decisions(body))))).errors == 10
+
+
+async def test_receipts_that_nobody_asked_for_are_errors() -> None:
+    """A load without receipts measures nothing when they come all the same."""
+    assert (await _outcome_of(lambda body: _http(b"200 OK", _decisions(body)), receipts=False)).errors == 10
 
 
 async def test_another_status_is_an_error() -> None:
