@@ -12,14 +12,14 @@ PYTEST ?= $(BIN)/python -m pytest
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.runtime  ## the main job on an embedded log, start to finish
+demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka lint  ## everything: lint, types, all tests, on real brokers
 	$(PYTEST)
 
-check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker
-	$(PYTEST) -m "not kafka"
+check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker and no Go
+	$(PYTEST) -m "not kafka and not go"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -18,7 +18,8 @@ depends on the tickets before it (R2), and which coat belongs to it on who hung 
 | `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 
-The core computes and never waits: `Ready` names what has to be kept before an answer may leave (R8), and the driver sees to it.
+The core computes and never waits: `Ready` names what has to be kept before an answer may leave (R8), and the driver sees to it. What other
+workers say of their roots it hands on as `RootSeen`, with who has a vote (R9); it does not know what a tree is.
 """
 
 from joiner.buffer import Buffer

@@ -1,4 +1,4 @@
-"""notary: decides, keeps, serves.
+"""notary: decides, keeps, proves, serves.
 
 The joiner hands over batches in global order; this room decides their requests, keeps what was decided, and talks to the world.
 
@@ -9,14 +9,21 @@ A request's way through the code:
     joiner.Sender   gather into a batch, append payload and entry, wait
     joiner.Driver   read both topics, join
     decide          the decision function (pure)
-    index           one write batch: rows and offsets
+    tree            each decision a leaf: the tiles that change (pure)
+    index           one write batch: rows, tiles and offsets
     joiner.Sender   hand the decisions to whoever waits
-    http/app        the answer
+    receipts.issue  sign the root, once a tree size
+    http/app        the answer: decisions, each with its receipt
+
+Beside that way a worker doubts itself (R9): `self_check` compares its roots with the others', through the log, and audits its rows.
 
 | place | subject |
 |---|---|
 | `decision`, `decide` | what a decision is; the decision function (both pure) |
+| `tree/`, `receipts/` | the tree of all decisions (pure); receipts, checkpoints and the key history |
+| `verify` | checking these offline: importable without Kafka, RocksDB and asyncio |
 | `index/` | the RocksDB store |
+| `agreement`, `self_check` | who is wrong when roots differ (pure); turns, votes, the audit |
 | `parties`, `keys`, `admission` | who may submit, and the notary's own key |
 | `worker` | composition of one worker: no logic |
 | `http/` | the service |

@@ -33,6 +33,15 @@ class Votes(msgspec.Struct, frozen=True):
     roots: dict[str, bytes]
     electorate: frozenset[str] = frozenset()
 
+    def told(self) -> str:
+        """Who has which root, and who has not said, for the operator."""
+        by_root: dict[bytes, list[str]] = {}
+        for name, root in self.roots.items():
+            by_root.setdefault(root, []).append(name)
+        said = "; ".join([f"{', '.join(sorted(names))}: {root.hex()}" for root, names in by_root.items()])
+        missing = ", ".join(sorted(self.electorate - self.roots.keys()))
+        return f"at {self.size} decisions {said}" + (f"; not heard yet: {missing}" if missing else "")
+
     def winner(self) -> bytes | None:
         """The root that at least two, and more than half of the electorate, have."""
         voters = len(self.electorate | self.roots.keys())
@@ -64,7 +73,7 @@ class Agreement(msgspec.Struct, frozen=True):
         return self.votes if self.disputed else None
 
 
-def observe(agreement: Agreement, seen: Iterable[RootSeen], size: int, root_at: Callable[[int], bytes]) -> Agreement:
+def observe(agreement: Agreement, seen: Iterable[RootSeen], own_name: str, size: int, root_at: Callable[[int], bytes]) -> Agreement:
     """Take the step's checkpoints; `size` is that of our tree after the step, `root_at` its root at any size up to there."""
     due: list[RootSeen] = []
     ahead: list[RootSeen] = []
@@ -83,11 +92,11 @@ def observe(agreement: Agreement, seen: Iterable[RootSeen], size: int, root_at: 
     for one in due:
         if agreement.condemned:
             break
-        agreement = _count(agreement, one, root_at)
+        agreement = _count(agreement, one, own_name, root_at)
     return agreement
 
 
-def _count(agreement: Agreement, seen: RootSeen, root_at: Callable[[int], bytes]) -> Agreement:
+def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
     votes = agreement.votes
     if seen.size == votes.size:
         votes = Votes(seen.size, {seen.name: seen.root, **votes.roots}, seen.electorate)
@@ -96,13 +105,17 @@ def _count(agreement: Agreement, seen: RootSeen, root_at: Callable[[int], bytes]
     else:
         votes = Votes(seen.size, {seen.name: seen.root}, seen.electorate)
     own = root_at(votes.size)
+    # That a worker agrees with itself says nothing.
+    confirmed = any(root == own and name != own_name for name, root in votes.roots.items())
+    agreed_size = max(agreement.agreed_size, votes.size) if confirmed else agreement.agreed_size
     if all(root == own for root in votes.roots.values()):
-        return msgspec.structs.replace(agreement, votes=votes, agreed_size=max(agreement.agreed_size, votes.size))
+        return msgspec.structs.replace(agreement, votes=votes, agreed_size=agreed_size)
     winner = votes.winner()
     if winner is None:
         return msgspec.structs.replace(agreement, votes=votes, disputed=True)
     if winner == own:
-        return msgspec.structs.replace(agreement, votes=votes, disputed=False, agreed_size=max(agreement.agreed_size, votes.size))
+        return msgspec.structs.replace(agreement, votes=votes, disputed=False, agreed_size=agreed_size)
+    agreed_before = agreement.agreed_size if agreement.agreed_size < votes.size else 0
     others = sorted([name for name, root in votes.roots.items() if root == winner])
     return msgspec.structs.replace(
         agreement,
@@ -110,7 +123,7 @@ def _count(agreement: Agreement, seen: RootSeen, root_at: Callable[[int], bytes]
         disputed=True,
         condemned=(
             f"at {votes.size} decisions its root is {own.hex()}, and {', '.join(others)} have {winner.hex()}: the first decision that"
-            f" differs is at a position from {agreement.agreed_size} to {votes.size - 1}"
+            f" differs is at a position from {agreed_before} to {votes.size - 1}"
         ),
     )
 

@@ -59,10 +59,7 @@ class SelfCheck:
         if agreement.condemned:
             return f"this worker's index is condemned: {agreement.condemned}"
         if (dispute := agreement.dispute) is not None:
-            return (
-                f"workers have different roots at {dispute.size} decisions, and fewer than half of them have said which is theirs:"
-                " nothing is answered until it is settled"
-            )
+            return f"workers have different roots, and no root has most of their votes: {dispute.told()}. Nothing is answered until it has"
         return None
 
     async def run(self) -> None:
@@ -94,7 +91,7 @@ class SelfCheck:
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
             if size <= agreement.size_last or turn_ms is None or log_time_ms < turn_ms:
                 return None
-        if self._written is not None and self._now_s() - self._written[1] < self._settings.write_again_s:
+        if self._written is not None and self._written[0] == size and self._now_s() - self._written[1] < self._settings.write_again_s:
             return None
         return Checkpoint(incarnation, size, tree.root_at(size))
 
@@ -107,7 +104,8 @@ class SelfCheck:
         self._disputed = disputed
 
     async def _audit(self) -> None:
-        tile = 0
+        # Not always from the beginning: who restarts often would never come to the end.
+        tile = int(self._now_s()) % (self._index.position_next // TILE_WIDTH + 1)
         while True:
             if tile * TILE_WIDTH >= self._index.position_next:
                 tile = 0

@@ -95,6 +95,7 @@ class Worker:
             notary_name=config.name,
             log_identity=log.identity,
             payload_partitions=log.payload_partitions,
+            worker_name=config.worker.name,
             settings=config.index_settings,
         )
         try:

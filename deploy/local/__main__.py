@@ -1,7 +1,7 @@
 """The command line: `python -m deploy.local fetch|up|status|down|start|stop|kill|pause|resume`.
 
-Exit codes: 0 done; 1 the answer is no (`status`: no cluster, or it does not serve); 2 it could not be done, stderr says
-why.
+Exits with 0 when it is done, 1 when the answer is no (`status`: no cluster, or it does not serve), 2 when it could not be
+done; stderr says why.
 """
 
 import argparse

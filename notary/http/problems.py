@@ -41,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
-    Malformed: (400, "malformed", "The submission breaks the format"),
+    Malformed: (400, "malformed", "What was sent breaks the format"),
     UnknownParty: (401, "unknown-party", "The party is not registered"),
     BadSignature: (403, "bad-signature", "The signature does not verify"),
     NotFound: (404, "not-found", "Nothing is known under this address"),
@@ -62,6 +62,8 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     where = error.where if isinstance(error, Malformed) else ""
     if isinstance(error, QuotaExceeded | Overloaded | NotReady):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, NotFound):
+        headers.append((b"cache-control", b"no-store"))  # most of what is not there will be: a tile, a decision
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, headers, msgspec.json.encode(Problem(f"/problems/{name}", title, status, str(error), where))

@@ -1,6 +1,7 @@
 """The index itself: apply a step and make it durable in one write batch (R8); answer what clients ask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -47,8 +48,9 @@ class Consumed(msgspec.Struct, frozen=True):
 class Index:
     """One worker's index, open. Not for two threads: one worker, one loop."""
 
-    def __init__(self, store: Rdict, directory: Path) -> None:
+    def __init__(self, store: Rdict, directory: Path, worker_name: str) -> None:
         """Use `Index.open`."""
+        self._worker_name = worker_name
         self._store = store
         self.directory = directory
         self._states, self._states_handle = family(store, STATES)
@@ -72,14 +74,18 @@ class Index:
         notary_name: str,
         log_identity: str,
         payload_partitions: int,
+        worker_name: str = "",
         settings: IndexSettings | None = None,
     ) -> "Index":
-        """The index in that directory, made if there is none; refuses one of another notary, log or newer format (`ConfigurationError`)."""
+        """The index in that directory, made if there is none; refuses one of another notary, log or newer format (`ConfigurationError`).
+
+        `worker_name`: whose it is, to tell its own checkpoints from others'.
+        """
         store = open_store(directory, settings or IndexSettings())
         try:
             with reading(directory):
                 _check_owner(store, directory, notary_name, log_identity, payload_partitions)
-                index = cls(store, directory)
+                index = cls(store, directory, worker_name)
             if index.agreement.condemned:
                 raise Condemned(_condemned(directory, index.agreement.condemned))
             index._check_end()
@@ -152,7 +158,7 @@ class Index:
         agreement = self.agreement
         if ready.roots_seen or agreement.pending:
             with reading(self.directory):
-                agreement = observe(agreement, ready.roots_seen, position_next, self.tree.root_at)
+                agreement = observe(agreement, ready.roots_seen, self._worker_name, position_next, self.tree.root_at)
             if agreement is not self.agreement:
                 put(rows.AGREEMENT_KEY, _encode_agreement(agreement), meta)
         # A crash before this line: the step never was, its records are read again. After it: decided, for ever.
@@ -178,8 +184,11 @@ class Index:
         self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
         batch = WriteBatch(raw_mode=True)
         batch.put(rows.AGREEMENT_KEY, _encode_agreement(self.agreement), self._meta_handle)
-        self._store.write(batch)
-        self._flush()
+        try:
+            self._store.write(batch)
+            self._flush()
+        except Exception as problem:  # rocksdict raises bare Exception
+            why += f" (and that cannot be written into it: {problem})"
         return Condemned(_condemned(self.directory, why))
 
     def _flush(self) -> None:
@@ -192,12 +201,20 @@ class Index:
         What another program, or a disk, changed in old rows would else be noticed only by whoever asks for them.
         """
         first = tile * TILE_WIDTH
+        self.decisions_at(first, min(TILE_WIDTH, self.position_next - first))
+        with self._sound():
+            self.tree.check_tile(tile)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Rows that do not fit the tree, or are none, condemn the index, whoever meets them. What cannot be read now is only `Fatal`."""
         try:
-            self.decisions_at(first, min(TILE_WIDTH, self.position_next - first))
             with reading(self.directory):
-                self.tree.check_tile(tile)
+                yield
         except Fatal as problem:
-            raise self.condemn(str(problem)) from problem
+            if isinstance(problem.__cause__, CorruptRecord):
+                raise self.condemn(str(problem.__cause__)) from problem
+            raise
 
     def _look_up(self, ready: Ready) -> tuple[dict[TransactionId, Decision], dict[StateRef, TransactionId]]:
         """What the store has on the step's ids and states: one batched get for each of the two families."""
@@ -210,7 +227,7 @@ class Index:
                 states += request.references
         decided: dict[TransactionId, Decision] = {}
         consumed: dict[StateRef, TransactionId] = {}
-        with reading(self.directory):
+        with self._sound():
             if ids:
                 found = self._decisions.get(ids)
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, found, strict=True) if row is not None}
@@ -225,7 +242,7 @@ class Index:
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
         """The decision of a transaction, None when this worker has none."""
-        with reading(self.directory):
+        with self._sound():
             row = self._decisions.get(transaction_id)
             if row is None:
                 return None
@@ -237,7 +254,7 @@ class Index:
     def decisions_at(self, first: int, count: int) -> list[Decision]:
         """The decisions at `count` positions that there are, from the first on."""
         positions = range(first, first + count)
-        with reading(self.directory):
+        with self._sound():
             ids = self._positions.get([rows.U64.pack(position) for position in positions])
             found = self._decisions.get([id_ for id_ in ids if id_ is not None])
             decisions = [from_row(id_, row) for id_, row in zip(ids, found, strict=False) if id_ is not None and row is not None]
@@ -248,13 +265,13 @@ class Index:
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """The transaction decided at that position."""
-        with reading(self.directory):
+        with self._sound():
             id_: bytes | None = self._positions.get(rows.U64.pack(position))
         return id_
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Who consumed the state, None when nobody has."""
-        with reading(self.directory):
+        with self._sound():
             row = self._states.get(state)
             return None if row is None else Consumed(*rows.state_of(row))
 

@@ -92,6 +92,19 @@ def test_commands() -> None:
             assert flag in section or flag == "--json", f"{flag} of notary {name}"
 
 
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_defaults_of_flags(command: str) -> None:
+    """A default that command-line.md tells is the one that the flag has."""
+    parser = argparse.ArgumentParser(add_help=False)
+    import_module(f"notary.cli.{command}").add_arguments(parser)
+    section = re.split(rf"^## notary {command}\b", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]
+    for action in parser._actions:
+        rows = [line for line in section.splitlines() if action.option_strings and line.startswith(f"| `{action.option_strings[0]} ")]
+        if rows and action.default is not None:
+            (told,) = re.findall(r"default `?(\w+(?:\.\d+)?)", rows[0]) or ["nothing"]
+            assert told == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
+
+
 def test_problems() -> None:
     """http.md has a row for every problem."""
     rows = re.findall(r"^\| \d{3} \| `([a-z-]+)` \|", text("docs/http.md"), re.MULTILINE)
@@ -136,3 +149,10 @@ def test_worked_example() -> None:
     lines = example.split("```")[3].strip().splitlines()
     assert sha256(bytes.fromhex("".join(line.split()[0] for line in lines))).hexdigest() == first
     assert first in example.split("```")[4]
+
+
+@pytest.mark.parametrize("word", ["clock_ms", "NAME_BYTES_MAX"])
+def test_shared_words_are_defined_once(word: str) -> None:
+    """What rooms share is defined in `ordering` and nowhere else."""
+    defines = re.compile(rf"^(?:def {word}\(|{word}(?:: \w+)? =)", re.MULTILINE).search
+    assert [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())] == ["ordering"]

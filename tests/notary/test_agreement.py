@@ -17,11 +17,11 @@ def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_ti
     return RootSeen(name, ord(name), size, root, log_time_ms, frozenset(electorate))
 
 
-def read(own: bytes, *records: RootSeen, size: int = 10) -> Agreement:
+def read(own: bytes, *records: RootSeen, size: int = 10, name: str = "x") -> Agreement:
     """What a worker with that root at every size makes of the records, one a step."""
     agreement = Agreement()
     for record in records:
-        agreement = observe(agreement, [record], size, lambda _: own)
+        agreement = observe(agreement, [record], name, size, lambda _: own)
     return agreement
 
 
@@ -30,7 +30,7 @@ def play(roots: Mapping[str, bytes], first: str, electorate: str | None = None, 
     order = order or tuple(sorted(roots))
     log = [seen(first, roots[first], electorate=electorate or "".join(roots))]
     while True:
-        states = {name: read(root, *log) for name, root in roots.items()}
+        states = {name: read(root, *log, name=name) for name, root in roots.items()}
         voter = next(
             (name for name in order if states[name].disputed and not states[name].condemned and name not in states[name].votes.roots),
             None,
@@ -113,8 +113,8 @@ def test_a_checkpoint_ahead_is_compared_when_we_get_there() -> None:
     ahead = seen("c", WRONG, 12)
     agreement = read(RIGHT, ahead)
     assert (agreement.pending, agreement.disputed) == ((ahead,), False)
-    assert not observe(agreement, [], 11, lambda _: RIGHT).disputed
-    reached = observe(agreement, [], 12, lambda _: RIGHT)
+    assert not observe(agreement, [], "x", 11, lambda _: RIGHT).disputed
+    reached = observe(agreement, [], "x", 12, lambda _: RIGHT)
     assert reached.disputed
     assert reached.pending == ()
 
@@ -131,15 +131,29 @@ def test_condemned_stays() -> None:
     """Nothing that comes later makes a condemned index good."""
     agreement = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
     assert agreement.condemned
-    assert observe(agreement, [seen("c", WRONG), seen("d", WRONG)], 10, lambda _: WRONG).condemned == agreement.condemned
+    assert observe(agreement, [seen("c", WRONG), seen("d", WRONG)], "x", 10, lambda _: WRONG).condemned == agreement.condemned
 
 
 def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
     """The message names the positions between the last size agreed on and the one that differs."""
-    agreement = observe(Agreement(), [seen("a", RIGHT, 4)], 10, lambda _: RIGHT)
+    agreement = observe(Agreement(), [seen("a", RIGHT, 4)], "x", 10, lambda _: RIGHT)
     for record in (seen("a", RIGHT, 9), seen("b", RIGHT, 9)):
-        agreement = observe(agreement, [record], 10, lambda _: WRONG)
+        agreement = observe(agreement, [record], "x", 10, lambda _: WRONG)
     assert "from 4 to 8" in agreement.condemned
+
+
+def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
+    """The wrong one that wrote first is told the positions that the others never confirmed."""
+    states = play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")
+    assert "from 0 to 9" in states["c"].condemned
+    assert read(RIGHT, seen("a", RIGHT), name="a").agreed_size == 0
+    assert read(RIGHT, seen("a", RIGHT), name="b").agreed_size == 10
+
+
+def test_a_dispute_names_who_has_said_what() -> None:
+    """The operator sees each root with its workers, and who has not been heard."""
+    told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.told()
+    assert told == f"at 10 decisions a: {RIGHT.hex()}; c: {WRONG.hex()}; not heard yet: b"
 
 
 def test_turns_go_round() -> None:
@@ -162,7 +176,7 @@ def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tup
     one_by_one = read(RIGHT, *history, size=12)
     agreement = Agreement()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(history)], strict=True):
-        agreement = observe(agreement, history[start:end], 12, lambda _: RIGHT)
+        agreement = observe(agreement, history[start:end], "x", 12, lambda _: RIGHT)
         agreement = msgspec.msgpack.decode(msgspec.msgpack.encode(agreement), type=Agreement)
     assert agreement == one_by_one
     if not {name for name, _, right in records if name not in "abc" and not right} - {"d"}:

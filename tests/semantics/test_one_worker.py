@@ -88,7 +88,7 @@ async def test_same_transaction_in_another_submission(notary: Notary, worker: Wo
 
 
 async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> None:
-    """Requests of one submission are decided in their order: the first spender wins, also against later references."""
+    """Inside a submission too the first spender wins, against later inputs and references alike."""
     first, second, third, fourth = await decide(
         notary,
         worker,
@@ -163,7 +163,7 @@ async def test_positions(notary: Notary, worker: Worker) -> None:
 
 
 async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> None:
-    """One malformed request refuses its submission whole, and nothing of it is decided."""
+    """A malformed request takes its whole submission down: the others in it are not decided either."""
     good = notary.party.submission(spend(state("x")))
     bad = good.body.replace(b'"requests": [', b'"requests": [{"inputs": ["nonsense"], "content_hash": "00"}, ')
     answer = await notary.http.call(worker.url, "POST", "/v1/submissions", bad)

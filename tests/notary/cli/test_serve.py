@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -275,8 +276,8 @@ def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
     assert "replay the log" in told
 
 
-def test_a_row_that_turns_out_corrupt_ends_the_worker(own_decided: Path, notary_process: Start) -> None:
-    """Damage that shows only when a client asks for it: 503 not-ready, then exit 2 with the reason, as if the driver had met it."""
+def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, notary_process: Start) -> None:
+    """Damage that shows only when a client asks: 503, and the worker stays to say why until it is told to end; it never starts again."""
     folder = own_decided / "notary"
     with _opened(folder / "index" / "worker-1") as index:
         # Not a decision: those the worker looks over by itself.
@@ -285,13 +286,18 @@ def test_a_row_that_turns_out_corrupt_ends_the_worker(own_decided: Path, notary_
     process = notary_process(folder / "notary.toml")
     answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
-    code = process.process.wait(EXIT_S_MAX)
+    while "condemned" not in (told := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
+        assert told.status_code == 503
+        time.sleep(0.02)
+    assert "notary_condemned 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False).text
+    assert httpx.get(f"{process.url}/livez", trust_env=False).status_code == 200
+    process.signal(signal.SIGTERM)
+    assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()
-    told = process.stderr()
+    assert process.stderr().count("is condemned: ") == 1
+    code, told_again = serve_in_vain(folder / "notary.toml")
     assert code == 2
-    assert told.count("stopped: the index") == 1
-    assert "is corrupt" in told
-    assert "replay the log" in told
+    assert "never answers again" in told_again
 
 
 @contextlib.contextmanager
@@ -307,6 +313,7 @@ def _opened(directory: Path) -> Iterator[Index]:
 
 FAILING = """
 import sys
+import time
 from notary.cli import main
 from notary.worker import Worker
 from ordering.errors import ConfigurationError, NotReady

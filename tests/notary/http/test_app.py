@@ -15,7 +15,7 @@ from notary.config import load
 from notary.http import App, Server
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
-from ordering.errors import Fatal
+from ordering.errors import Condemned
 from tests.notary.http.asking import JSON, check_answer, post_head
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
@@ -242,12 +242,11 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
 
 
 async def stopped_by_its_index(service: Service) -> None:
-    """Return when the worker has ended by itself, and by a `Fatal` that names the index and nothing else."""
+    """Return when the worker has ended by itself, its index condemned, and by nothing else."""
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(service.running), 30)
     (problem,) = leaves(caught.value)
-    assert isinstance(problem, Fatal)
-    assert "is corrupt" in str(problem)
+    assert isinstance(problem, Condemned)
 
 
 @pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])

@@ -139,10 +139,10 @@ def test_a_partial_tile_stays_when_the_tile_has_grown(asking: Asking, bank: Bank
     ],
 )
 def test_tiles_that_are_none_are_not_found(asking: Asking, path: str) -> None:
-    """What is not there yet, and what is no canonical path, is a 404 that nobody keeps for a year."""
+    """What is not there yet, and what is no canonical path, is a 404 that nobody keeps."""
     answer = get_tile(asking, path)
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
-    assert "immutable" not in answer.headers.get("cache-control", "")
+    assert answer.headers["cache-control"] == "no-store"
 
 
 def test_who_waits_hears_the_decision_when_it_is_made(asking: Asking, bank: Bank) -> None:
