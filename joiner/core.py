@@ -198,6 +198,7 @@ class Joiner:
                 break
             else:
                 self._judge_control(head, record, ready)
+                requests += 1  # a flood of these must not hold the loop either
             self._queue.popleft()
             self._queue_ids -= _weight(record)
             self._offset_head = head.offset + 1
@@ -284,7 +285,9 @@ class Joiner:
                 ready.notices.append(Notice("skipped", ORDERING, head.offset, f"a checkpoint of life {record.incarnation} does not count"))
                 return
             electorate = self.lives.names_since(self._log_time_ms - ELECTORATE_MS)
-            seen = RootSeen(writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, electorate)
+            seen = RootSeen(
+                writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, electorate, len(ready.batches)
+            )
             ready.roots_seen.append(seen)
         elif isinstance(record, CorruptRecord):
             ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))

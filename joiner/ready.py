@@ -87,6 +87,7 @@ class RootSeen(msgspec.Struct, frozen=True):
     root: bytes
     log_time_ms: int
     electorate: frozenset[str]  # the workers that have shown themselves within ELECTORATE_MS of log time
+    batches_before: int = 0  # how many of the step's batches were judged before it: its place in the order
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -20,8 +20,10 @@ from typing import Final
 import msgspec
 
 from joiner.ready import RootSeen
+from ordering.ids import excerpt
 
 VOTES_MIN: Final = 2
+NAMES_TOLD_MAX: Final = 10
 PENDING_MAX: Final = 16
 """How many checkpoints ahead of our tree are kept, the nearest first: a forger cannot fill memory with them."""
 
@@ -32,15 +34,17 @@ class Votes(msgspec.Struct, frozen=True):
     size: int
     roots: dict[str, bytes]
     electorate: frozenset[str] = frozenset()
+    settled: bool = False
+    """Whether our root has won here: who says another later is wrong, and opens nothing."""
 
     def told(self) -> str:
         """Who has which root, and who has not said, for the operator."""
         by_root: dict[bytes, list[str]] = {}
         for name, root in self.roots.items():
             by_root.setdefault(root, []).append(name)
-        said = "; ".join([f"{', '.join(sorted(names))}: {root.hex()}" for root, names in by_root.items()])
-        missing = ", ".join(sorted(self.electorate - self.roots.keys()))
-        return f"at {self.size} decisions {said}" + (f"; not heard yet: {missing}" if missing else "")
+        said = "; ".join([f"{_names(names)}: {root.hex()}" for root, names in by_root.items()])
+        missing = self.electorate - self.roots.keys()
+        return f"at {self.size} decisions {said}" + (f"; not heard yet: {_names(missing)}" if missing else "")
 
     def winner(self) -> bytes | None:
         """The root that at least two, and more than half of the electorate, have."""
@@ -73,59 +77,81 @@ class Agreement(msgspec.Struct, frozen=True):
         return self.votes if self.disputed else None
 
 
-def observe(agreement: Agreement, seen: Iterable[RootSeen], own_name: str, size: int, root_at: Callable[[int], bytes]) -> Agreement:
-    """Take the step's checkpoints; `size` is that of our tree after the step, `root_at` its root at any size up to there."""
-    due: list[RootSeen] = []
-    ahead: list[RootSeen] = []
-    for one in agreement.pending:
-        (due if one.size <= size else ahead).append(one)
-    for one in seen:
+def observe(
+    agreement: Agreement, seen: Iterable[tuple[RootSeen, int]], own_name: str, size: int, root_at: Callable[[int], bytes]
+) -> Agreement:
+    """Take the step's checkpoints, each with the size of our tree at its place in the log; `size` is that after the step.
+
+    `root_at`: our root at any size up to there. How the log was split over steps must not matter: each checkpoint is compared at its own
+    place, and one that was ahead of our tree at the place where the tree reaches it.
+    """
+    for one, size_there in seen:
+        agreement = _catch_up(agreement, size_there, own_name, root_at)
+        reached = one.size <= size_there
         agreement = msgspec.structs.replace(
             agreement,
             incarnation_last=one.incarnation,
-            size_last=max(one.size if one.size <= size else 0, agreement.size_last),
+            size_last=max(one.size if reached else 0, agreement.size_last),
             log_time_last_ms=one.log_time_ms,
         )
-        (due if one.size <= size else ahead).append(one)
-    ahead.sort(key=lambda one: one.size)
-    agreement = msgspec.structs.replace(agreement, pending=tuple(ahead[:PENDING_MAX]))
-    for one in due:
-        if agreement.condemned:
-            break
-        agreement = _count(agreement, one, own_name, root_at)
+        if reached:
+            agreement = _count(agreement, one, own_name, root_at)
+        else:
+            pending = sorted((*agreement.pending, one), key=lambda ahead: ahead.size)
+            agreement = msgspec.structs.replace(agreement, pending=tuple(pending[:PENDING_MAX]))
+    return _catch_up(agreement, size, own_name, root_at)
+
+
+def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
+    """Compare what was ahead of our tree and is not any more, the smallest first."""
+    while agreement.pending and agreement.pending[0].size <= size:
+        one, *ahead = agreement.pending
+        agreement = _count(msgspec.structs.replace(agreement, pending=tuple(ahead)), one, own_name, root_at)
     return agreement
 
 
 def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    votes = agreement.votes
+    if agreement.condemned:
+        return agreement
+    votes, disputed = agreement.votes, agreement.disputed
     if seen.size == votes.size:
-        votes = Votes(seen.size, {seen.name: seen.root, **votes.roots}, seen.electorate)
-    elif agreement.disputed:
-        return agreement  # one dispute at a time; a difference at another size shows again when this one is settled
+        if seen.name in votes.roots and not disputed:
+            return agreement  # what is settled stays settled, however often it is said again
+        votes = Votes(seen.size, {seen.name: seen.root, **votes.roots}, seen.electorate, votes.settled)
+    elif not disputed or (seen.size < votes.size and seen.root != root_at(seen.size)):
+        # One dispute at a time, and of several the one at the smallest size: all come to the same, and its votes are what is counted.
+        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.electorate), False
     else:
-        votes = Votes(seen.size, {seen.name: seen.root}, seen.electorate)
+        return agreement
     own = root_at(votes.size)
     # That a worker agrees with itself says nothing.
     confirmed = any(root == own and name != own_name for name, root in votes.roots.items())
     agreed_size = max(agreement.agreed_size, votes.size) if confirmed else agreement.agreed_size
-    if all(root == own for root in votes.roots.values()):
-        return msgspec.structs.replace(agreement, votes=votes, agreed_size=agreed_size)
     winner = votes.winner()
+    if all(root == own for root in votes.roots.values()) or winner == own or (votes.settled and not disputed):
+        settled = votes.settled or winner == own
+        return msgspec.structs.replace(
+            agreement, votes=msgspec.structs.replace(votes, settled=settled), disputed=False, agreed_size=agreed_size
+        )
     if winner is None:
         return msgspec.structs.replace(agreement, votes=votes, disputed=True)
-    if winner == own:
-        return msgspec.structs.replace(agreement, votes=votes, disputed=False, agreed_size=agreed_size)
     agreed_before = agreement.agreed_size if agreement.agreed_size < votes.size else 0
-    others = sorted([name for name, root in votes.roots.items() if root == winner])
+    others = _names([name for name, root in votes.roots.items() if root == winner])
     return msgspec.structs.replace(
         agreement,
         votes=votes,
         disputed=True,
         condemned=(
-            f"at {votes.size} decisions its root is {own.hex()}, and {', '.join(others)} have {winner.hex()}: the first decision that"
-            f" differs is at a position from {agreed_before} to {votes.size - 1}"
+            f"at {votes.size} decisions its root is {own.hex()}, and {others} have {winner.hex()}: the first"
+            f" decision that differs is at a position from {agreed_before} to {votes.size - 1}"
         ),
     )
+
+
+def _names(names: Iterable[str]) -> str:
+    """Names out of the log, where anyone who may write there can put anything."""
+    quoted = [excerpt(name) for name in sorted(names)]
+    return ", ".join(quoted[:NAMES_TOLD_MAX]) + (f" and {len(quoted) - NAMES_TOLD_MAX} more" if len(quoted) > NAMES_TOLD_MAX else "")
 
 
 def turn_comes_ms(agreement: Agreement, incarnation: int, senders: Iterable[int], interval_ms: int) -> int | None:

@@ -103,6 +103,16 @@ def leaf(decision: Decision) -> bytes:
     )
 
 
+def leaf_of_row(transaction_id: TransactionId, row: bytes) -> bytes:
+    """The leaf, straight from an index row: after its head a row is what the leaf hashes. `CorruptRecord` when it is none."""
+    conflict_bytes = len(row) - _ROW.size
+    if conflict_bytes < 0 or conflict_bytes % _CONFLICT_BYTES:
+        raise CorruptRecord(f"the decision row of {transaction_id.hex()} has {len(row)} bytes")
+    position, log_time_ms, outcome = _ROW.unpack_from(row)
+    digest = sha256(memoryview(row)[_ROW.size :]).digest()
+    return _LEAF.pack(LEAF_PREFIX, position, transaction_id, log_time_ms, outcome, conflict_bytes // _CONFLICT_BYTES, digest)
+
+
 def to_row(decision: Decision) -> bytes:
     """The index row under the transaction id: u64 position, i64 log time, u8 outcome, then 69 bytes a conflict."""
     head = _ROW.pack(decision.position, decision.log_time_ms, decision.outcome)

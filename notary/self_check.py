@@ -20,6 +20,8 @@ from ordering.records import Checkpoint, encode
 
 log = logging.getLogger("notary.self_check")
 
+ROUND_TICKS_MAX = 86_400
+
 
 class SelfCheckSettings(msgspec.Struct, frozen=True):
     """How often; `worker_timeout_ms` of log time after its last record a life has no turn any more."""
@@ -28,6 +30,7 @@ class SelfCheckSettings(msgspec.Struct, frozen=True):
     worker_timeout_ms: int = 30_000
     look_s: float = 0.2
     write_again_s: float = 5.0
+    vote_again_s: float = 30.0
     audit_s: float = 1.0
 
 
@@ -56,6 +59,8 @@ class SelfCheck:
     def withheld(self) -> str | None:
         """Why nothing may be told from this index now; None while it may."""
         agreement = self._index.agreement
+        if self._index.broken:
+            return "this worker's index could not be written"
         if agreement.condemned:
             return f"this worker's index is condemned: {agreement.condemned}"
         if (dispute := agreement.dispute) is not None:
@@ -82,16 +87,19 @@ class SelfCheck:
         if incarnation is None or agreement.condemned:
             return None
         if (dispute := agreement.dispute) is not None:
-            if self._worker_name in dispute.roots:
-                return None
-            size = dispute.size
+            # Said again from time to time: a vote may have been lost, and each carries who has a vote by now.
+            size, again_s = dispute.size, self._settings.vote_again_s if self._worker_name in dispute.roots else 0.0
         else:
-            size, log_time_ms = tree.size, self._index.log_time_ms
+            size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
             senders = self._driver.joiner.lives.active_since(log_time_ms - self._settings.worker_timeout_ms)
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
             if size <= agreement.size_last or turn_ms is None or log_time_ms < turn_ms:
                 return None
-        if self._written is not None and self._written[0] == size and self._now_s() - self._written[1] < self._settings.write_again_s:
+        if (
+            self._written is not None
+            and self._written[0] == size
+            and self._now_s() - self._written[1] < max(again_s, self._settings.write_again_s)
+        ):
             return None
         return Checkpoint(incarnation, size, tree.root_at(size))
 
@@ -107,10 +115,11 @@ class SelfCheck:
         # Not always from the beginning: who restarts often would never come to the end.
         tile = int(self._now_s()) % (self._index.position_next // TILE_WIDTH + 1)
         while True:
-            if tile * TILE_WIDTH >= self._index.position_next:
-                tile = 0
-            if self._index.position_next:
+            tiles = -(-self._index.position_next // TILE_WIDTH)
+            # However large it is, a round takes no more than a day of seconds.
+            for _ in range(min(tiles, tiles // ROUND_TICKS_MAX + 1)):
+                tile = tile + 1 if tile + 1 < tiles else 0
                 self._index.audit(tile)
                 self.audited_tiles += 1
-                tile += 1
+                await asyncio.sleep(0)
             await asyncio.sleep(self._settings.audit_s)

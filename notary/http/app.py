@@ -29,6 +29,9 @@ _encode = msgspec.json.Encoder().encode
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
 RETRY_AFTER_UNDECIDED_S: Final = 1
+TOLD_AT_ONCE: Final = 200
+LOOKING_WAITS_SHARE: Final = 4
+"""One connection in so many may wait for a decision that it did not ask for: others must still get in."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 
 
@@ -48,6 +51,7 @@ class App:
         self._idle = asyncio.Event()
         self._idle.set()
         self._room = Room()
+        self._looking_waits = 0
         self._reading: set[asyncio.Timeout] = set()
         self._waiting: set[asyncio.Timeout] = set()
         self._service = service
@@ -151,22 +155,31 @@ class App:
                 decisions = await asyncio.shield(answer)
         except (TimeoutError, OutcomeUnknown):
             pass
-        return self._tell(worker, submission, decisions, receipts=receipts)
+        return await self._tell(worker, submission, decisions, receipts=receipts)
 
-    def _tell(self, worker: Worker, submission: Submission, decisions: Sequence[Decision] | None, *, receipts: bool) -> Answer:
+    async def _tell(self, worker: Worker, submission: Submission, decisions: Sequence[Decision] | None, *, receipts: bool) -> Answer:
         """The answer to what was taken in: 200 when all is decided, else 202. Never a 503, which would say that nothing was taken in."""
+        nothing: list[DecisionJson | None] = [None] * len(submission.requests)
+        told: list[DecisionJson | None] = []
         try:
-            # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
-            if self._worker is None or worker.withheld() is not None:
-                decisions = None
-            elif decisions is None:
-                known = [worker.index.decision(request.transaction_id) for request in submission.requests]
-                return self._undecided([None if one is None else worker.told(one, receipts=receipts) for one in known])
-            if decisions is not None:
-                return 200, JSON, _encode(_Decisions([worker.told(decision, receipts=receipts) for decision in decisions]))
+            # In slices: receipts from all over a large tree take a while, and others wait too.
+            for at in range(0, len(submission.requests), TOLD_AT_ONCE):
+                if at:
+                    await asyncio.sleep(0)
+                # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
+                if self._worker is None or worker.withheld() is not None:
+                    return self._undecided(nothing)
+                end = at + TOLD_AT_ONCE
+                known: Sequence[Decision | None] = (
+                    [worker.index.decision(request.transaction_id) for request in submission.requests[at:end]]
+                    if decisions is None
+                    else decisions[at:end]
+                )
+                told += [None if one is None else worker.told(one, receipts=receipts) for one in known]
         except Fatal as problem:
             self._give_up(problem)
-        return self._undecided([None] * len(submission.requests))
+            return self._undecided(nothing)
+        return self._undecided(told) if decisions is None else (200, JSON, _encode(_Decisions(told)))
 
     def _undecided(self, decisions: list[DecisionJson | None]) -> Answer:
         return 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)], _encode(_Decisions(decisions))
@@ -226,11 +239,18 @@ class App:
         """`?wait=N`: return when the transaction is decided here, or after N seconds."""
         wait_s = asked_wait_s(query)
         worker = self._worker
-        if not wait_s or worker is None or worker.index.decision(transaction_id) is not None:
+        if not wait_s or worker is None or worker.withheld() is not None or worker.index.decision(transaction_id) is not None:
             return
-        with contextlib.suppress(TimeoutError):
+        if self._looking_waits >= max(1, worker.config.http.connections_max // LOOKING_WAITS_SHARE):
+            return
+        self._looking_waits += 1
+        try:
             async with _at_most(min(wait_s, worker.config.http.wait_ms_max / 1000), self._waiting):
                 await worker.decided(transaction_id)
+        except TimeoutError:
+            pass
+        finally:
+            self._looking_waits -= 1
 
     def _readyz(self, verbose: bool) -> Answer:
         worker = self._worker

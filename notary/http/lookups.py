@@ -9,10 +9,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from notary.decision import leaf, to_json
+from notary.decision import to_json
 from notary.http.answers import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
-from notary.tree import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH
+from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
 from notary.worker import Worker
@@ -40,7 +40,8 @@ def _transaction(worker: Worker, rest: str) -> Answer:
     decision = worker.index.decision(asked_transaction(rest))
     if decision is None:
         id_ = rest.removesuffix(RECEIPT)
-        raise NotFound(f"transaction {id_} is not decided here: this worker has applied {worker.index.position_next} positions")
+        applied = worker.index.position_next
+        raise NotFound(f"transaction {id_} is not decided here: this worker has applied {applied} positions", applied)
     if rest.endswith(RECEIPT):
         return 200, CHANGES, worker.issuer.receipt(decision.position).encode()
     return 200, JSON, _encode(to_json(decision))
@@ -66,24 +67,21 @@ def _tile(worker: Worker, rest: str) -> Answer:
 
 def _hashes(worker: Worker, path: TilePath, level: int) -> bytes:
     _check_there(worker, path, level)
-    return worker.index.tree.tile(level, path.index)[: path.width * HASH_BYTES]
+    return worker.index.tile(level, path.index, path.width)
 
 
 def _entries(worker: Worker, path: TilePath) -> bytes:
     """The leaves themselves, each after its length in two bytes."""
     _check_there(worker, path, 0)
-    parts: list[bytes] = []
-    for decision in worker.index.decisions_at(path.index * TILE_WIDTH, path.width):
-        entry = leaf(decision)
-        parts += (len(entry).to_bytes(2, "big"), entry)
-    return b"".join(parts)
+    leaves = worker.index.leaves_at(path.index * TILE_WIDTH, path.width)
+    return b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
 
 
 def _check_there(worker: Worker, path: TilePath, level: int) -> None:
     size = worker.index.tree.size
     there = (size >> (TILE_HEIGHT * level)) - path.index * TILE_WIDTH
     if there < path.width:
-        raise NotFound(f"this worker has applied {size} positions: of that tile there are {max(0, there)} of {path.width}")
+        raise NotFound(f"this worker has applied {size} positions: of that tile there are {max(0, there)} of {path.width}", size)
 
 
 def _notary(worker: Worker, rest: str) -> Answer:

@@ -106,6 +106,7 @@ _SCHEMAS = {
             "title": {"type": "string"},
             "status": {"type": "integer"},
             "detail": {"type": "string"},
+            "applied": {"type": "integer", "description": "how many decisions this worker has, where that is why it knows of none"},
             "where": {"type": "string", "description": "the place in the body, such as requests[3].inputs[0]"},
         },
         "required": ["type", "title", "status", "detail"],

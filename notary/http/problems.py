@@ -19,7 +19,11 @@ class UnsupportedMediaType(NotaryError):
 
 
 class NotFound(NotaryError):
-    """No such thing, or not yet."""
+    """No such thing, or not yet: `applied` says how many decisions this worker has."""
+
+    def __init__(self, what: str, applied: int | None = None) -> None:
+        self.applied = applied
+        super().__init__(what)
 
 
 class MethodNotAllowed(NotaryError):
@@ -31,13 +35,14 @@ class MethodNotAllowed(NotaryError):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A problem document. `where` names the place in the body, for `malformed`."""
+    """A problem document. `where` names the place in the body, for `malformed`; `applied` is for `not-found`."""
 
     type: str
     title: str
     status: int
     detail: str
     where: str = ""
+    applied: int | None = None
 
 
 _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
@@ -60,10 +65,11 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     status, name, title = _TABLE[type(error)]
     headers = [(b"content-type", CONTENT_TYPE)]
     where = error.where if isinstance(error, Malformed) else ""
+    applied = error.applied if isinstance(error, NotFound) else None
     if isinstance(error, QuotaExceeded | Overloaded | NotReady):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
     if isinstance(error, NotFound):
         headers.append((b"cache-control", b"no-store"))  # most of what is not there will be: a tile, a decision
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
-    return status, headers, msgspec.json.encode(Problem(f"/problems/{name}", title, status, str(error), where))
+    return status, headers, msgspec.json.encode(Problem(f"/problems/{name}", title, status, str(error), where, applied))

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from rocksdict import Rdict, WriteBatch
 
-from joiner import JoinerState, Ready
+from joiner import JoinerState, Ready, RootSeen
 from notary.agreement import Agreement, observe
 from notary.decide import decide
-from notary.decision import Decision, Outcome, from_row, to_row
+from notary.decision import Decision, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import rows
 from notary.index.store import (
     DECISIONS,
@@ -27,10 +28,12 @@ from notary.index.store import (
     reading,
 )
 from notary.index.tiles import StoredTree
-from notary.tree import TILE_WIDTH
+from notary.tree import HASH_BYTES, TILE_WIDTH
 from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
+
+ROWS_AT_ONCE: Final = 16
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -51,6 +54,8 @@ class Index:
     def __init__(self, store: Rdict, directory: Path, worker_name: str) -> None:
         """Use `Index.open`."""
         self._worker_name = worker_name
+        self.broken = ""
+        """Why memory and disk differ since a write that failed: until the next start nothing is told."""
         self._store = store
         self.directory = directory
         self._states, self._states_handle = family(store, STATES)
@@ -158,14 +163,16 @@ class Index:
         agreement = self.agreement
         if ready.roots_seen or agreement.pending:
             with reading(self.directory):
-                agreement = observe(agreement, ready.roots_seen, self._worker_name, position_next, self.tree.root_at)
-            if agreement is not self.agreement:
+                agreement = observe(agreement, self._places(ready, result.outcomes), self._worker_name, position_next, self.tree.root_at)
+            if agreement != self.agreement:
                 put(rows.AGREEMENT_KEY, _encode_agreement(agreement), meta)
         # A crash before this line: the step never was, its records are read again. After it: decided, for ever.
         try:
             self._store.write(batch)
         except Exception as problem:  # rocksdict raises bare Exception
-            raise Fatal(f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again") from problem
+            # The tree in memory is ahead of the rows now: nothing may be told from them any more.
+            self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
+            raise Fatal(self.broken) from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
         self.agreement = agreement
@@ -201,13 +208,20 @@ class Index:
         What another program, or a disk, changed in old rows would else be noticed only by whoever asks for them.
         """
         first = tile * TILE_WIDTH
-        self.decisions_at(first, min(TILE_WIDTH, self.position_next - first))
-        with self._sound():
-            self.tree.check_tile(tile)
+        self.leaves_at(first, min(TILE_WIDTH, self.position_next - first))
+
+    def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen, int]]:
+        """The step's roots, each with the size of our tree at its place."""
+        sizes = [int(self._position_next)]
+        for decisions in outcomes:
+            sizes.append(max([sizes[-1], *[decision.position + 1 for decision in decisions]]))
+        return [(seen, sizes[seen.batches_before]) for seen in ready.roots_seen]
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
         """Rows that do not fit the tree, or are none, condemn the index, whoever meets them. What cannot be read now is only `Fatal`."""
+        if self.broken:
+            raise Fatal(self.broken)
         try:
             with reading(self.directory):
                 yield
@@ -231,8 +245,8 @@ class Index:
             if ids:
                 found = self._decisions.get(ids)
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, found, strict=True) if row is not None}
-                if decided:
-                    self.tree.check(list(decided.values()))
+                for decision in decided.values():
+                    self.tree.check(decision.position, [leaf(decision)])
             if states:
                 found = self._states.get(states)
                 consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
@@ -248,20 +262,27 @@ class Index:
                 return None
             # What is answered must have its receipt: a row that was changed on the disk does not leave this worker.
             decision = from_row(transaction_id, row)
-            self.tree.check([decision])
+            self.tree.check(decision.position, [leaf(decision)])
             return decision
 
-    def decisions_at(self, first: int, count: int) -> list[Decision]:
-        """The decisions at `count` positions that there are, from the first on."""
-        positions = range(first, first + count)
+    def leaves_at(self, first: int, count: int) -> list[bytes]:
+        """The leaves of `count` positions that there are, from the first on, made from their rows and held against the tree."""
+        leaves: list[bytes] = []
         with self._sound():
-            ids = self._positions.get([rows.U64.pack(position) for position in positions])
-            found = self._decisions.get([id_ for id_ in ids if id_ is not None])
-            decisions = [from_row(id_, row) for id_, row in zip(ids, found, strict=False) if id_ is not None and row is not None]
-            if len(decisions) != count or any(decision.position != at for at, decision in zip(positions, decisions, strict=True)):
-                raise CorruptRecord(f"the rows of the positions {first} to {first + count - 1} do not fit together")
-            self.tree.check(decisions)
-        return decisions
+            # A row may be long (10,000 conflicts are 690 kB), so not all at once.
+            for start in range(first, first + count, ROWS_AT_ONCE):
+                ids = self._positions.get([rows.U64.pack(at) for at in range(start, min(start + ROWS_AT_ONCE, first + count))])
+                found = self._decisions.get([id_ for id_ in ids if id_ is not None])
+                if None in ids or None in found:
+                    raise CorruptRecord(f"the rows of the positions {first} to {first + count - 1} do not fit together")
+                leaves += [leaf_of_row(id_, row) for id_, row in zip(ids, found, strict=True)]
+            self.tree.check(first, leaves)
+        return leaves
+
+    def tile(self, level: int, index: int, width: int) -> bytes:
+        """The first `width` hashes of a tile that is there, held against the tile above."""
+        with self._sound():
+            return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """The transaction decided at that position."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from notary.decision import Decision, leaf
 from notary.index import rows
-from notary.index.store import REMEDY, reading
+from notary.index.store import reading
 from notary.tree import (
     HASH_BYTES,
     TILE_BYTES,
@@ -23,10 +22,10 @@ from notary.tree import (
     read_edge,
     view_at,
 )
-from ordering.errors import CorruptRecord, Fatal
+from ordering.errors import CorruptRecord
 
 INSIDES_KEPT: Final = 64
-"""How many full tiles are kept taken apart, for receipts: about 45 kB each."""
+"""How many full tiles are kept taken apart, for receipts: about 50 kB each."""
 
 
 class StoredTree:
@@ -43,7 +42,8 @@ class StoredTree:
                 raise CorruptRecord(f"its tiles do not end at position {size}, where its progress stands")
             self._tree = Tree(size, edge)
         self._view: View | None = None
-        self._inside = lru_cache(maxsize=INSIDES_KEPT)(self._read_inside)
+        self._full = lru_cache(maxsize=INSIDES_KEPT)(self._read_full)
+        self._root_at = lru_cache(maxsize=INSIDES_KEPT)(lambda size: view_at(size, self.tile).root)
 
     @property
     def size(self) -> int:
@@ -67,7 +67,7 @@ class StoredTree:
 
     def root_at(self, size: int) -> bytes:
         """The root of the first `size` decisions."""
-        return self.view().root if size == self.size else view_at(size, self.tile).root
+        return self.view().root if size == self.size else self._root_at(size)
 
     def tile(self, level: int, index: int) -> bytes:
         """The bytes of a tile that is in the tree, as far as it goes now."""
@@ -77,31 +77,31 @@ class StoredTree:
                 raise CorruptRecord(f"tile ({level}, {index}) has {0 if tile is None else len(tile)} bytes")
             return tile
 
-    def check(self, decisions: Sequence[Decision]) -> None:
-        """Hold decisions that were read from their rows against the tree; `CorruptRecord` names the first that is not its leaf."""
-        by_tile = groupby(sorted(decisions, key=lambda decision: decision.position), lambda decision: decision.position // TILE_WIDTH)
-        for index, group in by_tile:
-            tile = self.tile(0, index) if index * TILE_WIDTH < self.size else b""
-            for decision in group:
-                at = decision.position % TILE_WIDTH * HASH_BYTES
-                if tile[at : at + HASH_BYTES] != leaf_hash(leaf(decision)):
-                    raise CorruptRecord(
-                        f"the decision of transaction {decision.transaction_id.hex()} is not the leaf of the tree at position"
-                        f" {decision.position}: one of them was changed"
-                    )
+    def check(self, first: int, leaves: Sequence[bytes]) -> None:
+        """Hold leaves, made from rows that were read, against the tree; `CorruptRecord` names the first that is another."""
+        for at, leaf_read in enumerate(leaves, first):
+            tile, place = divmod(at, TILE_WIDTH)
+            hashes = self.sound_tile(0, tile) if at < self.size else b""
+            if hashes[place * HASH_BYTES : (place + 1) * HASH_BYTES] != leaf_hash(leaf_read):
+                raise CorruptRecord(f"the decision at position {at} is not the leaf of the tree there: one of them was changed")
 
-    def check_tile(self, index: int) -> None:
-        """Hold a full tile of level 0 against the hash above it; `CorruptRecord` when it is another."""
-        tile = self.tile(0, index)
-        if len(tile) == TILE_BYTES:
-            above, at = divmod(index, TILE_WIDTH)
-            if inside_of(tile)[TILE_HEIGHT][0] != self.tile(1, above)[at * HASH_BYTES : (at + 1) * HASH_BYTES]:
-                raise CorruptRecord(f"tile (0, {index}) is not what tile (1, {above}) says of it: one of them was changed")
+    def sound_tile(self, level: int, index: int) -> bytes:
+        """A tile as far as it goes now, that is what the tiles above it say. Raises `CorruptRecord`."""
+        edge = self._tree.edge[level] if level < len(self._tree.edge) else None
+        if edge is not None and index == (self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH:
+            return b"".join(edge[0])
+        return self._full(level, index)[0]
 
-    def _read_inside(self, level: int, index: int) -> Inside:
+    def _read_full(self, level: int, index: int) -> tuple[bytes, Inside]:
         tile = self.tile(level, index)
         if len(tile) != TILE_BYTES:
-            raise Fatal(
-                f"the index {self._directory} is corrupt: tile ({level}, {index}) has {len(tile)} bytes and should be full. {REMEDY}"
-            )
-        return inside_of(tile)
+            raise CorruptRecord(f"tile ({level}, {index}) has {len(tile)} bytes and should be full")
+        inside = inside_of(tile)
+        above, at = divmod(index, TILE_WIDTH)
+        if inside[TILE_HEIGHT][0] != self.sound_tile(level + 1, above)[at * HASH_BYTES : (at + 1) * HASH_BYTES]:
+            raise CorruptRecord(f"tile ({level}, {index}) is not what tile ({level + 1}, {above}) says of it: one of them was changed")
+        return tile, inside
+
+    def _inside(self, level: int, index: int) -> Inside:
+        with reading(self._directory):
+            return self._full(level, index)[1]

@@ -1,9 +1,11 @@
 """R9: who is wrong when roots differ, told from the log. Each history is read by every worker, each with roots of its own."""
 
+import random
 from collections.abc import Mapping
 from itertools import permutations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,14 +16,14 @@ RIGHT, WRONG, OTHER = b"r" * 32, b"w" * 32, b"o" * 32
 
 
 def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_time_ms: int = 0) -> RootSeen:
-    return RootSeen(name, ord(name), size, root, log_time_ms, frozenset(electorate))
+    return RootSeen(name, ord(name[-1]), size, root, log_time_ms, frozenset(electorate))
 
 
 def read(own: bytes, *records: RootSeen, size: int = 10, name: str = "x") -> Agreement:
     """What a worker with that root at every size makes of the records, one a step."""
     agreement = Agreement()
     for record in records:
-        agreement = observe(agreement, [record], name, size, lambda _: own)
+        agreement = observe(agreement, [(record, size)], name, size, lambda _: own)
     return agreement
 
 
@@ -131,14 +133,14 @@ def test_condemned_stays() -> None:
     """Nothing that comes later makes a condemned index good."""
     agreement = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
     assert agreement.condemned
-    assert observe(agreement, [seen("c", WRONG), seen("d", WRONG)], "x", 10, lambda _: WRONG).condemned == agreement.condemned
+    assert observe(agreement, [(seen("c", WRONG), 10), (seen("d", WRONG), 10)], "x", 10, lambda _: WRONG).condemned == agreement.condemned
 
 
 def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
     """The message names the positions between the last size agreed on and the one that differs."""
-    agreement = observe(Agreement(), [seen("a", RIGHT, 4)], "x", 10, lambda _: RIGHT)
+    agreement = observe(Agreement(), [(seen("a", RIGHT, 4), 10)], "x", 10, lambda _: RIGHT)
     for record in (seen("a", RIGHT, 9), seen("b", RIGHT, 9)):
-        agreement = observe(agreement, [record], "x", 10, lambda _: WRONG)
+        agreement = observe(agreement, [(record, 10)], "x", 10, lambda _: WRONG)
     assert "from 4 to 8" in agreement.condemned
 
 
@@ -153,7 +155,7 @@ def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
 def test_a_dispute_names_who_has_said_what() -> None:
     """The operator sees each root with its workers, and who has not been heard."""
     told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.told()
-    assert told == f"at 10 decisions a: {RIGHT.hex()}; c: {WRONG.hex()}; not heard yet: b"
+    assert told == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
 
 
 def test_turns_go_round() -> None:
@@ -176,8 +178,105 @@ def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tup
     one_by_one = read(RIGHT, *history, size=12)
     agreement = Agreement()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(history)], strict=True):
-        agreement = observe(agreement, history[start:end], "x", 12, lambda _: RIGHT)
+        agreement = observe(agreement, [(one, 12) for one in history[start:end]], "x", 12, lambda _: RIGHT)
         agreement = msgspec.msgpack.decode(msgspec.msgpack.encode(agreement), type=Agreement)
     assert agreement == one_by_one
     if not {name for name, _, right in records if name not in "abc" and not right} - {"d"}:
         assert not agreement.condemned
+
+
+def test_names_out_of_the_log_are_quoted() -> None:
+    """Whoever may register can put anything into a name; it commands no terminal and fills no page."""
+    many = "".join(map(chr, range(200, 400)))
+    names = ["\x1b[31m\nall is well", *[f"x{number}" for number in range(50)]]
+    told = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.told()
+    assert "\x1b" not in told
+    assert "\n" not in told
+    assert "more" in told
+
+
+def test_what_is_settled_stays_settled() -> None:
+    """A vote that comes twice, and the electorate having grown meanwhile, opens nothing again; who differs later is only wrong itself."""
+    agreement = read(RIGHT, seen("c", WRONG), seen("a", RIGHT), seen("b", RIGHT))
+    assert not agreement.disputed
+    for late in (seen("a", RIGHT, electorate="abcdefgh"), seen("d", WRONG, electorate="abcdefgh")):
+        agreement = observe(agreement, [(late, 10)], "b", 10, lambda _: RIGHT)
+        assert not agreement.disputed
+        assert not agreement.condemned
+
+
+def test_a_vote_said_again_carries_the_newer_electorate() -> None:
+    """Who left for good, and was fenced since, no longer blocks: votes are said again, and count those who have one by then."""
+    agreement = read(RIGHT, *[seen(name, root, electorate="abcdefg") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))])
+    assert agreement.disputed
+    assert not observe(agreement, [(seen("a", RIGHT, electorate="abc"), 10)], "b", 10, lambda _: RIGHT).disputed
+
+
+class Simulated:
+    """A worker of a simulated notary: at each place of the log it has a tree size, and one root for each size."""
+
+    def __init__(self, name: str, wrong_from: int | None, extra: int) -> None:
+        self.name = name
+        self.wrong_from = wrong_from
+        self.extra = extra
+        self.decided = 0
+        self.read = 0
+        self.agreement = Agreement()
+
+    def root_at(self, size: int) -> bytes:
+        return b"%032d" % size if self.wrong_from is None or size <= self.wrong_from else b"w%031d" % size
+
+    def size(self) -> int:
+        """A wrong worker may also have decided more, such as one that lost a decision and decides its retry anew."""
+        return self.decided + (self.extra if self.wrong_from is not None and self.decided > self.wrong_from else 0)
+
+    def step(self, log: list[int | RootSeen], count: int) -> None:
+        seen_here: list[tuple[RootSeen, int]] = []
+        for record in log[self.read : self.read + count]:
+            if isinstance(record, int):
+                self.decided += record
+            else:
+                seen_here.append((record, self.size()))
+        self.read = min(len(log), self.read + count)
+        self.agreement = observe(self.agreement, seen_here, self.name, self.size(), self.root_at)
+
+    def vote(self, electorate: frozenset[str]) -> RootSeen | None:
+        votes = self.agreement.votes
+        if not self.agreement.disputed or self.agreement.condemned or self.name in votes.roots:
+            return None
+        return RootSeen(self.name, ord(self.name), votes.size, self.root_at(votes.size), 0, electorate)
+
+
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_one_wrong_worker_is_always_condemned_and_no_other(names: str) -> None:
+    """Random histories: checkpoints cross, votes come late and in any order, readers split the log as they like; then all read on.
+
+    One is wrong from some size on, perhaps with decisions more than the others. In the end it is condemned and all others answer.
+    """
+    for seed in range(1500):
+        draw = random.Random(f"{names}/{seed}")
+        electorate = frozenset(names)
+        wrong_one = draw.choice(names)
+        workers = [Simulated(name, draw.randint(0, 12) if name == wrong_one else None, draw.choice([0, 0, 1, 3])) for name in names]
+        log: list[int | RootSeen] = []
+        for moment in range(400):
+            worker = draw.choice(workers)
+            worker.step(log, draw.randint(1, 4))
+            behind = worker.read < len(log)
+            if vote := worker.vote(electorate):
+                if vote not in log and draw.random() < 0.7:
+                    log.append(vote)
+            elif moment < 300 and not worker.agreement.disputed and draw.random() < 0.3:
+                log.append(draw.randint(1, 3))
+            elif moment < 300 and not worker.agreement.disputed and not behind and draw.random() < 0.5:
+                log.append(RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate))
+        # Faults end: everyone reads to the end, says its votes, and there are checkpoints again from whoever answers.
+        for _ in range(40):
+            for worker in workers:
+                worker.step(log, 10_000)
+                if (vote := worker.vote(electorate)) is not None:
+                    log.append(vote)
+                elif not worker.agreement.disputed:
+                    log += [1, RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate)]
+        assert {worker.name for worker in workers if worker.agreement.condemned} == {wrong_one}, seed
+        assert {worker.name for worker in workers if worker.agreement.disputed} == {wrong_one}, seed

@@ -1,0 +1,218 @@
+"""The tree in the index: rows and tiles are held against it, and what does not fit is never told."""
+
+import shutil
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocksdict import WriteBatch
+
+from joiner import OrderedBatch, Ready, RootSeen
+from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
+from notary.index import Index, IndexSettings
+from notary.index import rows as index_rows
+from notary.index.store import DECISIONS, POSITIONS, TILES, family, open_store
+from notary.tree import leaf_hash, view_at
+from ordering.errors import Condemned, CorruptRecord, Fatal
+from ordering.log import ORDERING
+from payload import Request
+
+SMALL = IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
+WHOLE = 66_000
+"""More than one full tile of level 1, so that there is a level 2."""
+
+
+def request(number: int) -> Request:
+    id_ = sha256(b"%d" % number).digest()
+    return Request(id_, (id_ + bytes(4),), (), -(2**63), 2**63 - 1, bytes(32))
+
+
+def step(first: int, count: int, roots: list[RootSeen] | None = None) -> Ready:
+    asked = tuple([request(number) for number in range(first, first + count)])
+    batch = OrderedBatch(first, 1, first + 1, 1000 + first, False, asked)
+    return Ready({ORDERING: first + count, 0: 0}, 1000 + first, True, [batch], roots_seen=roots or [])
+
+
+def opened(directory: Path) -> Index:
+    return Index.open(directory, notary_name="n", log_identity="l", payload_partitions=1, worker_name="a", settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed index of WHOLE decisions, to be copied."""
+    directory = tmp_path_factory.mktemp("whole") / "index"
+    index = opened(directory)
+    for first in range(0, WHOLE, 2_000):
+        index.apply(step(first, 2_000))
+    index.close()
+    return directory
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "index"))
+
+
+def alter(directory: Path, which: str, key: bytes, row: bytes) -> None:
+    store = open_store(directory, SMALL)
+    found, handle = family(store, which)
+    batch = WriteBatch(raw_mode=True)
+    batch.put(key, row, handle)
+    store.write(batch)
+    found.close()
+    del handle
+    store.close()
+
+
+def flipped(row: bytes, at: int) -> bytes:
+    return row[:at] + bytes([row[at] ^ 1]) + row[at + 1 :]
+
+
+def row_of(directory: Path, which: str, key: bytes) -> bytes:
+    store = open_store(directory, SMALL)
+    found, handle = family(store, which)
+    row: bytes = found[key]
+    found.close()
+    del handle
+    store.close()
+    return row
+
+
+@pytest.fixture
+def index(copied: Path) -> Iterator[Index]:
+    made = opened(copied)
+    yield made
+    made.close()
+
+
+conflicts = st.lists(
+    st.builds(Conflict, st.binary(min_size=36, max_size=36), st.sampled_from(Kind), st.binary(min_size=32, max_size=32)), max_size=4
+)
+
+
+@given(st.integers(0, 2**63 - 1), st.binary(min_size=32, max_size=32), st.sampled_from(Outcome), st.integers(-(2**53), 2**53), conflicts)
+def test_a_leaf_from_a_row_is_the_decisions_leaf(
+    position: int, id_: bytes, outcome: Outcome, log_time_ms: int, listed: list[Conflict]
+) -> None:
+    """The short way, which decodes nothing, gives the same 104 bytes."""
+    decision = Decision(position, id_, outcome, log_time_ms, tuple(listed))
+    row = to_row(decision)
+    assert leaf_of_row(id_, row) == leaf(decision) == leaf(from_row(id_, row))
+
+
+@pytest.mark.parametrize("row", [b"", bytes(16), bytes(18), bytes(17 + 68)])
+def test_a_row_of_another_length_has_no_leaf(row: bytes) -> None:
+    """What cannot be a row is corrupt."""
+    with pytest.raises(CorruptRecord):
+        leaf_of_row(bytes(32), row)
+
+
+def test_leaves_and_roots_of_any_part(index: Index) -> None:
+    """Leaves come from rows, roots of older sizes from tiles; both fit what a tree of the leaves says."""
+    assert [leaf_hash(one) for one in index.leaves_at(300, 40)] == [
+        index.tile(0, 1, 256)[at * 32 : (at + 1) * 32] for at in range(300 - 256, 340 - 256)
+    ]
+    for size in (0, 1, 255, 256, 257, 65_536, 65_537, WHOLE):
+        assert index.tree.root_at(size) == view_at(size, index.tree.tile).root
+
+
+@pytest.mark.parametrize(("level", "number"), [(0, 3), (0, 200), (1, 0)])
+@pytest.mark.parametrize("at", [0, 8191])
+def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: int, at: int) -> None:
+    """One bit of a full tile: the tile above knows, nothing is told from it, and the index never opens again."""
+    key = index_rows.tile_key(level, number)
+    alter(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
+    index = opened(copied)
+    with pytest.raises(Condemned, match="one of them was changed"):
+        index.tile(level, number, 5)
+    index.close()
+    with pytest.raises(Condemned, match="never answers again"):
+        opened(copied)
+
+
+def test_a_tile_that_was_cut_is_not_told(copied: Path) -> None:
+    """A tile that should be full."""
+    key = index_rows.tile_key(0, 3)
+    alter(copied, TILES, key, row_of(copied, TILES, key)[:320])
+    index = opened(copied)
+    with pytest.raises(Condemned, match="should be full"):
+        index.tile(0, 3, 256)
+    index.close()
+
+
+@pytest.mark.parametrize("which", ["outcome", "time", "position", "id", "length"])
+def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) -> None:
+    """Whatever was changed in a decision, or in which transaction stands at a position."""
+    id_ = request(777).transaction_id
+    row = row_of(copied, DECISIONS, id_)
+    if which == "id":
+        alter(copied, POSITIONS, index_rows.U64.pack(777), request(778).transaction_id)
+    else:
+        changed = {"outcome": flipped(row, 16), "time": flipped(row, 15), "position": flipped(row, 7), "length": row + b"x"}[which]
+        alter(copied, DECISIONS, id_, changed)
+    index = opened(copied)
+    index.audit(0)
+    with pytest.raises(Condemned):
+        index.audit(777 // 256)
+    if which != "id":
+        with pytest.raises(Condemned):
+            index.decision(id_)
+    index.close()
+
+
+def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is ahead of the disk then: whoever asks hears Fatal, and the next start has a sound index."""
+    index = opened(copied)
+
+    class Full:
+        def write(self, batch: WriteBatch) -> None:
+            raise Exception("IO error: No space left on device")
+
+    store = index._store
+    monkeypatch.setattr(index, "_store", Full())
+    with pytest.raises(Fatal, match="No space left"):
+        index.apply(step(WHOLE, 10))
+    monkeypatch.setattr(index, "_store", store)
+    assert index.broken
+    for ask in (
+        lambda: index.leaves_at(WHOLE - 10, 20),
+        lambda: index.decision(request(1).transaction_id),
+        lambda: index.tile(0, 1, 1),
+        lambda: index.audit(WHOLE // 256),
+        lambda: index.consumed(request(1).inputs[0]),
+    ):
+        with pytest.raises(Fatal, match="cannot be written") as caught:
+            ask()
+        assert not isinstance(caught.value, Condemned)
+    index.close()
+    again = opened(copied)
+    assert again.position_next == WHOLE
+    again.audit(WHOLE // 256)
+    again.close()
+
+
+def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
+    """A checkpoint between two batches of one step is compared with the tree as it was there; one ahead of it waits."""
+    ready = step(WHOLE, 10)
+    ready.batches.append(step(WHOLE + 10, 10).batches[0])
+    electorate = frozenset("abc")
+    at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, electorate, batches_before=1)
+    ready.roots_seen = [at_end]
+    index.apply(ready)
+    assert index.agreement.disputed  # ahead at its place, reached at the step's end, and another root
+    assert index.agreement.votes.size == WHOLE + 20
+    assert index.agreement.size_last == 0
+
+
+def test_a_condemned_index_stays_so(copied: Path) -> None:
+    """Two others with another root: the step is written, the mark with it, and the index does not open any more."""
+    index = opened(copied)
+    roots = [RootSeen(name, number, WHOLE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]
+    with pytest.raises(Condemned, match=f"at {WHOLE} decisions its root is"):
+        index.apply(step(WHOLE, 1, roots))
+    index.close()
+    with pytest.raises(Condemned, match="never answers again"):
+        opened(copied)
