@@ -74,7 +74,9 @@ class Driver(Generic[Decision]):
         settings: DriverSettings,
         clock_ms: Callable[[], int],
         observe: Callable[[Ready], None] = lambda ready: None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock_ms` is the wall clock, `now_s` one that never runs backwards."""
         self._log = log_
         self.joiner = joiner
         self._applier = applier
@@ -82,13 +84,14 @@ class Driver(Generic[Decision]):
         self._settings = settings
         self._clock_ms = clock_ms
         self._observe = observe
+        self._now_s = now_s
         self._trust = Trust(settings.contradiction_s)
         self._reader: Reader | None = None
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = False
-        self._proposals = Proposals(log_, joiner, sender, self._read_next, settings.watch_s, settings.poll_ms / 1000)
+        self._proposals = Proposals(log_, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000)
         self._polls = self._polls_seen = 0
-        self._reached_at_s = self._polled_at_s = self._remade_at_s = time.monotonic()
+        self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
         self._streams, self._head = Standstill(), Standstill()
@@ -110,7 +113,7 @@ class Driver(Generic[Decision]):
     @property
     def poll_age_s(self) -> float:
         """How long ago the log was last polled without an error."""
-        return time.monotonic() - self._polled_at_s
+        return self._now_s() - self._polled_at_s
 
     @property
     def stream_still_s(self) -> float:
@@ -121,7 +124,7 @@ class Driver(Generic[Decision]):
         """Why this worker's answers could not be fresh now; None when they can."""
         settings = self._settings
         patience_s = settings.unreachable_s
-        if self._unreachable and time.monotonic() - self._reached_at_s > patience_s:
+        if self._unreachable and self._now_s() - self._reached_at_s > patience_s:
             return f"the log has not answered for more than {patience_s:g} s"
         if not self._trust:
             return self._trust.doubt
@@ -184,7 +187,7 @@ class Driver(Generic[Decision]):
             if not self._trust:
                 return  # what was read meanwhile may be another log's; it is read again
             self._polls += 1
-            self._polled_at_s, self._no_reader = time.monotonic(), ""
+            self._polled_at_s, self._no_reader = self._now_s(), ""
             ready = self._step(records, tasks)
             while ready.more:
                 await asyncio.sleep(0)  # a long replay leaves the loop to the others
@@ -198,7 +201,7 @@ class Driver(Generic[Decision]):
         self.readers_remade += 1
 
     def _step(self, records: Sequence[Record], tasks: asyncio.TaskGroup) -> Ready:
-        ready = self.joiner.step(records, time.monotonic_ns() // 1_000_000)
+        ready = self.joiner.step(records, int(self._now_s() * 1_000))
         if ready.advanced:
             outcomes = self._applier.apply(ready)
             # A crash here: decided and durable, but nobody was told. A retry gets the same decisions.
@@ -227,7 +230,7 @@ class Driver(Generic[Decision]):
         read_next, head_next = self._read_next(), self._head_next()
         try:
             bounds = await self._log.bounds()
-            self._reached_at_s, self._unreachable = time.monotonic(), ""
+            self._reached_at_s, self._unreachable = self._now_s(), ""
             try:
                 # What went wrong may have gone by: a log that was doubted is looked at closely before it is read again.
                 why = contradiction(read_next, bounds) or ("" if self._trust else await self._regrown())
@@ -249,7 +252,7 @@ class Driver(Generic[Decision]):
         self._look_for_standstill(read_next, head_next, ends)
 
     def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
-        now_s = time.monotonic()
+        now_s = self._now_s()
         head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
         self.head_still_s = head.get(ORDERING, 0.0)
         # A reader that was not asked does not stand still: a long replay applies what it has first.
@@ -264,7 +267,7 @@ class Driver(Generic[Decision]):
 
     def _contradicted(self, why: str) -> None:
         """From here on nothing is read and nothing taken in, until the log agrees again or the worker stops."""
-        if self._trust.contradicted(why, time.monotonic()):
+        if self._trust.contradicted(why, self._now_s()):
             log.warning("in doubt, stopping if it lasts: limit_s=%g: %s", self._settings.contradiction_s, why)
 
     def _read_next(self) -> dict[int, int]:

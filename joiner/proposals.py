@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ class Proposals:
         joiner: Joiner,
         sender: Sender[Any],
         read_next: Callable[[], Mapping[int, int]],
+        now_s: Callable[[], float],
         wait_s: float,
         look_s: float,
     ) -> None:
@@ -32,6 +32,7 @@ class Proposals:
         self._joiner = joiner
         self._sender = sender
         self._read_next = read_next
+        self._now_s = now_s
         self._wait_s, self._look_s = wait_s, look_s
         self._under_way: set[int] = set()  # streams to which a fill or fence of ours is on its way
 
@@ -55,8 +56,8 @@ class Proposals:
             if bound is None:
                 return
             offset_end = bound.offset_end
-            give_up_s = time.monotonic() + self._wait_s
-            while self._read_next()[partition] < offset_end and time.monotonic() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
+            give_up_s = self._now_s() + self._wait_s
+            while self._read_next()[partition] < offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
                 await asyncio.sleep(self._look_s)
             if self._read_next()[partition] >= offset_end:
                 holes = [fill for fill in fills if self._joiner.is_hole(fill)]

@@ -25,7 +25,7 @@ Beside that way a worker doubts itself (R9): `self_check` compares its roots wit
 | `index/` | the RocksDB store |
 | `agreement`, `self_check` | who is wrong when roots differ (pure); turns, votes, the audit |
 | `parties`, `keys`, `admission` | who may submit, and the notary's own key |
-| `worker` | composition of one worker: no logic |
+| `worker`, `service` | composition of one worker: no logic; its service from start to end |
 | `http/` | the service |
 | `config`, `metrics`, `version` | settings, Prometheus, the version |
 | `client/` | the Python client: importable without Kafka and RocksDB |

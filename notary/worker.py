@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -45,10 +46,22 @@ async def open_log(config: Config) -> Log:
     )
 
 
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a worker asks of its machine: clocks and randomness. None of it decides anything (R6)."""
+
+    clock_ms: Callable[[], int] = clock_ms
+    """The wall clock, milliseconds since 1970."""
+    now_s: Callable[[], float] = time.monotonic
+    """A clock that never runs backwards."""
+    nonce: Callable[[], bytes] = lambda: os.urandom(16)
+    """16 bytes that nobody has used."""
+
+
 class Worker:
     """The parts of one worker, wired. `run` lives until it is cancelled or a part says `Fatal`."""
 
-    def __init__(self, config: Config, log: Log, index: Index) -> None:
+    def __init__(self, config: Config, log: Log, index: Index, surroundings: Surroundings | None = None) -> None:
+        around = surroundings or Surroundings()
         self.config = config
         self.log = log
         self.index = index
@@ -57,7 +70,7 @@ class Worker:
         self.key_history = keys.load_history(config.path(config.key_history_file), config.origin, key.public_key())
         self.issuer = Issuer(config.origin, key, index.tree.view)
         self.parties = Parties(config.path(config.parties_file))
-        self.admission = Admission(config.name, self.parties, config.limits.party_requests_per_s, time.monotonic)
+        self.admission = Admission(config.name, self.parties, config.limits.party_requests_per_s, around.now_s)
         self.metrics = Metrics()
         self.sender: Sender[Decision] = Sender(
             log,
@@ -70,8 +83,8 @@ class Worker:
                     pending_bytes_max=config.limits.pending_bytes_max,
                 ),
             ),
-            clock_ms,
-            lambda: os.urandom(16),
+            around.clock_ms,
+            around.nonce,
         )
         joiner = Joiner(
             config.name,
@@ -80,8 +93,10 @@ class Worker:
             config.joiner_limits,
             self.sender.unresolved,
         )
-        self.driver: Driver[Decision] = Driver(log, joiner, index, self.sender, config.driver_settings, clock_ms, self._observe)
-        self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, time.monotonic)
+        self.driver: Driver[Decision] = Driver(
+            log, joiner, index, self.sender, config.driver_settings, around.clock_ms, self._observe, around.now_s
+        )
+        self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
         self._decided: dict[TransactionId, list[asyncio.Future[None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()

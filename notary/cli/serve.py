@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import signal
@@ -14,13 +13,10 @@ import uvloop
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server
+from notary.service import serve_until
 from notary.worker import Worker, open_log
-from ordering.errors import NotaryError, NotReady
 
 log = logging.getLogger("notary.serve")
-
-LOG_RETRY_S = 1.0
-ANSWERS_LEAVE_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +61,26 @@ async def _serve(config: Config, *, as_json: bool) -> int:
         servers.append(_server(config, apps[1], http.health_listen))
     for server in servers:
         await server.start()
+
+    async def say_when_ready(worker: Worker) -> None:
+        await _say_when_ready(worker, servers[0].url, as_json=as_json)
+
     try:
-        return await _serve_with(config, apps, servers[0].url, stop, as_json=as_json)
+        ending = await serve_until(apps, lambda: _start(config), stop, say_when_ready)
     finally:
         # Answers leave before the port closes; a probe hears `shutting down` meanwhile.
         for server in servers:
             await server.stop(5.0)
+    return EXIT_COULD_NOT if ending.failed else EXIT_DONE
+
+
+async def _start(config: Config) -> Worker:
+    opened = await open_log(config)
+    try:
+        return await Worker.start(config, opened)
+    except BaseException:
+        await opened.close()
+        raise
 
 
 def _server(config: Config, app: App, listen: str) -> Server:
@@ -83,106 +93,6 @@ def _server(config: Config, app: App, listen: str) -> Server:
         head_s_max=config.http.head_ms_max / 1000,
         keep_alive_s=config.http.keep_alive_ms / 1000,
     )
-
-
-async def _serve_with(config: Config, apps: list[App], url: str, stop: asyncio.Event, *, as_json: bool) -> int:
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        worker = await _until_started(config, apps, stopping)
-        if worker is None:
-            return EXIT_DONE
-        try:
-            for app in apps:
-                app.attach(worker)
-            return await _until_stopped(worker, apps, url, stopping, as_json=as_json)
-        finally:
-            worker.close()
-            await worker.log.close()
-    finally:
-        stopping.cancel()
-
-
-async def _until_started(config: Config, apps: list[App], stopping: asyncio.Task[bool]) -> Worker | None:
-    """A worker, as soon as the log can be reached; None when a signal came first."""
-    told = ""
-    while not stopping.done():
-        try:
-            return await _start(config)
-        except NotReady as problem:
-            for app in apps:
-                app.starting("the log cannot be reached yet")
-            if str(problem) != told:
-                told = str(problem)
-                log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
-        await asyncio.wait([stopping], timeout=LOG_RETRY_S)
-    return None
-
-
-async def _start(config: Config) -> Worker:
-    opened = await open_log(config)
-    try:
-        return await Worker.start(config, opened)
-    except BaseException:
-        await opened.close()
-        raise
-
-
-async def _until_stopped(worker: Worker, apps: list[App], url: str, stopping: asyncio.Task[bool], *, as_json: bool) -> int:
-    running = asyncio.create_task(worker.run())
-    ready = asyncio.create_task(_say_when_ready(worker, url, as_json=as_json))
-    code = EXIT_DONE
-    try:
-        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for app in apps:
-            app.stopping()
-        if not running.done():
-            log.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
-            await asyncio.wait(
-                [running, asyncio.create_task(worker.sender.queue.drain())],
-                timeout=worker.config.worker.drain_ms_max / 1000,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            await _idle(apps)
-    finally:
-        # Who waits still (the drain took too long, or this worker must not speak any more) hears that the outcome is unknown.
-        for app in apps:
-            app.detach()
-        await _idle(apps)
-        ready.cancel()
-        running.cancel()
-        try:
-            await running
-        except asyncio.CancelledError:
-            pass
-        except ExceptionGroup as problems:
-            for problem in leaves(problems):
-                if isinstance(problem, NotaryError):
-                    log.error("stopped: %s", problem)
-                else:
-                    log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
-            code = EXIT_COULD_NOT
-    if worker.index.agreement.condemned:
-        # The process stays to say why, until it is told to end: a supervisor would only start it again in vain.
-        for app in apps:
-            app.detach(worker.withheld() or "")
-        await asyncio.wait([stopping])
-    return code
-
-
-async def _idle(apps: list[App]) -> None:
-    """Give the calls that can be answered now the time to be."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ANSWERS_LEAVE_S):
-            for app in apps:
-                await app.idle()
-
-
-def leaves(group: ExceptionGroup) -> list[Exception]:
-    """The exceptions of nested groups."""
-    found: list[Exception] = []
-    for problem in group.exceptions:
-        found += leaves(problem) if isinstance(problem, ExceptionGroup) else [problem]
-    return found
 
 
 async def _say_when_ready(worker: Worker, url: str, *, as_json: bool) -> None:

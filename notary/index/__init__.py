@@ -15,12 +15,14 @@ again from the log. What it must never do is run ahead of its log, or belong to 
 | file | subject |
 |---|---|
 | `rows` | the rows of `states`, `positions` and `meta`, to the byte (pure) |
-| `store` | opening the store: options, their reading back, who it belongs to |
+| `store` | what the index asks of a disk, as an interface |
+| `rocks` | `RocksStore`: that disk in RocksDB; its options, and their reading back |
 | `tiles` | `StoredTree`: the tree of the decisions, read from and written to tiles |
 | `index` | `Index`: apply a step, answer a question |
 """
 
 from notary.index.index import Consumed, Index
-from notary.index.store import INDEX_FORMAT_VERSION, IndexSettings
+from notary.index.rocks import IndexSettings
+from notary.index.store import INDEX_FORMAT_VERSION
 
 __all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings"]

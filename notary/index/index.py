@@ -7,26 +7,14 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rocksdict import Rdict, WriteBatch
 
 from joiner import JoinerState, Ready, RootSeen
 from notary.agreement import Agreement, observe
 from notary.decide import decide
 from notary.decision import Decision, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import rows
-from notary.index.store import (
-    DECISIONS,
-    INDEX_FORMAT_VERSION,
-    META,
-    POSITIONS,
-    REMEDY,
-    STATES,
-    TILES,
-    IndexSettings,
-    family,
-    open_store,
-    reading,
-)
+from notary.index.rocks import IndexSettings, RocksStore
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Store, reading
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH
 from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
@@ -51,18 +39,15 @@ class Consumed(msgspec.Struct, frozen=True):
 class Index:
     """One worker's index, open. Not for two threads: one worker, one loop."""
 
-    def __init__(self, store: Rdict, directory: Path, worker_name: str) -> None:
-        """Use `Index.open`."""
+    def __init__(self, store: Store, directory: Path, worker_name: str) -> None:
+        """Use `Index.open` or `Index.over`."""
         self._worker_name = worker_name
         self.broken = ""
         """Why memory and disk differ since a write that failed: until the next start nothing is told."""
         self._store = store
         self.directory = directory
-        self._states, self._states_handle = family(store, STATES)
-        self._decisions, self._decisions_handle = family(store, DECISIONS)
-        self._positions, self._positions_handle = family(store, POSITIONS)
-        self._tiles, self._tiles_handle = family(store, TILES)
-        self._meta, self._meta_handle = family(store, META)
+        self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
+        self._tiles, self._meta = store.family(TILES), store.family(META)
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
@@ -86,7 +71,21 @@ class Index:
 
         `worker_name`: whose it is, to tell its own checkpoints from others'.
         """
-        store = open_store(directory, settings or IndexSettings())
+        store = RocksStore.open(directory, settings or IndexSettings())
+        return cls.over(
+            store,
+            directory,
+            notary_name=notary_name,
+            log_identity=log_identity,
+            payload_partitions=payload_partitions,
+            worker_name=worker_name,
+        )
+
+    @classmethod
+    def over(
+        cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, payload_partitions: int, worker_name: str = ""
+    ) -> "Index":
+        """The same on a store that is open, which is closed again if it is refused; `directory` is what messages call it."""
         try:
             with reading(directory):
                 _check_owner(store, directory, notary_name, log_identity, payload_partitions)
@@ -101,10 +100,6 @@ class Index:
 
     def close(self) -> None:
         """Close the store and let go of its directory's lock. Nothing is lost without it."""
-        for family_store in (self._states, self._decisions, self._positions, self._tiles, self._meta):
-            family_store.close()
-        # The handles keep the store, and with it the lock, as long as they live.
-        del self._states_handle, self._decisions_handle, self._positions_handle, self._tiles_handle, self._meta_handle
         self._store.close()
 
     # ---- the step ----
@@ -122,8 +117,7 @@ class Index:
     @property
     def judged_digest(self) -> bytes | None:
         """The digest of the last ordering record applied, None before the first."""
-        digest: bytes | None = self._meta.get(rows.JUDGED_KEY)
-        return digest
+        return self._meta.get(rows.JUDGED_KEY)
 
     def joiner_state(self, payload_partitions: int) -> JoinerState:
         """Where the joiner goes on (R8)."""
@@ -136,10 +130,10 @@ class Index:
         """Decide the step's batches; when this returns they are in the store, with the offsets that go with them."""
         decided, consumed = self._look_up(ready)
         result = decide(ready.batches, self._position_next, decided, consumed)
-        batch = WriteBatch(raw_mode=True)
-        put = batch.put
+        batch = self._store.new_batch()
+        put, handle = batch.put, self._store.handle
         counts = self._outcome_counts
-        states, decisions, positions = self._states_handle, self._decisions_handle, self._positions_handle
+        states, decisions, positions, tiles, meta = [handle(name) for name in (STATES, DECISIONS, POSITIONS, TILES, META)]
         for decision, request in result.new:
             id_ = decision.transaction_id
             counts[decision.outcome] += 1
@@ -149,9 +143,8 @@ class Index:
                 row = rows.state_row(id_, decision.position)
                 for state in request.inputs:
                     put(state, row, states)
-        self.tree.append([decision for decision, _ in result.new], lambda key, tile: put(key, tile, self._tiles_handle))
+        self.tree.append([decision for decision, _ in result.new], lambda key, tile: put(key, tile, tiles))
         position_next = self._position_next + len(result.new)
-        meta = self._meta_handle
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
         if ready.judged is not None:
             put(rows.JUDGED_KEY, ready.judged.digest(), meta)
@@ -189,8 +182,8 @@ class Index:
     def condemn(self, why: str) -> Condemned:
         """Mark the index as wrong, on the disk, for ever; the error to stop with."""
         self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
-        batch = WriteBatch(raw_mode=True)
-        batch.put(rows.AGREEMENT_KEY, _encode_agreement(self.agreement), self._meta_handle)
+        batch = self._store.new_batch()
+        batch.put(rows.AGREEMENT_KEY, _encode_agreement(self.agreement), self._store.handle(META))
         try:
             self._store.write(batch)
             self._flush()
@@ -200,7 +193,7 @@ class Index:
 
     def _flush(self) -> None:
         """What condemns an index must outlive the machine: nothing of it is in the log."""
-        self._store.flush_wal(True)
+        self._store.flush()
 
     def audit(self, tile: int) -> None:
         """Hold the rows of one tile's decisions against the tree, and the tile against the one above it. Raises `Condemned`.
@@ -271,9 +264,10 @@ class Index:
         with self._sound():
             # A row may be long (10,000 conflicts are 690 kB), so not all at once.
             for start in range(first, first + count, ROWS_AT_ONCE):
-                ids = self._positions.get([rows.U64.pack(at) for at in range(start, min(start + ROWS_AT_ONCE, first + count))])
-                found = self._decisions.get([id_ for id_ in ids if id_ is not None])
-                if None in ids or None in found:
+                places = range(start, min(start + ROWS_AT_ONCE, first + count))
+                ids = [id_ for id_ in self._positions.get([rows.U64.pack(at) for at in places]) if id_ is not None]
+                found = [row for row in self._decisions.get(ids) if row is not None]
+                if not len(places) == len(ids) == len(found):
                     raise CorruptRecord(f"the rows of the positions {first} to {first + count - 1} do not fit together")
                 leaves += [leaf_of_row(id_, row) for id_, row in zip(ids, found, strict=True)]
             self.tree.check(first, leaves)
@@ -347,9 +341,9 @@ def _condemned(directory: Path, why: str) -> str:
     )
 
 
-def _check_owner(store: Rdict, directory: Path, notary_name: str, log_identity: str, payload_partitions: int) -> None:
+def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str, payload_partitions: int) -> None:
     """Mark a new index as ours; refuse one that is not."""
-    meta, handle = family(store, META)
+    meta, handle = store.family(META), store.handle(META)
     version = meta.get(rows.FORMAT_KEY)
     ours = {
         rows.NOTARY_KEY: notary_name.encode(),
@@ -357,7 +351,7 @@ def _check_owner(store: Rdict, directory: Path, notary_name: str, log_identity: 
         rows.PARTITIONS_KEY: rows.U32.pack(payload_partitions),
     }
     if version is None:
-        batch = WriteBatch(raw_mode=True)
+        batch = store.new_batch()
         batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION), handle)
         for key, value in ours.items():
             batch.put(key, value, handle)

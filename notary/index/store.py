@@ -1,67 +1,76 @@
-"""Opening the index's RocksDB store: the options of each column family, and the refusals.
+"""What the index asks of a disk: a `Store` of five families of rows, sorted by key, written in batches.
 
-RocksDB takes options at every open and says nothing when they are not the wanted ones: opened without its families named, a store works on
-with an 8 MiB cache and no bloom filter, at a fraction of the speed. So what is in force is read back after opening, from the OPTIONS file
-that RocksDB writes then and from its properties, and wrong settings refuse to start.
+The contract of every implementation:
+
+- **All or nothing.** A batch is there whole or not at all, whatever crashes. What is written is read at once.
+- **In order.** After a crash of the machine the last batches may be missing (nothing is synchronised but by `flush`), but never one
+  before another that is there. The log is the truth, and rows and offsets are lost together (R8).
+- What cannot be read or written raises `Exception`, of any kind: RocksDB's binding has no other.
+
+`RocksStore` implements it, and the simulator's disk does, with its faults drawn from a seed.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, overload
 
-import msgspec
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
-
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal, NotaryError
+from ordering.errors import CorruptRecord, Fatal, NotaryError
 
 INDEX_FORMAT_VERSION: Final = 2
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
-MEMTABLE_BLOOM_RATIO: Final = 0.1
 REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay the log"
-LOOKED_UP: Final = (STATES, DECISIONS)
-"""The families that are asked for keys they mostly do not have: a bloom filter answers those without reading."""
 
 
-class IndexSettings(msgspec.Struct, frozen=True):
-    """How much memory the index may use, and nothing that changes a decision."""
+class Family(Protocol):
+    """One family's rows."""
 
-    cache_bytes: int = 256 << 20
-    write_buffer_bytes: int = 64 << 20
-    bloom_bits_per_key: int = 10
-    background_jobs: int = 2
+    @overload
+    def get(self, key: bytes) -> bytes | None: ...
+
+    @overload
+    def get(self, key: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """All rows from that key on, in the order of the keys."""
+        ...
 
 
-def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = False) -> Rdict:
-    """The store in that directory, made if there is none. Raises `ConfigurationError` or `Fatal` with what to do."""
-    families = _family_options(settings)
-    try:
-        if not read_only:
-            directory.mkdir(parents=True, exist_ok=True)
-        store = Rdict(
-            str(directory),
-            options=_database_options(settings),
-            column_families=dict(families),
-            access_type=AccessType.read_only() if read_only else AccessType.read_write(),
-        )
-    except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
-        text = str(problem)
-        # By the file's name: RocksDB also says "block", of what is corrupt.
-        if text.startswith("IO error") and "/LOCK: " in text:
-            raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
-        raise Fatal(
-            f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
-            " and let this worker replay the log (docs/runbook.md, 'An index does not open')"
-        ) from problem
-    if not read_only:
-        try:
-            check_settings(store, directory, settings)
-        except Fatal:
-            store.close()
-            raise
-    return store
+class Batch(Protocol):
+    """Rows to be written together."""
+
+    def put(self, key: bytes, value: bytes, handle: Any) -> None:
+        """Write, or write over, one row of the family that the handle stands for."""
+        ...
+
+
+class Store(Protocol):
+    """The families of one index."""
+
+    def family(self, name: str) -> Family:
+        """The rows of a family, to read."""
+        ...
+
+    def handle(self, name: str) -> Any:
+        """What stands for a family in a batch."""
+        ...
+
+    def new_batch(self) -> Batch:
+        """An empty batch."""
+        ...
+
+    def write(self, batch: Any) -> None:
+        """All of the batch or nothing of it."""
+        ...
+
+    def flush(self) -> None:
+        """What was written outlives the machine."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. Nothing is lost without."""
+        ...
 
 
 @contextmanager
@@ -75,81 +84,3 @@ def reading(directory: Path) -> Iterator[None]:
         raise
     except Exception as problem:  # rocksdict raises bare Exception
         raise Fatal(f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem
-
-
-def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> None:
-    """Read back what is in force; `Fatal` names the first setting that is not the wanted one."""
-    in_force = _options_in_force(directory)
-    wanted: dict[tuple[str, str], str] = {("DBOptions", "max_background_jobs"): str(settings.background_jobs)}
-    for family in FAMILIES:
-        wanted["CFOptions", family + ".write_buffer_size"] = str(settings.write_buffer_bytes)
-    for family in LOOKED_UP:
-        wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
-        wanted["CFOptions", family + ".memtable_whole_key_filtering"] = "true"
-        wanted["CFOptions", family + ".memtable_prefix_bloom_size_ratio"] = f"{MEMTABLE_BLOOM_RATIO:.6f}"
-    for where, value in wanted.items():
-        found = in_force.get(where)
-        if found != value:
-            raise Fatal(f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {value}: this RocksDB ignored it")
-    for family in FAMILIES:
-        capacity = store.get_column_family(family).property_int_value("rocksdb.block-cache-capacity")
-        if capacity != settings.cache_bytes:
-            raise Fatal(f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}")
-
-
-def _database_options(settings: IndexSettings) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_max_background_jobs(settings.background_jobs)
-    options.set_max_total_wal_size(4 * settings.write_buffer_bytes)
-    options.set_keep_log_file_num(2)
-    # A torn tail of the write-ahead log is what a machine's crash leaves: the rows and offsets up to there are whole.
-    options.set_bytes_per_sync(1 << 20)
-    return options
-
-
-def _family_options(settings: IndexSettings) -> Mapping[str, Options]:
-    cache = Cache(settings.cache_bytes)
-    families: dict[str, Options] = {"default": Options(raw_mode=True)}
-    for family in FAMILIES:
-        table = BlockBasedOptions()
-        table.set_block_cache(cache)
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        table.set_format_version(5)
-        if family in LOOKED_UP:
-            table.set_bloom_filter(settings.bloom_bits_per_key, False)
-        options = Options(raw_mode=True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_size(settings.write_buffer_bytes)
-        if family in LOOKED_UP:
-            # The same for what is still in memory: without it a step of 4-input requests costs a fifth more.
-            options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
-            options.set_memtable_whole_key_filtering(True)
-        options.set_level_compaction_dynamic_level_bytes(True)
-        # Ids and hashes do not compress; what does (positions, states of one transaction) is small.
-        options.set_compression_type(DBCompressionType.none())
-        families[family] = options
-    return families
-
-
-def _options_in_force(directory: Path) -> dict[tuple[str, str], str]:
-    """(section, [family.]name) -> value, of the OPTIONS file that RocksDB wrote when it opened the store."""
-    files = sorted(directory.glob("OPTIONS-*"), key=lambda path: path.name)
-    if not files:
-        return {}
-    found: dict[tuple[str, str], str] = {}
-    section = family = ""
-    for line in files[-1].read_text().splitlines():
-        if heading := re.fullmatch(r'\[(\w+)(?:/\w+)?(?: "(.*)")?\]', line.strip()):
-            section, family = heading[1], heading[2] or ""
-        elif "=" in line and not line.startswith("#"):
-            name, _, value = line.strip().partition("=")
-            found[section, f"{family}.{name}" if family else name] = value
-    return found
-
-
-def family(store: Rdict, name: str) -> Any:
-    """The (store, handle) pair of a family: one reads, the other goes into write batches."""
-    return store.get_column_family(name), store.get_column_family_handle(name)

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocksdict import WriteBatch
 
 from notary.decision import Outcome, from_row, to_row
 from notary.index import IndexSettings
-from notary.index.store import DECISIONS, STATES, family, open_store
+from notary.index.rocks import RocksStore
+from notary.index.store import DECISIONS, STATES
 from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
 from notary.verify import Checkpoint, verify_checkpoint, verify_consistency, verify_receipt
 from ordering.ids import parse_state
+from tests.checkers.history import Submission
 from tests.kafka.asking import Load, spend, state, until
-from tests.kafka.history import Submission
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
@@ -141,16 +141,13 @@ async def unrecorded(notary: Notary, worker: Worker, request: dict[str, Any]) ->
 
 def _alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
     """Change a row of a stopped worker's index, as a hand or a disk would."""
-    store = open_store(directory, IndexSettings())
-    found, handle = family(store, which)
-    batch = WriteBatch(raw_mode=True)
+    store = RocksStore.open(directory, IndexSettings())
+    batch, handle = store.new_batch(), store.handle(which)
     if row is None:
         batch.delete(key, handle)
     else:
         batch.put(key, row, handle)
     store.write(batch)
-    found.close()
-    del handle
     store.close()
 
 

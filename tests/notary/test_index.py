@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from rocksdict import WriteBatch
 
 from joiner import Life, OrderedBatch, Ready
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
-from notary.index.store import META, check_settings, family, open_store
+from notary.index.rocks import RocksStore, check_settings, open_store
+from notary.index.store import META
 from notary.tree import tile_widths
 from ordering.errors import ConfigurationError, Fatal
 from ordering.log import ORDERING
@@ -131,13 +131,10 @@ def test_not_ours(directory: Path, change: dict[str, str | int], named: str) -> 
 def test_other_format(directory: Path) -> None:
     """An index of a newer format refuses."""
     _open(directory).close()
-    store = open_store(directory, SMALL)
-    meta, handle = family(store, META)
-    batch = WriteBatch(raw_mode=True)
-    batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1), handle)
+    store = RocksStore.open(directory, SMALL)
+    batch = store.new_batch()
+    batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1), store.handle(META))
     store.write(batch)
-    meta.close()
-    del handle
     store.close()
     with pytest.raises(ConfigurationError, match=f"format version {INDEX_FORMAT_VERSION + 1}"):
         _open(directory)
@@ -290,7 +287,7 @@ def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
     shutil.copytree(whole, directory)
     key_bytes = {"states": 36, "decisions": 32}[name]
     index = _open(directory)
-    damaged = [file["name"].strip("/") for file in index._store.live_files() if len(file["start_key"]) == key_bytes]
+    damaged = [file["name"].strip("/") for file in index._store._store.live_files() if len(file["start_key"]) == key_bytes]
     index.close()
     assert damaged
     for file in damaged:
@@ -322,13 +319,10 @@ def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> No
     for position_next in (STEPS * 3 + 1, STEPS * 3 - 1):
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(whole, directory)
-        store = open_store(directory, SMALL)
-        meta, handle = family(store, META)
-        batch = WriteBatch(raw_mode=True)
-        batch.put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1), handle)
+        store = RocksStore.open(directory, SMALL)
+        batch = store.new_batch()
+        batch.put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1), store.handle(META))
         store.write(batch)
-        meta.close()
-        del handle
         store.close()
         with pytest.raises(Fatal, match="do not end at position"):
             _open(directory)
@@ -339,13 +333,10 @@ def test_rows_that_are_none(directory: Path) -> None:
     for key in (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.offset_key(0), rows.life_key(1)):
         shutil.rmtree(directory, ignore_errors=True)
         _open(directory).close()
-        store = open_store(directory, SMALL)
-        meta, handle = family(store, META)
-        batch = WriteBatch(raw_mode=True)
-        batch.put(key, b"xyz", handle)
+        store = RocksStore.open(directory, SMALL)
+        batch = store.new_batch()
+        batch.put(key, b"xyz", store.handle(META))
         store.write(batch)
-        meta.close()
-        del handle
         store.close()
         opened: list[Index] = []
         with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either may say it

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocksdict import WriteBatch
 
 from joiner import OrderedBatch, Ready, RootSeen
 from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import Index, IndexSettings
 from notary.index import rows as index_rows
-from notary.index.store import DECISIONS, POSITIONS, TILES, family, open_store
+from notary.index.rocks import RocksStore
+from notary.index.store import DECISIONS, POSITIONS, TILES
 from notary.tree import leaf_hash, view_at
 from ordering.errors import Condemned, CorruptRecord, Fatal
 from ordering.log import ORDERING
@@ -57,13 +57,10 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 
 
 def alter(directory: Path, which: str, key: bytes, row: bytes) -> None:
-    store = open_store(directory, SMALL)
-    found, handle = family(store, which)
-    batch = WriteBatch(raw_mode=True)
-    batch.put(key, row, handle)
+    store = RocksStore.open(directory, SMALL)
+    batch = store.new_batch()
+    batch.put(key, row, store.handle(which))
     store.write(batch)
-    found.close()
-    del handle
     store.close()
 
 
@@ -72,12 +69,10 @@ def flipped(row: bytes, at: int) -> bytes:
 
 
 def row_of(directory: Path, which: str, key: bytes) -> bytes:
-    store = open_store(directory, SMALL)
-    found, handle = family(store, which)
-    row: bytes = found[key]
-    found.close()
-    del handle
+    store = RocksStore.open(directory, SMALL)
+    row = store.family(which).get(key)
     store.close()
+    assert row is not None
     return row
 
 
@@ -167,15 +162,13 @@ def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copie
     """Memory is ahead of the disk then: whoever asks hears Fatal, and the next start has a sound index."""
     index = opened(copied)
 
-    class Full:
-        def write(self, batch: WriteBatch) -> None:
-            raise Exception("IO error: No space left on device")
+    def full(batch: object) -> None:
+        raise Exception("IO error: No space left on device")
 
-    store = index._store
-    monkeypatch.setattr(index, "_store", Full())
-    with pytest.raises(Fatal, match="No space left"):
-        index.apply(step(WHOLE, 10))
-    monkeypatch.setattr(index, "_store", store)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(index._store, "write", full)
+        with pytest.raises(Fatal, match="No space left"):
+            index.apply(step(WHOLE, 10))
     assert index.broken
     for ask in (
         lambda: index.leaves_at(WHOLE - 10, 20),

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from notary.cli.serve import leaves
+from notary.service import leaves
 from notary.config import load
 from notary.http import App, Server
 from notary.worker import Worker

@@ -1,0 +1,136 @@
+"""A worker's service from its start to its end: wait for the log, take calls, answer what was taken in, be silent.
+
+    no log yet -> started -> ready -> stopping (SIGTERM, or something fatal) -> detached
+
+Everything here is the same for a process that listens on a port and for one in a simulation: `start` makes the worker, and the
+`App`s answer the calls.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+import msgspec
+
+from notary.http import App
+from notary.worker import Worker
+from ordering.errors import NotaryError, NotReady
+
+log = logging.getLogger("notary.serve")
+
+LOG_RETRY_S = 1.0
+ANSWERS_LEAVE_S = 1.0
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a service ended: with nothing, or with what it could not go on from."""
+
+    problems: tuple[Exception, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself."""
+        return bool(self.problems)
+
+
+async def serve_until(
+    apps: Sequence[App],
+    start: Callable[[], Awaitable[Worker]],
+    stop: asyncio.Event,
+    when_started: Callable[[Worker], Coroutine[None, None, None]],
+) -> Ending:
+    """Serve until `stop` is set, or the worker ends. `when_started` runs beside it, from when there is a worker on.
+
+    Raises what `start` raises, but for `NotReady`: that means to try again.
+    """
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        worker = await _until_started(apps, start, stopping)
+        if worker is None:
+            return Ending()
+        try:
+            for app in apps:
+                app.attach(worker)
+            return await _until_stopped(worker, apps, stopping, when_started)
+        finally:
+            worker.close()
+            await worker.log.close()
+    finally:
+        stopping.cancel()
+
+
+async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Worker]], stopping: asyncio.Task[bool]) -> Worker | None:
+    """A worker, as soon as the log can be reached; None when the end came first."""
+    told = ""
+    while not stopping.done():
+        try:
+            return await start()
+        except NotReady as problem:
+            for app in apps:
+                app.starting("the log cannot be reached yet")
+            if str(problem) != told:
+                told = str(problem)
+                log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
+        await asyncio.wait([stopping], timeout=LOG_RETRY_S)
+    return None
+
+
+async def _until_stopped(
+    worker: Worker, apps: Sequence[App], stopping: asyncio.Task[bool], when_started: Callable[[Worker], Coroutine[None, None, None]]
+) -> Ending:
+    running = asyncio.create_task(worker.run())
+    beside = asyncio.create_task(when_started(worker))
+    problems: tuple[Exception, ...] = ()
+    try:
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for app in apps:
+            app.stopping()
+        if not running.done():
+            log.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
+            await asyncio.wait(
+                [running, asyncio.create_task(worker.sender.queue.drain())],
+                timeout=worker.config.worker.drain_ms_max / 1000,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await _idle(apps)
+    finally:
+        # Who waits still (the drain took too long, or this worker must not speak any more) hears that the outcome is unknown.
+        for app in apps:
+            app.detach()
+        await _idle(apps)
+        beside.cancel()
+        running.cancel()
+        try:
+            await running
+        except asyncio.CancelledError:
+            pass
+        except ExceptionGroup as group:
+            problems = tuple(leaves(group))
+            for problem in problems:
+                if isinstance(problem, NotaryError):
+                    log.error("stopped: %s", problem)
+                else:
+                    log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
+    if worker.index.agreement.condemned:
+        # The process stays to say why, until it is told to end: a supervisor would only start it again in vain.
+        for app in apps:
+            app.detach(worker.withheld() or "")
+        await asyncio.wait([stopping])
+    return Ending(problems)
+
+
+async def _idle(apps: Sequence[App]) -> None:
+    """Give the calls that can be answered now the time to be."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWERS_LEAVE_S):
+            for app in apps:
+                await app.idle()
+
+
+def leaves(group: ExceptionGroup) -> list[Exception]:
+    """The exceptions of nested groups."""
+    found: list[Exception] = []
+    for problem in group.exceptions:
+        found += leaves(problem) if isinstance(problem, ExceptionGroup) else [problem]
+    return found
