@@ -31,6 +31,9 @@ log = logging.getLogger("notary.sender")
 Decision = TypeVar("Decision")
 
 NAMESAKE_FENCES_MAX = 3
+NAMESAKE_LIFE_S = 60.0
+"""Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register record of a
+process that is gone, come late, or somebody's mistake that is over."""
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
@@ -48,9 +51,10 @@ class SenderSettings(msgspec.Struct, frozen=True):
 class _Life:
     """This worker's present life: the only one that sends. `broken` says why it must end."""
 
-    def __init__(self, incarnation: int, writer: Writer) -> None:
+    def __init__(self, incarnation: int, writer: Writer, began_s: float) -> None:
         self.incarnation = incarnation
         self.writer = writer
+        self.began_s = began_s  # loop time
         self.sequence_next = 1
         self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
         self.broken = ""
@@ -157,13 +161,16 @@ class Sender(Generic[Decision]):
         if self._life is not None and self._life.incarnation == incarnation:
             self._life.broken = "it was fenced"
             self._wake.set()
+            if asyncio.get_running_loop().time() - self._life.began_s > NAMESAKE_LIFE_S:
+                self._namesake_fences = 0
         if fenced.by is not None and fenced.by.nonce not in self._nonces:
             self._namesake_fences += 1
             log.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
             if self._namesake_fences >= NAMESAKE_FENCES_MAX:
                 self._fatal = Fatal(
                     f"another process registered as worker {fenced.life.name!r} {NAMESAKE_FENCES_MAX} times:"
-                    " two processes share a name; give each its own with --name"
+                    " two processes share a name; give each its own with --name."
+                    " If only this one runs, records of one that is gone came late: start it again"
                 )
                 self._wake.set()
 
@@ -213,7 +220,7 @@ class Sender(Generic[Decision]):
         self._registering = (nonce, registered)
         record = Register(nonce, FORMAT_VERSION, self._settings.worker_name, self._settings.software_version)
         await writer.append(ORDERING, None, encode(record))
-        return _Life(await registered, writer)
+        return _Life(await registered, writer, asyncio.get_running_loop().time())
 
     async def _live(self, life: _Life) -> None:
         """Send batches until the life is broken."""

@@ -454,6 +454,18 @@ async def test_namesakes(start: Start, log: FaultyLog) -> None:
     assert "two processes share a name" in str(fatal)
 
 
+async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of processes that are gone, however many come late, do not stop a worker whose lives last in between."""
+    monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
+    worker = start()
+    incarnation = None
+    for n in range(5):
+        incarnation = await worker.lives(besides=incarnation)
+        log.say(Register(nonce(f"late {n}"), 1, "w1", "0"))
+    await worker.lives(besides=incarnation)
+    assert len(await worker.decided("a")) == 1
+
+
 async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
     """A worker that fences its own earlier lives, however often, does not take itself for a namesake."""
     worker = start()
