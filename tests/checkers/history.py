@@ -1,16 +1,19 @@
 """What was asked and answered, and whether one honest notary could have answered so.
 
 The checker knows the contract and nothing of the code that it checks. It plays the decisions of one index again, in the order of their
-positions, on a plain dictionary of consumed states; and it holds every answer that any client ever got against that index.
+positions, on a plain dictionary of consumed states; and it holds every answer that any client ever got against that index. The position
+is the witness of the order, so nothing has to be searched: the work grows with the number of answers, not with its square.
 """
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from json import JSONDecoder
 
-Decided = Mapping[str, Any]
-"""A decision as the contract's JSON object."""
+from tests.checkers.judge import Asked, Decided, hashed, judge
+from tests.checkers.violation import Kind, Violation, describe
+
+_scan = JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Submission:
     """What a party signed: the same bytes however often it is sent."""
 
     body: bytes
-    requests: Sequence[Mapping[str, Any]]
+    requests: Sequence[Asked]
     ids: Sequence[str]
 
 
@@ -33,28 +36,19 @@ class Call:
     status: int
     """0 when the connection broke."""
     decisions: Sequence[Decided | None]
+    """Each may have its "receipt"."""
+    body: bytes | None = None
+    """The answer itself, if it was kept: then it is compared to the byte."""
 
 
 @dataclass
 class History:
-    """All calls of all clients of one notary."""
+    """All calls of all clients of one notary. The clock of all is one."""
 
     calls: list[Call] = field(default_factory=list)
+    """Every sending is one, with status 0 if nothing was heard: when a submission first left bounds where it may stand."""
     submissions: list[Submission] = field(default_factory=list)
     """Everything that was ever sent, answered or not."""
-
-    def answered(self) -> dict[str, Decided]:
-        """Every decision that any client was told, by transaction id; two answers about one id are the same, member for member."""
-        told: dict[str, Decided] = {}
-        for call in self.calls:
-            assert len(call.decisions) in (0, len(call.submission.ids))
-            for id_, decision in zip(call.submission.ids, call.decisions, strict=False):
-                if decision is None:
-                    continue
-                assert decision["transaction_id"] == id_, "answers stand in the order of the requests"
-                decision = {name: value for name, value in decision.items() if name != "receipt"}
-                assert told.setdefault(id_, decision) == decision, f"two answers about {id_}"
-        return told
 
     def statuses(self) -> dict[int, int]:
         """How many calls ended with which status."""
@@ -63,65 +57,165 @@ class History:
             counts[call.status] = counts.get(call.status, 0) + 1
         return counts
 
-    def check(self, decisions: Sequence[Decided], consumed: set[str]) -> None:
-        """Hold all answers against the decisions of an index, given by position, and its consumed states."""
-        self._replay(decisions, consumed)
-        by_id = {decision["transaction_id"]: decision for decision in decisions}
-        for id_, told in self.answered().items():
-            assert by_id.get(id_) == told, f"what was answered about {id_} is not what the index has"
-        self._check_real_time(decisions)
+    def answered(self) -> dict[str, Decided]:
+        """The first answer about each transaction, without its receipt."""
+        return self._answered([])
 
-    def _replay(self, decisions: Sequence[Decided], consumed: set[str]) -> None:
+    def receipts(self) -> Iterator[Decided]:
+        """Every decision that came with a receipt, as it was told."""
+        for call in self.calls:
+            yield from (decision for decision in call.decisions if decision is not None and "receipt" in decision)
+
+    def check(self, decisions: Sequence[Decided], consumed: AbstractSet[str]) -> None:
+        """Raise `AssertionError`, naming the first few, if there are violations."""
+        found = self.violations(decisions, consumed)
+        assert not found, describe(found)
+
+    def violations(self, decisions: Sequence[Decided], consumed: AbstractSet[str]) -> list[Violation]:
+        """Hold all answers against the decisions of an index, or of a replay, given by position, and the states that are consumed."""
+        found: list[Violation] = []
+        self._replay(decisions, consumed, found)
+        self._hold_answers(decisions, found)
+        self._hold_real_time(decisions, found)
+        return found
+
+    def _replay(self, decisions: Sequence[Decided], consumed: AbstractSet[str], found: list[Violation]) -> None:
         """Positions are dense, no id is decided twice, and each outcome is the one that follows from those before it."""
         asked = {id_: request for submission in self.submissions for id_, request in zip(submission.ids, submission.requests, strict=True)}
-        assert [decision["position"] for decision in decisions] == list(range(len(decisions)))
-        assert len({decision["transaction_id"] for decision in decisions}) == len(decisions)
         consumer: dict[str, str] = {}
-        log_time = 0
+        seen: set[str] = set()
+        log_time = position_next = 0
+        all_asked = True
         for decision in decisions:
-            request = asked[decision["transaction_id"]]
-            assert decision["log_time"] >= log_time, "log time fell"
+            id_, position = decision["transaction_id"], decision["position"]
+            place = f"position {position}"
+            if position != position_next:
+                found.append(Violation(Kind.POSITION_GAP, place, position, position_next))
+            position_next = position + 1
+            if id_ in seen:
+                found.append(Violation(Kind.DECIDED_TWICE, place, id_, "an id that stands nowhere before"))
+                continue
+            seen.add(id_)
+            if decision["log_time"] < log_time:
+                found.append(Violation(Kind.LOG_TIME_FELL, place, decision["log_time"], f"{log_time} or later"))
             log_time = decision["log_time"]
-            reason, conflicts = _judge(request, consumer, log_time)
-            assert (decision["reason"], decision["conflicts"]) == (reason, conflicts), decision
-            assert decision["outcome"] == ("rejected" if reason else "committed")
-            if reason is None:
-                hashed = hashlib.sha256(bytes.fromhex(decision["transaction_id"])).hexdigest()
+            request = asked.get(id_)
+            if request is None:
+                all_asked = False
+                found.append(Violation(Kind.NEVER_ASKED, place, id_, "a transaction that a client sent"))
+                continue
+            _hold_outcome(decision, request, consumer, found)
+            # What was decided wrongly was decided: what comes after it is judged by what everybody was told.
+            if decision["outcome"] == "committed":
+                by = hashed(id_)
                 for state in request.get("inputs", ()):
-                    assert state not in consumer
-                    consumer[state] = hashed
-        assert consumer.keys() == consumed
+                    consumer.setdefault(state, by)
+        missing, extra = consumer.keys() - consumed, consumed - consumer.keys()
+        if missing or (extra and all_asked):
+            few = [sorted(states)[:5] for states in (extra, missing)]
+            found.append(
+                Violation(Kind.WRONG_CONSUMED, "the consumed states", f"{len(extra)} besides, {few[0]}", f"{len(missing)} more, {few[1]}")
+            )
 
-    def _check_real_time(self, decisions: Sequence[Decided]) -> None:
+    def _answered(self, found: list[Violation]) -> dict[str, Decided]:
+        """The first answer about each transaction that was not contradicted."""
+        told: dict[str, Decided] = {}
+        texts: dict[str, str] = {}
+        contradicted: set[str] = set()
+        for number, call in enumerate(self.calls):
+            if not call.decisions:
+                continue
+            ids = call.submission.ids
+            if len(call.decisions) != len(ids) or (call.status == 200 and None in call.decisions):
+                decided = sum([decision is not None for decision in call.decisions])
+                found.append(Violation(Kind.WRONG_SHAPE, f"call {number}", f"{decided} decisions, {call.status}", f"{len(ids)} decisions"))
+                continue
+            pieces = _cut(call.body)
+            if pieces is not None and len(pieces) != len(ids):
+                found.append(Violation(Kind.WRONG_SHAPE, f"call {number}", call.body, f"{len(ids)} decisions, written as JSON"))
+                pieces = None
+            for at, decision in enumerate(call.decisions):
+                if decision is None:
+                    continue
+                id_ = ids[at]
+                place = f"call {number}, {id_}"
+                if decision["transaction_id"] != id_:
+                    found.append(Violation(Kind.WRONG_SHAPE, place, decision["transaction_id"], id_))
+                    continue
+                if "receipt" in decision:
+                    decision = {name: value for name, value in decision.items() if name != "receipt"}
+                first = told.setdefault(id_, decision)
+                if first is not decision and first != decision:
+                    contradicted.add(id_)
+                    found.append(Violation(Kind.CONTRADICTION, place, decision, first))
+                elif pieces is not None and texts.setdefault(id_, pieces[at]) != pieces[at]:
+                    found.append(Violation(Kind.OTHER_BYTES, place, pieces[at], texts[id_]))
+        return {id_: decision for id_, decision in told.items() if id_ not in contradicted} if contradicted else told
+
+    def _hold_answers(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
+        """Every acknowledged decision is there, member for member."""
+        by_id: dict[str, Decided] = {}
+        for decision in decisions:
+            by_id.setdefault(decision["transaction_id"], decision)
+        for id_, told in self._answered(found).items():
+            there = by_id.get(id_)
+            if there is None:
+                found.append(Violation(Kind.LOST, id_, None, told))
+            elif there != told:
+                found.append(Violation(Kind.CHANGED, id_, there, told))
+
+    def _hold_real_time(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
         """Linearizable: what was answered before another was first sent has the lower position."""
         sent: dict[str, float] = {}
         answered: dict[str, float] = {}
         for call in self.calls:
             for at, id_ in enumerate(call.submission.ids):
-                sent[id_] = min(sent.get(id_, call.sent_s), call.sent_s)
-                if call.decisions and call.decisions[at] is not None:
-                    answered[id_] = min(answered.get(id_, call.answered_s), call.answered_s)
-        sent_latest_s = float("-inf")
+                if call.sent_s < sent.get(id_, float("inf")):
+                    sent[id_] = call.sent_s
+                if at < len(call.decisions) and call.decisions[at] is not None and call.answered_s < answered.get(id_, float("inf")):
+                    answered[id_] = call.answered_s
+        sent_latest_s, latest = float("-inf"), ""
         for decision in decisions:
             id_ = decision["transaction_id"]
-            if id_ in answered:
-                assert answered[id_] >= sent_latest_s, f"{id_} was answered before one at a lower position was sent"
-            sent_latest_s = max(sent_latest_s, sent.get(id_, sent_latest_s))
+            answered_s = answered.pop(id_, None)
+            if answered_s is not None and answered_s < sent_latest_s:
+                text = f"a position before that of {latest}, which was sent at {sent_latest_s}"
+                found.append(Violation(Kind.AGAINST_REAL_TIME, id_, f"{decision['position']}, answered at {answered_s}", text))
+            if (sent_s := sent.get(id_, float("-inf"))) > sent_latest_s:
+                sent_latest_s, latest = sent_s, id_
 
 
-def _judge(request: Mapping[str, Any], consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
-    """The contract's precedence, for a transaction that was not decided before."""
-    for kind, states in (("input", request.get("inputs", ())), ("reference", request.get("references", ()))):
-        taken = sorted((state for state in states if state in consumer), key=_bytes_of)
-        if taken:
-            return f"{kind}-conflict", [{"state": state, "kind": kind, "consumed_by": consumer[state]} for state in taken]
-    window = request.get("time_window") or {}
-    start, end = window.get("from"), window.get("until")
-    if (start is not None and log_time < start) or (end is not None and log_time >= end):
-        return "outside-time-window", []
-    return None, []
+def _hold_outcome(decision: Decided, request: Asked, consumer: Mapping[str, str], found: list[Violation]) -> None:
+    reason, conflicts = judge(request, consumer, decision["log_time"])
+    told = decision["reason"]
+    wanted: object
+    if decision["outcome"] != ("rejected" if told else "committed"):
+        kind, wanted = Kind.WRONG_OUTCOME, reason
+    elif told != reason:
+        kind, wanted = Kind.WRONG_REASON, reason
+        if reason is None:
+            kind = Kind.NO_EARLIER_CAUSE
+        elif told is None and reason == "input-conflict":
+            kind = Kind.DOUBLE_SPEND
+    elif decision["conflicts"] != conflicts:
+        kind, wanted = Kind.WRONG_CONFLICTS, conflicts
+    else:
+        return
+    found.append(Violation(kind, f"position {decision['position']}", decision, wanted))
 
 
-def _bytes_of(state: str) -> tuple[str, int]:
-    id_, index = state.split(":")
-    return id_, int(index)
+def _cut(body: bytes | None) -> list[str] | None:
+    """The texts of an answer's decisions, as far as they can be read, without their receipts, which stand last; None if none was kept."""
+    if body is None:
+        return None
+    text = body.decode()
+    at = text.find("[") + 1
+    pieces: list[str] = []
+    while at and at < len(text) and text[at] != "]":
+        try:
+            _, end = _scan(text, at)
+        except ValueError:
+            break
+        pieces.append(text[at:end].partition(',"receipt":')[0].removesuffix("}"))
+        at = end + text[end : end + 1].count(",")
+    return pieces

@@ -1,107 +1,267 @@
-"""The checker of the other tests finds what it is there to find."""
+"""The history checker finds each way of not being a notary, calls it by its name, and says nothing else."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.checkers.history import Call, Decided, History
+from tests.checkers.violation import SHOWN_MAX, Kind, Violation, describe
 from tests.kafka.asking import Party, spend, state
-from tests.kafka.history import Call, Decided, History
 
 PARTY = Party("O=Notary,L=London,C=GB")
 
 
-def honest() -> tuple[History, list[Decided], set[str]]:
-    """Two spendings of one state and one of another, asked one after the other, answered by an honest notary."""
-    requests = [spend(state("x")), spend(state("x"), content="double"), spend(state("y"))]
-    submissions = [PARTY.submission(request) for request in requests]
-    (first,), (second,), (third,) = [submission.ids for submission in submissions]
-    conflict = {"state": state("x"), "kind": "input", "consumed_by": hashlib.sha256(bytes.fromhex(first)).hexdigest()}
-    decisions: list[dict[str, Any]] = [
-        {"transaction_id": first, "position": 0, "outcome": "committed", "reason": None, "conflicts": [], "log_time": 5},
-        {
-            "transaction_id": second,
-            "position": 1,
-            "outcome": "rejected",
-            "reason": "input-conflict",
-            "conflicts": [conflict],
-            "log_time": 5,
-        },
-        {"transaction_id": third, "position": 2, "outcome": "committed", "reason": None, "conflicts": [], "log_time": 6},
-    ]
-    calls = [
-        Call(submission, "url", at, at + 0.5, 200, [decision])
-        for at, (submission, decision) in enumerate(zip(submissions, decisions, strict=True))
-    ]
-    return History(calls, submissions), list(decisions), {state("x"), state("y")}
+class Case:
+    """What a fault may change: the calls, the decisions of the index, and its consumed states."""
+
+    def __init__(self) -> None:
+        """Five requests, asked one after the other and answered by an honest notary; the first is asked again at the end."""
+        requests = [
+            spend(state("x")),
+            spend(state("x"), content="double"),
+            spend(state("y")),
+            spend(references=[state("x")]),
+            spend(state("late"), time_window={"from": None, "until": 6}),
+        ]
+        submissions = [PARTY.submission(request) for request in requests]
+        ids = [submission.ids[0] for submission in submissions]
+        by = hashlib.sha256(bytes.fromhex(ids[0])).hexdigest()
+        verdicts: list[tuple[str | None, list[dict[str, str]]]] = [
+            (None, []),
+            ("input-conflict", [{"state": state("x"), "kind": "input", "consumed_by": by}]),
+            (None, []),
+            ("reference-conflict", [{"state": state("x"), "kind": "reference", "consumed_by": by}]),
+            ("outside-time-window", []),
+        ]
+        self.decisions: list[dict[str, Any]] = [
+            {
+                "transaction_id": id_,
+                "position": at,
+                "outcome": "rejected" if reason else "committed",
+                "reason": reason,
+                "conflicts": conflicts,
+                "log_time": 5 + at // 2,
+            }
+            for at, (id_, (reason, conflicts)) in enumerate(zip(ids, verdicts, strict=True))
+        ]
+        self.consumed = {state("x"), state("y")}
+        self.history = History([], list(submissions))
+        for at in (0, 1, 2, 3, 4, 0):
+            sent_s = float(len(self.history.calls))
+            decision = {**self.decisions[at], "receipt": f"under the checkpoint of {sent_s}"}
+            self.history.calls.append(Call(submissions[at], "url", sent_s, sent_s + 0.5, 200, [decision], self.body(decision)))
+
+    @staticmethod
+    def body(*decisions: Decided | None) -> bytes:
+        return json.dumps({"decisions": decisions}, separators=(",", ":")).encode()
+
+    def decide(self, at: int, **members: Any) -> None:
+        """The index and every answer say something else at that place."""
+        self.decisions[at] = {**self.decisions[at], **members}
+        self.history.calls = [
+            replace(call, decisions=[self.decisions[at]], body=None) if call.submission is self.history.submissions[at] else call
+            for call in self.history.calls
+        ]
+
+    def violations(self) -> list[Violation]:
+        return self.history.violations(self.decisions, self.consumed)
 
 
 def test_honest_notary_passes() -> None:
-    """A history without fault is one."""
-    history, decisions, consumed = honest()
-    history.check(decisions, consumed)
+    """A history without fault has no violations."""
+    case = Case()
+    assert case.violations() == []
+    case.history.check(case.decisions, case.consumed)
+    assert case.history.statuses() == {200: 6}
+    assert len(list(case.history.receipts())) == 6
 
 
-def commits_twice(history: History, decisions: list[Decided]) -> None:
-    decisions[1] = {**decisions[1], "outcome": "committed", "reason": None, "conflicts": []}
-    history.calls[1] = replace(history.calls[1], decisions=[decisions[1]])
+def commits_twice(case: Case) -> None:
+    case.decide(1, outcome="committed", reason=None, conflicts=[])
 
 
-def loses_an_answer(history: History, decisions: list[Decided]) -> None:
-    decisions.pop()
+def commits_against_a_reference(case: Case) -> None:
+    case.decide(3, outcome="committed", reason=None, conflicts=[])
 
 
-def leaves_a_gap(history: History, decisions: list[Decided]) -> None:
-    decisions[2] = {**decisions[2], "position": 3}
-    history.calls[2] = replace(history.calls[2], decisions=[decisions[2]])
+def refuses_without_a_cause(case: Case) -> None:
+    case.decide(2, outcome="rejected", reason="input-conflict", conflicts=[])
+    case.consumed = {state("x")}
 
 
-def answers_otherwise(history: History, decisions: list[Decided]) -> None:
-    decisions[2] = {**decisions[2], "log_time": 7}
+def refuses_for_a_later_reason(case: Case) -> None:
+    case.decide(1, reason="outside-time-window", conflicts=[])
 
 
-def answers_a_retry_otherwise(history: History, decisions: list[Decided]) -> None:
-    history.calls.append(replace(history.calls[2], decisions=[{**decisions[2], "log_time": 7}]))
+def lists_no_conflicts(case: Case) -> None:
+    case.decide(1, conflicts=[])
 
 
-def goes_back_in_time(history: History, decisions: list[Decided]) -> None:
-    decisions[2] = {**decisions[2], "log_time": 4}
-    history.calls[2] = replace(history.calls[2], decisions=[decisions[2]])
+def blames_another(case: Case) -> None:
+    case.decide(1, conflicts=[{**case.decisions[1]["conflicts"][0], "consumed_by": hashlib.sha256(bytes(32)).hexdigest()}])
 
 
-def orders_against_real_time(history: History, decisions: list[Decided]) -> None:
-    history.calls[0] = replace(history.calls[0], sent_s=10, answered_s=11)
+def names_an_outcome_that_is_none(case: Case) -> None:
+    case.decide(2, reason="input-conflict")
 
 
-def decides_what_nobody_asked(history: History, decisions: list[Decided]) -> None:
-    history.submissions.pop()
+def leaves_a_gap(case: Case) -> None:
+    case.decide(4, position=5)
+
+
+def gives_a_position_twice(case: Case) -> None:
+    case.decide(4, position=3)
+
+
+def decides_twice(case: Case) -> None:
+    case.decisions.append({**case.decisions[0], "position": 5, "log_time": 9})
+
+
+def decides_what_nobody_asked(case: Case) -> None:
+    case.history.submissions.pop()
+    case.history.calls.pop(4)
+
+
+def goes_back_in_time(case: Case) -> None:
+    case.decide(2, log_time=4)
+
+
+def loses_an_answer(case: Case) -> None:
+    case.decisions.pop()
+
+
+def loses_a_decision_in_the_middle(case: Case) -> None:
+    case.decisions.pop(3)
+    case.history.calls.pop(3)
+
+
+def changes_what_it_told(case: Case) -> None:
+    case.decisions[4] = {**case.decisions[4], "log_time": 8}
+
+
+def answers_a_retry_otherwise(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], decisions=[{**case.decisions[0], "log_time": 4}], body=None)
+
+
+def writes_a_retry_otherwise(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], body=case.body(dict(reversed(case.decisions[0].items()))))
+
+
+def answers_another_transaction(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], decisions=[case.decisions[1]], body=None)
+
+
+def answers_too_much(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], decisions=case.decisions[:2], body=None)
+
+
+def says_200_and_does_not_know(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], decisions=[None], body=None)
+
+
+def says_what_cannot_be_read(case: Case) -> None:
+    case.history.calls[5] = replace(case.history.calls[5], body=b'{"decisions":[{')
+
+
+def orders_against_real_time(case: Case) -> None:
+    case.history.calls[3] = replace(case.history.calls[3], sent_s=10, answered_s=11)
+
+
+def swaps_two_positions(case: Case) -> None:
+    case.decisions[2:4] = [case.decisions[3], case.decisions[2]]
+    for at in (2, 3):
+        case.decisions[at] = {**case.decisions[at], "position": at, "log_time": 6}
+    told = {decision["transaction_id"]: decision for decision in case.decisions}
+    for at in (2, 3):
+        call = case.history.calls[at]
+        case.history.calls[at] = replace(call, decisions=[told[call.submission.ids[0]]], body=None)
+
+
+def loses_a_spending(case: Case) -> None:
+    case.consumed -= {state("y")}
+
+
+def consumes_what_was_refused(case: Case) -> None:
+    case.consumed |= {state("late")}
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "kind"),
     [
-        commits_twice,
-        loses_an_answer,
-        leaves_a_gap,
-        answers_otherwise,
-        answers_a_retry_otherwise,
-        goes_back_in_time,
-        orders_against_real_time,
-        decides_what_nobody_asked,
+        (commits_twice, Kind.DOUBLE_SPEND),
+        (commits_against_a_reference, Kind.WRONG_REASON),
+        (refuses_without_a_cause, Kind.NO_EARLIER_CAUSE),
+        (refuses_for_a_later_reason, Kind.WRONG_REASON),
+        (lists_no_conflicts, Kind.WRONG_CONFLICTS),
+        (blames_another, Kind.WRONG_CONFLICTS),
+        (names_an_outcome_that_is_none, Kind.WRONG_OUTCOME),
+        (leaves_a_gap, Kind.POSITION_GAP),
+        (gives_a_position_twice, Kind.POSITION_GAP),
+        (decides_twice, Kind.DECIDED_TWICE),
+        (decides_what_nobody_asked, Kind.NEVER_ASKED),
+        (goes_back_in_time, Kind.LOG_TIME_FELL),
+        (loses_an_answer, Kind.LOST),
+        (loses_a_decision_in_the_middle, Kind.POSITION_GAP),
+        (changes_what_it_told, Kind.CHANGED),
+        (answers_a_retry_otherwise, Kind.CONTRADICTION),
+        (writes_a_retry_otherwise, Kind.OTHER_BYTES),
+        (answers_another_transaction, Kind.WRONG_SHAPE),
+        (answers_too_much, Kind.WRONG_SHAPE),
+        (says_200_and_does_not_know, Kind.WRONG_SHAPE),
+        (says_what_cannot_be_read, Kind.WRONG_SHAPE),
+        (orders_against_real_time, Kind.AGAINST_REAL_TIME),
+        (swaps_two_positions, Kind.AGAINST_REAL_TIME),
+        (loses_a_spending, Kind.WRONG_CONSUMED),
+        (consumes_what_was_refused, Kind.WRONG_CONSUMED),
     ],
 )
-def test_fault_is_found(fault: Callable[[History, list[Decided]], None]) -> None:
-    """Each way of not being a notary is noticed."""
-    history, decisions, consumed = honest()
-    fault(history, decisions)
-    with pytest.raises((AssertionError, KeyError)):
-        history.check(decisions, consumed)
+def test_fault_is_found(fault: Callable[[Case], None], kind: Kind) -> None:
+    """Each fault is found once, as what it is."""
+    case = Case()
+    fault(case)
+    assert [violation.kind for violation in case.violations()] == [kind]
+    with pytest.raises(AssertionError, match=kind):
+        case.history.check(case.decisions, case.consumed)
 
 
-def test_lost_spending_is_found() -> None:
-    """An index whose consumed states are not those that its decisions consumed is wrong."""
-    history, decisions, consumed = honest()
-    with pytest.raises(AssertionError):
-        history.check(decisions, consumed - {state("y")})
+def test_unknown_outcomes_are_no_fault() -> None:
+    """A call that broke, and what was sent and never answered, may have been decided or not."""
+    case = Case()
+    unsure = PARTY.submission(spend(state("z")), spend(state("w")))
+    case.history.submissions.append(unsure)
+    case.history.calls.append(Call(unsure, "url", 7, 8, 0, ()))
+    assert case.violations() == []
+    first = {
+        "transaction_id": unsure.ids[0],
+        "position": 5,
+        "outcome": "committed",
+        "reason": None,
+        "conflicts": [],
+        "log_time": 7,
+    }
+    case.decisions.append(first)
+    case.consumed |= {state("z")}
+    case.history.calls.append(Call(unsure, "url", 9, 10, 202, [first, None], case.body(first, None)))
+    assert case.violations() == []
+
+
+def test_answers_that_overlap_may_stand_either_way() -> None:
+    """Two calls that were under way at once have no order in real time."""
+    case = Case()
+    case.history.calls.pop(5)
+    case.history.calls[0] = replace(case.history.calls[0], sent_s=1.4, answered_s=1.5)
+    assert case.violations() == []
+
+
+def test_description_is_short() -> None:
+    """However much is wrong, the message names the first few and the number of the others."""
+    many = [Violation(Kind.LOST, f"{at}", b"\xff" * SHOWN_MAX, None) for at in range(7)]
+    lines = describe(many, 2).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("lost at 0: found ffff")
+    assert len(lines[0]) < 2 * SHOWN_MAX
+    assert lines[2] == "and 5 more"

@@ -17,10 +17,12 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.kafka.history import Call, Decided, History, Submission
+from tests.checkers.history import Call, Decided, History, Submission
 
 CALL_S_MAX = 60.0
 OPEN_FROM, OPEN_UNTIL = -(2**63), 2**63 - 1
+
+Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
 def digest(text: str) -> str:
@@ -36,10 +38,10 @@ def state(text: str, index: int = 0) -> str:
 class Party:
     """One who asks, with a key."""
 
-    def __init__(self, notary: str, name: str = "O=Bank A,L=London,C=GB") -> None:
+    def __init__(self, notary: str, name: str = "O=Bank A,L=London,C=GB", key: Ed25519PrivateKey | None = None) -> None:
         self.notary = notary
         self.name = name
-        self._key = Ed25519PrivateKey.generate()
+        self._key = key or Ed25519PrivateKey.generate()
 
     @property
     def public_pem(self) -> bytes:
@@ -92,7 +94,9 @@ class Answer:
 class Http:
     """Connections that are kept alive. A call that fails raises `OSError`; whether it was heard, nobody knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Connect = asyncio.open_connection, call_s_max: float = CALL_S_MAX) -> None:
+        self._connect = connect
+        self._call_s_max = call_s_max
         self._idle: dict[str, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
 
     async def __aenter__(self) -> Self:
@@ -114,8 +118,8 @@ class Http:
         host, port = url.removeprefix("http://").split(":")
         writer = None
         try:
-            async with asyncio.timeout(CALL_S_MAX):
-                reader, writer = idle.pop() if idle else await asyncio.open_connection(host, int(port))
+            async with asyncio.timeout(self._call_s_max):
+                reader, writer = idle.pop() if idle else await self._connect(host, int(port))
                 lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {len(body)}"]
                 lines += [f"{name}: {value}" for name, value in ({"content-type": "application/json"} | dict(headers or {})).items()]
                 writer.write("\r\n".join([*lines, "", ""]).encode() + body)
@@ -156,11 +160,12 @@ class Client:
         headers = {"prefer": f"wait={self._wait_s}"}
         try:
             answer = await self.http.call(url, "POST", "/v1/submissions?receipts=false", submission.body, headers)
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
             self.history.calls.append(Call(submission, url, sent_s, time.monotonic(), 0, ()))
             raise
         decisions = answer.json()["decisions"] if answer.status in (200, 202) else ()
-        self.history.calls.append(Call(submission, url, sent_s, time.monotonic(), answer.status, decisions))
+        body = answer.body if decisions else None
+        self.history.calls.append(Call(submission, url, sent_s, time.monotonic(), answer.status, decisions, body))
         return answer
 
     async def decide(self, urls: Sequence[str], submission: Submission) -> list[Decided]:

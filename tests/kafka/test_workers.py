@@ -15,8 +15,9 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from ordering.records import Checkpoint, Entry, Fence, Register, batch_key, encode
 from ordering.topics import create_topics, topic_names
+from tests.checkers import indexes
 from tests.kafka.asking import Load, spend, state, until
-from tests.kafka.workers import Notary, decisions_of
+from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka
 
@@ -99,7 +100,7 @@ async def test_namesakes(notary: Notary) -> None:
         assert await notary.client.decide([stays.url], submission) == await notary.client.decide([peer.url], submission)
     decisions = await notary.check(stays, peer)
     # What the other one had applied when it stopped is the beginning of the same story.
-    applied = decisions_of(await notary.rows(stopped))
+    applied = indexes.decisions_of(await notary.rows(stopped))
     assert applied == decisions[: len(applied)]
 
 

@@ -3,24 +3,24 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
+from deploy.local import Place
 from deploy.local.ports import free_ports
+from deploy.namespace import inside, run_inside
 from notary import cli, parties
 from notary.config import load
-from notary.decision import from_row, to_json
 from notary.index import Index
 from notary.worker import open_log
-from ordering.ids import format_state
+from tests.checkers import indexes
+from tests.checkers.history import Decided, History
+from tests.checkers.violation import describe
 from tests.kafka.asking import Client, Http, Party, until
-from tests.kafka.history import Decided, History
 
 ROOT = Path(__file__).parents[2]
 NAME = "O=Notary Service,L=London,C=GB"
@@ -68,34 +68,40 @@ class Worker:
 class Notary:
     """A notary's configuration, with one party registered, and the processes that run on it."""
 
-    def __init__(self, directory: Path, bootstrap: str = "", prefix: str = "", partitions: int = 4) -> None:
+    def __init__(
+        self, directory: Path, bootstrap: str = "", prefix: str = "", partitions: int = 4, places: Mapping[str, Place] | None = None
+    ) -> None:
+        """`places` are those of processes that live in a network of their own; `init` runs in that of the first."""
         self.directory = directory
         self.bootstrap = bootstrap
         self.prefix = prefix
         self.party = Party(NAME)
         self.history = History()
-        self.http = Http()
+        self._places = dict(places or {})
+        self.http = Http(self._connect)
         self.client = Client(self.http, self.history)
         self.workers: list[Worker] = []
         self._ports: dict[str, int] = {}
         flags = ["--name", NAME, "--origin", "notary.example/tests", "--partitions", str(partitions)]
         if bootstrap:
             flags += ["--kafka", bootstrap, "--topic-prefix", prefix]
-        assert cli.main(["init", str(directory), *flags]) == 0
+        home = next(iter(self._places.values()), Place())
+        assert run_inside(home.network, lambda: cli.main(["init", str(directory), *flags])) == 0
         assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party")
 
     def start(
-        self, name: str, *, entry: Sequence[str] = ("-m", "notary"), process: str = "", index: str = "index", **settings: int
+        self, name: str, *, entry: Sequence[str] = ("-m", "notary"), process: str = "", index: str = "index", **settings: int | str
     ) -> Worker:
         """Start a worker, or another `process` of the same name; `ready` waits for it."""
         process = process or name
         if process not in self._ports:
             (self._ports[process],) = free_ports(1)
-        listen = f"127.0.0.1:{self._ports[process]}"
+        place = self._places.get(process, Place())
+        listen = f"{place.host}:{self._ports[process]}"
         out, errors = (self.directory / f"{process}-{len(self.workers)}.{what}" for what in ("out", "err"))
         flags = ["serve", "--config", str(self.directory / "notary.toml"), "--name", name, "--listen", listen]
         own = {key: value for key, value in os.environ.items() if not key.startswith("NOTARY_")}
-        with out.open("wb") as stdout, errors.open("wb") as stderr:
+        with out.open("wb") as stdout, errors.open("wb") as stderr, inside(place.network):
             started = subprocess.Popen(
                 [sys.executable, *entry, *flags],
                 cwd=ROOT,
@@ -158,8 +164,17 @@ class Notary:
                 return int(heights.pop())
             await asyncio.sleep(0.1)
 
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Ask a worker from where it is itself."""
+        networks = {place.host: place.network for place in self._places.values()}
+        return await connect_from(networks.get(host, ""), host, port)
+
     async def rows(self, worker: Worker) -> Mapping[str, list[tuple[bytes, bytes]]]:
         """Every row of a stopped worker's index."""
+        network = self._places.get(worker.name, Place()).network
+        return await asyncio.to_thread(run_inside, network, lambda: asyncio.run(self._rows(worker)))
+
+    async def _rows(self, worker: Worker) -> Mapping[str, list[tuple[bytes, bytes]]]:
         config = load(self.directory / "notary.toml", {"worker.name": worker.name, "index.directory": worker.index}, {})
         log = await open_log(config)
         try:
@@ -180,19 +195,26 @@ class Notary:
             worker.process.send_signal(signal.SIGTERM)
         for worker in workers:
             assert await worker.ended() == 0, worker.messages
-        first, *others = [await self.rows(worker) for worker in workers]
-        for rows in others:
-            assert rows.keys() == first.keys()
-            for family in first:
-                assert rows[family] == first[family], f"the indexes differ in {family}"
-        decisions = decisions_of(first)
+        # By number: a worker that was started again may stand here under one name with another.
+        rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
+        found = indexes.differences(rows)
+        assert not found, describe(found)
+        first = next(iter(rows.values()))
+        decisions: list[Decided] = [*indexes.decisions_of(first)]
         assert len(decisions) == height
         assert [id_.hex() for _, id_ in sorted(first["positions"])] == [decision["transaction_id"] for decision in decisions]
-        self.history.check(decisions, {format_state(key) for key, _ in first["states"]})
+        self.history.check(decisions, indexes.consumed_of(first))
         return decisions
 
 
-def decisions_of(rows: Mapping[str, list[tuple[bytes, bytes]]]) -> list[Decided]:
-    """An index's decisions as the contract's JSON objects, by position."""
-    found: list[dict[str, Any]] = [msgspec.to_builtins(to_json(from_row(id_, row))) for id_, row in rows["decisions"]]
-    return sorted(found, key=lambda decision: decision["position"])
+async def connect_from(network: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that begins in this network namespace."""
+    with inside(network):
+        connection = socket.socket()
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+        return await asyncio.open_connection(sock=connection)
+    except BaseException:
+        connection.close()
+        raise

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.checkers.history import Decided
 from tests.kafka.asking import spend, state, until
-from tests.kafka.history import Decided
 from tests.kafka.workers import Notary, Worker
 
 

@@ -1,0 +1,129 @@
+"""An honest notary, for the tests of the checkers: a log in lists, a real joiner and index, clients that write down what they are told."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from joiner import Joiner, JoinerLimits
+from notary.decision import DecisionJson, to_json
+from notary.index import Index, IndexSettings
+from notary.receipts import Issuer
+from notary.receipts.note import VerifierKey
+from ordering.log import ORDERING
+from ordering.records import Checkpoint, Entry, batch_key
+from payload import decode_submission, encode_batch
+from tests.checkers.history import Call, History, Submission
+from tests.checkers.indexes import Rows
+from tests.joiner.history import NOTARY
+from tests.joiner.history import History as Log
+from tests.kafka.asking import Party, spend, state
+
+ORIGIN = "notary.example/checked"
+PARTITIONS = 3
+SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+
+
+class Honest:
+    """One worker that reads the log, and the calls of its clients."""
+
+    def __init__(self, directory: Path, log: Log | None = None) -> None:
+        self.log = log or Log(PARTITIONS)
+        self.index = Index.open(directory, notary_name=NOTARY, log_identity="L", payload_partitions=PARTITIONS, settings=SMALL)
+        self.joiner = Joiner(NOTARY, PARTITIONS, self.index.joiner_state(PARTITIONS), JoinerLimits(step_requests_max=3))
+        key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+        self.issuer = Issuer(ORIGIN, key, self.index.tree.view)
+        self.key = str(VerifierKey(ORIGIN, key.public_key().public_bytes_raw()))
+        self.history = History()
+        self.notes: list[str] = []
+        self.party = Party(NOTARY)
+        self._sequences: dict[int, int] = {}
+        self._now_s = 0.0
+
+    def read(self, until: int | None = None) -> None:
+        """Read all there is, or the order before the offset `until`, in small steps."""
+        while True:
+            records = []
+            for stream, offset in self.joiner.read_next().items():
+                end = len(self.log.streams[stream]) if stream != ORDERING or until is None else until
+                records += self.log.streams[stream][offset:end][:7]
+            ready = self.joiner.step(records, 0)
+            if ready.advanced:
+                self.index.apply(ready)
+            elif not records:
+                return
+
+    def append(self, incarnation: int, submissions: list[Submission], partition: int = 0, *values: bytes | None) -> None:
+        """Append a batch, its payload first; `values` instead of its content."""
+        decoded = [decode_submission(submission.body, NOTARY) for submission in submissions]
+        ids = tuple([request.transaction_id for each in decoded for request in each.requests])
+        sequence = self._sequences[incarnation] = self._sequences.get(incarnation, 0) + 1
+        for content in values or [encode_batch([each.encoded for each in decoded])]:
+            self.log.put(partition, batch_key(incarnation, sequence), content)
+        last = self.log.streams[ORDERING][-1].append_time_ms
+        self.log.ordering(Entry(incarnation, sequence, last, partition, ids))
+
+    def send(self, *requests: Mapping[str, Any], incarnation: int = 1, partition: int = 0) -> Submission:
+        """Sign and send; the connection breaks."""
+        submission = self.party.submission(*requests)
+        self.history.submissions.append(submission)
+        self._now_s += 1
+        self.history.calls.append(Call(submission, "url", self._now_s, self._now_s + 0.5, 0, ()))
+        self.append(incarnation, [submission], partition)
+        return submission
+
+    def answer(self, submission: Submission) -> None:
+        """Read all, and answer a call, with receipts and to the byte as a worker does."""
+        self.read()
+        decided = [self.index.decision(bytes.fromhex(id_)) for id_ in submission.ids]
+        told: list[DecisionJson] = []
+        for decision in decided:
+            assert decision is not None
+            told.append(to_json(decision, msgspec.Raw(self.issuer.receipt_json(decision.position))))
+        body = msgspec.json.encode({"decisions": told})
+        self._now_s += 1
+        decisions = msgspec.json.decode(body)["decisions"]
+        self.history.calls.append(Call(submission, "url", self._now_s, self._now_s + 0.5, 200, decisions, body))
+        self.notes.append(self.issuer.checkpoint())
+
+    def ask(self, *requests: Mapping[str, Any], **where: int) -> Submission:
+        """Send, and send again, and be answered."""
+        submission = self.send(*requests, **where)
+        self.answer(submission)
+        return submission
+
+    def rows(self) -> Rows:
+        """The rows of the index, as lists of one's own."""
+        return {family: list(rows) for family, rows in self.index.contents().items()}
+
+
+def busy(directory: Path, spends: int = 0) -> Honest:
+    """A notary that has seen everything: conflicts, windows, fills, garbage, fences, retries; and so many spendings besides."""
+    notary = Honest(directory)
+    log = notary.log
+    log.register("w1")
+    log.register("w2")
+    first = notary.ask(spend(state("x"), state("y")))
+    notary.ask(
+        spend(state("x"), state("fresh"), state("y"), content="double"), spend(state("z"), state("x", 1)), incarnation=2, partition=1
+    )
+    notary.ask(spend(state("u"), references=[state("x"), state("z")]), spend(references=[state("nobody's")]), partition=2)
+    notary.ask(spend(state("v"), time_window={"from": None, "until": 5}), spend(state("v"), time_window={"from": 5, "until": None}))
+    notary.answer(first)  # the same again, under a later checkpoint
+    log.put(ORDERING, None, b"\x01\x63 garbage")
+    log.put(1, b"garbage", b"garbage")
+    unheard = [notary.party.submission(spend(state(f"unheard {n}"))) for n in range(5)]
+    for submission, value in zip(unheard, (None, b"", b"[", b"{}", b"null"), strict=True):
+        notary.append(2, [submission], 2, value)
+    log.register("w2", "second life")
+    log.fence(1, 99)
+    notary.ask(spend(state("u")), spend(state("u"), content="double"), incarnation=3, partition=1)
+    log.ordering(Checkpoint(3, 2, bytes(32)))
+    log.payload(4, 1, "orphan", partition=2)
+    for n in range(0, spends, 6):
+        requests = [spend(state(f"{m}", 0), state(f"{m}", 1), state(f"{m}", 2), state(f"{m}", 3)) for m in range(n, n + 6)]
+        notary.ask(*requests, partition=n % PARTITIONS)
+    notary.read()
+    return notary

@@ -1,0 +1,167 @@
+"""The rows of workers' indexes (`Index.contents()`) against the replay of the log, and against each other.
+
+| family | key | value |
+|---|---|---|
+| `states` | 36-byte state | transaction id that consumed it, u64 position |
+| `decisions` | transaction id | u64 position, i64 log time, u8 outcome, 69 bytes a conflict: state, u8 kind, who consumed it |
+| `positions` | u64 position | transaction id |
+| `tiles` | u8 level, u64 tile index | 32 bytes a hash |
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from tests.checkers.replay import Replayed
+from tests.checkers.tree import KINDS, OUTCOMES
+from tests.checkers.violation import Kind, Violation
+
+Rows = Mapping[str, Sequence[tuple[bytes, bytes]]]
+"""By family: (key, value), each key once, sorted."""
+
+FAMILIES = ("states", "decisions", "positions", "tiles")
+
+_DECISION = Struct(">QqB")
+_STATE = Struct(">32sQ")
+_TILE = Struct(">BQ")
+_CONFLICT_BYTES = 36 + 1 + 32
+_REASONS = {number: reason for reason, number in OUTCOMES.items()}
+_KINDS = {number: kind for kind, number in KINDS.items()}
+
+
+def violations(rows: Rows, replayed: Replayed, name: str = "index") -> list[Violation]:
+    """Hold an index against the replay, as far as the index has come. `name` says whose it is."""
+    size = height(rows)
+    if size > len(replayed.decisions):
+        return [Violation(Kind.AHEAD_OF_LOG, name, f"{size} positions", f"{len(replayed.decisions)}, as many as the log decides")]
+    found: list[Violation] = []
+    decided = replayed.decisions[:size]
+    _hold(found, Kind.WRONG_DECISION, f"{name}, decisions", rows["decisions"], {d["transaction_id"]: d for d in decided}, _decision)
+    ids = {d["position"]: d["transaction_id"] for d in decided}
+    _hold(found, Kind.WRONG_POSITION, f"{name}, positions", rows["positions"], ids, _position)
+    consumed = {state: by for state, by in replayed.consumed.items() if by[1] < size}
+    _hold(found, Kind.WRONG_STATE, f"{name}, states", rows["states"], consumed, _state)
+    _hold(found, Kind.WRONG_TILE, f"{name}, tiles", rows["tiles"], replayed.tree.tiles(size), _tile)
+    return found
+
+
+def all_violations(indexes: Mapping[str, Rows], replayed: Replayed) -> list[Violation]:
+    """Hold the indexes of all workers against the replay. Equal rows are looked at once: what is equal to a sound index is sound."""
+    found: list[Violation] = []
+    sound: list[Rows] = []
+    for name, rows in indexes.items():
+        if any(all(rows[family] == good[family] for family in FAMILIES) for good in sound):
+            continue
+        mine = violations(rows, replayed, name)
+        found += mine
+        if not mine:
+            sound.append(rows)
+    return found
+
+
+def differences(indexes: Mapping[str, Rows]) -> list[Violation]:
+    """Hold indexes, by the names of their workers, against the one that has come furthest, each as far as it has come."""
+    found: list[Violation] = []
+    furthest = max(indexes, key=lambda name: height(indexes[name]), default="")
+    for name, rows in indexes.items():
+        if name == furthest:
+            continue
+        size = height(rows)
+        for family in FAMILIES:
+            wanted = dict(indexes[furthest][family])
+            if size < height(indexes[furthest]):
+                wanted = dict(_as_of(family, wanted, size))
+            mine = dict(rows[family])
+            for key in sorted(mine.keys() | wanted.keys()):
+                if mine.get(key) != wanted.get(key):
+                    place = f"{name} against {furthest}, {family} {key.hex()}"
+                    found.append(Violation(Kind.INDEXES_DIFFER, place, mine.get(key), wanted.get(key)))
+    return found
+
+
+def height(rows: Rows) -> int:
+    """How many decisions it has; more than one family says so, for a row may be missing."""
+    return max(len(rows["positions"]), len(rows["decisions"]))
+
+
+def decisions_of(rows: Rows) -> list[dict[str, Any]]:
+    """An index's decisions as the contract's JSON objects, by position. Raises `ValueError` for a row that is none."""
+    return sorted([_decision(key, value)[1] for key, value in rows["decisions"]], key=lambda decision: int(decision["position"]))
+
+
+def consumed_of(rows: Rows) -> set[str]:
+    """An index's consumed states, as text."""
+    return {_text(key) for key, _ in rows["states"]}
+
+
+def _hold(
+    found: list[Violation], kind: Kind, place: str, rows: Iterable[tuple[bytes, bytes]], wanted: Mapping[Any, Any], read: Any
+) -> None:
+    """Every row is one that is wanted, and every one that is wanted is there."""
+    missing = dict(wanted)
+    for key, value in rows:
+        try:
+            named, said = read(key, value)
+        except (ValueError, KeyError) as problem:
+            found.append(Violation(Kind.UNREADABLE, f"{place} {key.hex()}", value, f"a row ({problem})"))
+            continue
+        if (due := missing.pop(named, None)) != said:
+            found.append(Violation(kind, f"{place} {named}", said, due))
+    found += [Violation(kind, f"{place} {named}", None, due) for named, due in missing.items()]
+
+
+def _decision(key: bytes, value: bytes) -> tuple[str, dict[str, Any]]:
+    conflicts = []
+    if len(key) != 32 or len(value) < _DECISION.size or (len(value) - _DECISION.size) % _CONFLICT_BYTES:
+        raise ValueError(f"{len(value)} bytes")
+    position, log_time, outcome = _DECISION.unpack_from(value)
+    for at in range(_DECISION.size, len(value), _CONFLICT_BYTES):
+        by = value[at + 37 : at + _CONFLICT_BYTES].hex()
+        conflicts.append({"state": _text(value[at : at + 36]), "kind": _KINDS[value[at + 36]], "consumed_by": by})
+    id_, reason = key.hex(), _REASONS[outcome]
+    return id_, {
+        "transaction_id": id_,
+        "position": position,
+        "outcome": "rejected" if reason else "committed",
+        "reason": reason,
+        "conflicts": conflicts,
+        "log_time": log_time,
+    }
+
+
+def _position(key: bytes, value: bytes) -> tuple[int, str]:
+    if len(key) != 8 or len(value) != 32:
+        raise ValueError(f"{len(value)} bytes under {len(key)}")
+    return int.from_bytes(key, "big"), value.hex()
+
+
+def _state(key: bytes, value: bytes) -> tuple[str, tuple[str, int]]:
+    if len(key) != 36 or len(value) != _STATE.size:
+        raise ValueError(f"{len(value)} bytes under {len(key)}")
+    id_, position = _STATE.unpack(value)
+    return _text(key), (id_.hex(), position)
+
+
+def _tile(key: bytes, value: bytes) -> tuple[tuple[int, int], bytes]:
+    if len(key) != _TILE.size:
+        raise ValueError(f"a key of {len(key)} bytes")
+    level, index = _TILE.unpack(key)
+    return (level, index), value
+
+
+def _text(state: bytes) -> str:
+    return f"{state[:32].hex()}:{int.from_bytes(state[32:], 'big')}"
+
+
+def _as_of(family: str, rows: Mapping[bytes, bytes], size: int) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of an index when it had `size` positions, from those that it has now."""
+    for key, value in rows.items():
+        if family == "tiles":
+            level, index = _TILE.unpack(key)
+            width = min(256, (size >> 8 * level) - 256 * index)
+            if width > 0:
+                yield key, value[: 32 * width]
+        else:
+            position = {"positions": key, "decisions": value[:8], "states": value[32:]}[family]
+            if int.from_bytes(position, "big") < size:
+                yield key, value

@@ -1,0 +1,35 @@
+"""The contract's precedence, on plain dictionaries: what a transaction gets that was not decided before."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+Decided = Mapping[str, Any]
+"""A decision as the contract's JSON object."""
+Asked = Mapping[str, Any]
+"""A request as the contract's JSON object."""
+
+
+def judge(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
+    """(reason or None, conflicts). `consumer`: the hash of the consuming transaction's id, by the text of a consumed state."""
+    for kind, states in (("input", request.get("inputs", ())), ("reference", request.get("references", ()))):
+        taken = [state for state in states if state in consumer]
+        if taken:
+            return f"{kind}-conflict", [
+                {"state": state, "kind": kind, "consumed_by": consumer[state]} for state in sorted(taken, key=order)
+            ]
+    window = request.get("time_window") or {}
+    start, end = window.get("from"), window.get("until")
+    if (start is not None and log_time < start) or (end is not None and log_time >= end):
+        return "outside-time-window", []
+    return None, []
+
+
+def order(state: str) -> tuple[str, int]:
+    """By what states stand in ascending byte order; lower-case hex sorts as its bytes do."""
+    return state[:64], int(state[65:])
+
+
+def hashed(transaction_id: str) -> str:
+    """How a decision names the transaction that consumed a state."""
+    return hashlib.sha256(bytes.fromhex(transaction_id)).hexdigest()

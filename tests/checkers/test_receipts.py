@@ -1,0 +1,208 @@
+"""Receipts and checkpoints that prove something else, or nothing, are found and called what they are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.receipts.checkpoint import Checkpoint
+from notary.receipts.note import VerifierKey, sign_note
+from tests.checkers import receipts
+from tests.checkers.honest import NOTARY, ORIGIN, PARTITIONS, Honest, busy
+from tests.checkers.replay import Replayed, replay
+from tests.checkers.tree import Tree
+from tests.checkers.violation import Kind
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+TRUSTED = str(VerifierKey(ORIGIN, KEY.public_key().public_bytes_raw()))
+OTHER_TRUSTED = str(VerifierKey(ORIGIN, OTHER_KEY.public_key().public_bytes_raw()))
+
+
+@pytest.fixture(scope="module")
+def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
+    """One notary for all; nobody changes it."""
+    made = busy(tmp_path_factory.mktemp("receipts") / "index", spends=12)
+    yield made
+    made.index.close()
+
+
+@pytest.fixture(scope="module")
+def replayed(notary: Honest) -> Replayed:
+    return replay(notary.log.streams, NOTARY, PARTITIONS)
+
+
+def _signed(size: int, root: bytes, *keys: Ed25519PrivateKey, origin: str = ORIGIN) -> str:
+    return sign_note(Checkpoint(ORIGIN, size, root).text(), [(origin, key) for key in keys or (KEY,)])
+
+
+def _heard(notary: Honest) -> list[dict[str, Any]]:
+    return [dict(decision) for decision in notary.history.receipts()]
+
+
+def _head(receipt: str) -> str:
+    return receipt.partition("\n\n")[0]
+
+
+def test_honest_receipts_hold(notary: Honest, replayed: Replayed) -> None:
+    """Every receipt of every answer, and every checkpoint, at all sizes that there were."""
+    assert len({receipt["receipt"].partition("\n\n")[2] for receipt in _heard(notary)}) > 5
+    assert receipts.violations([notary.key], _heard(notary), replayed.tree, notary.notes) == []
+    assert receipts.violations([OTHER_TRUSTED, notary.key], _heard(notary), replayed.tree, notary.notes) == []
+
+
+def test_every_path_of_every_size_holds(replayed: Replayed) -> None:
+    """Paths made by the definition of RFC 6962 lead to the root, for every leaf of trees of every shape."""
+    heard = []
+    tree = replayed.tree
+
+    def path(index: int, start: int, end: int) -> list[bytes]:
+        if end - start == 1:
+            return []
+        middle = start + (1 << (end - start - 1).bit_length() - 1)
+        below, other = ((start, middle), (middle, end)) if index < middle else ((middle, end), (start, middle))
+        return [*path(index, *below), tree.over(*other)]
+
+    for size in range(1, tree.size + 1):
+        note = _signed(size, tree.root(size))
+        for index in range(size):
+            lines = [f"index {index}", *[receipts.b64encode(node).decode() for node in path(index, 0, size)], "", note]
+            heard.append({**replayed.decisions[index], "receipt": receipts.HEAD + "\n".join(lines)})
+    assert receipts.violations([TRUSTED], heard, tree) == []
+
+
+def alters_the_decision(decision: dict[str, Any], tree: Tree) -> None:
+    decision["log_time"] += 1
+
+
+def alters_a_hash(decision: dict[str, Any], tree: Tree) -> None:
+    lines = decision["receipt"].split("\n")
+    lines[2] = receipts.b64encode(bytes(32)).decode()
+    decision["receipt"] = "\n".join(lines)
+
+
+def leaves_out_a_hash(decision: dict[str, Any], tree: Tree) -> None:
+    lines = decision["receipt"].split("\n")
+    decision["receipt"] = "\n".join(lines[:2] + lines[3:])
+
+
+def adds_a_hash(decision: dict[str, Any], tree: Tree) -> None:
+    head = _head(decision["receipt"])
+    decision["receipt"] = decision["receipt"].replace(head, f"{head}\n{receipts.b64encode(bytes(32)).decode()}")
+
+
+def proves_another_position(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = decision["receipt"].replace(f"index {decision['position']}\n", f"index {decision['position'] + 1}\n")
+
+
+def proves_under_a_tree_that_ends_before(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = f"{_head(decision['receipt'])}\n\n{_signed(1, tree.root(1))}"
+
+
+def is_of_no_outcome(decision: dict[str, Any], tree: Tree) -> None:
+    decision["reason"] = "no reason"
+
+
+def alters_the_signature(decision: dict[str, Any], tree: Tree) -> None:
+    line = decision["receipt"].rpartition(" ")[2]
+    signature = bytearray(receipts.b64decode(line))
+    signature[-1] ^= 1
+    decision["receipt"] = decision["receipt"].replace(line, receipts.b64encode(signature).decode() + "\n")
+
+
+def alters_the_root(decision: dict[str, Any], tree: Tree) -> None:
+    note = decision["receipt"].partition("\n\n")[2]
+    altered = note.replace(note.split("\n")[2], receipts.b64encode(bytes(32)).decode())
+    decision["receipt"] = f"{_head(decision['receipt'])}\n\n{altered}"
+
+
+def is_signed_by_another(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = f"{_head(decision['receipt'])}\n\n{_signed(tree.size, tree.root(tree.size), OTHER_KEY)}"
+
+
+def is_signed_under_another_name(decision: dict[str, Any], tree: Tree) -> None:
+    note = _signed(tree.size, tree.root(tree.size), origin="notary.example/elsewhere")
+    decision["receipt"] = f"{_head(decision['receipt'])}\n\n{note}"
+
+
+def is_cut_off(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = _head(decision["receipt"])
+
+
+def is_nothing(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = ""
+
+
+def has_another_number(decision: dict[str, Any], tree: Tree) -> None:
+    decision["receipt"] = decision["receipt"].replace("index ", "index 0")
+
+
+def has_a_hash_that_is_none(decision: dict[str, Any], tree: Tree) -> None:
+    lines = decision["receipt"].split("\n")
+    decision["receipt"] = "\n".join([*lines[:2], lines[2][:-4], *lines[3:]])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (alters_the_decision, Kind.BAD_PROOF),
+        (alters_a_hash, Kind.BAD_PROOF),
+        (leaves_out_a_hash, Kind.BAD_PROOF),
+        (adds_a_hash, Kind.BAD_PROOF),
+        (proves_another_position, Kind.OTHER_POSITION),
+        (proves_under_a_tree_that_ends_before, Kind.BAD_PROOF),
+        (is_of_no_outcome, Kind.BAD_PROOF),
+        (alters_the_signature, Kind.BAD_SIGNATURE),
+        (alters_the_root, Kind.BAD_SIGNATURE),
+        (is_signed_by_another, Kind.BAD_SIGNATURE),
+        (is_signed_under_another_name, Kind.BAD_SIGNATURE),
+        (is_cut_off, Kind.BAD_RECEIPT),
+        (is_nothing, Kind.BAD_RECEIPT),
+        (has_another_number, Kind.BAD_RECEIPT),
+        (has_a_hash_that_is_none, Kind.BAD_RECEIPT),
+    ],
+)
+def test_fault_is_found(fault: Callable[[dict[str, Any], Tree], None], kind: Kind, notary: Honest, replayed: Replayed) -> None:
+    """One receipt among good ones is found, once, and again when it is heard again."""
+    heard = _heard(notary)
+    fault(heard[-3], replayed.tree)
+    for _ in range(2):
+        found = receipts.violations([notary.key], heard, replayed.tree, notary.notes)
+        assert [violation.kind for violation in found] == [kind]
+        assert heard[-3]["transaction_id"] in found[0].place
+
+
+def test_checkpoint_of_another_tree_is_found(notary: Honest, replayed: Replayed) -> None:
+    """A receipt that verifies, under a root that the decisions do not give, shows two trees."""
+    decisions = [{**decision, "log_time": 5} for decision in replayed.decisions[:2]]
+    other = Tree([receipts.leaf_of(decision) for decision in decisions])
+    sibling = receipts.b64encode(other.over(1, 2)).decode()
+    receipt = f"{receipts.HEAD}index 0\n{sibling}\n\n{_signed(2, other.root(2))}"
+    found = receipts.violations([notary.key], [{**decisions[0], "receipt": receipt}], replayed.tree)
+    assert [violation.kind for violation in found] == [Kind.OTHER_TREE]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda tree: _signed(4, bytes(32)), Kind.OTHER_TREE),
+        (lambda tree: _signed(0, bytes(32)), Kind.OTHER_TREE),
+        (lambda tree: _signed(tree.size + 1, bytes(32)), Kind.AHEAD_OF_LOG),
+        (lambda tree: _signed(tree.size, tree.root(tree.size), KEY, OTHER_KEY), Kind.OTHER_CHECKPOINT),
+        (lambda tree: _signed(tree.size, tree.root(tree.size), OTHER_KEY), Kind.BAD_SIGNATURE),
+        (lambda tree: "no note", Kind.BAD_RECEIPT),
+        (lambda tree: _signed(4, tree.root(4)).replace("\n\n", "\nextension\n\n"), Kind.BAD_RECEIPT),
+        (lambda tree: _signed(4, tree.root(4)).replace("\u2014", "-"), Kind.BAD_RECEIPT),
+    ],
+)
+def test_bad_checkpoint_is_found(make: Callable[[Tree], str], kind: Kind, notary: Honest, replayed: Replayed) -> None:
+    """A checkpoint that was heard alone is held against the tree, and against the others of its size."""
+    found = receipts.violations([notary.key], _heard(notary), replayed.tree, [*notary.notes, make(replayed.tree)])
+    assert [violation.kind for violation in found] == [kind]
+
+
+def test_keys_may_follow_each_other(notary: Honest, replayed: Replayed) -> None:
+    """Checkpoints of one size by two keys of the notary are not alike, and no fault."""
+    notes = [_signed(4, replayed.root(4)), _signed(4, replayed.root(4), OTHER_KEY), _signed(0, replayed.root(0))]
+    assert receipts.violations([notary.key, OTHER_TRUSTED], _heard(notary), replayed.tree, notes) == []

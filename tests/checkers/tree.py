@@ -1,0 +1,79 @@
+"""Leaves of decisions and the tree over them, straight from the contract and RFC 6962, section 2.1."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from struct import Struct
+
+from tests.checkers.judge import Decided
+
+OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
+KINDS = {"input": 0, "reference": 1}
+TILE_WIDTH = 256
+HASH_OF_NOTHING = sha256(b"").digest()
+_LEAF = Struct(">19sQ32sqBI32s")
+
+
+def conflict_bytes(decision: Decided) -> bytes:
+    """Its conflicts, 69 bytes each: state, kind, the hash of who consumed it."""
+    parts = []
+    for conflict in decision["conflicts"]:
+        id_, index = conflict["state"].split(":")
+        parts.append(bytes.fromhex(id_) + int(index).to_bytes(4, "big"))
+        parts.append(bytes((KINDS[conflict["kind"]],)) + bytes.fromhex(conflict["consumed_by"]))
+    return b"".join(parts)
+
+
+def leaf_of(decision: Decided) -> bytes:
+    """The 104 bytes that a receipt of this decision proves."""
+    conflicts = decision["conflicts"]
+    return _LEAF.pack(
+        b"notary/decision/v1\n",
+        decision["position"],
+        bytes.fromhex(decision["transaction_id"]),
+        decision["log_time"],
+        OUTCOMES[decision["reason"]],
+        len(conflicts),
+        sha256(conflict_bytes(decision)).digest() if conflicts else HASH_OF_NOTHING,
+    )
+
+
+class Tree:
+    """The tree of these leaves, at any size up to theirs. Every hash is worked out when it is asked for, and once."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self._leaves = leaves
+        self._known: dict[tuple[int, int], bytes] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._leaves)
+
+    def root(self, size: int) -> bytes:
+        """The root of the first `size` leaves."""
+        assert 0 <= size <= len(self._leaves), f"there are {len(self._leaves)} leaves, not {size}"
+        return self.over(0, size) if size else HASH_OF_NOTHING
+
+    def over(self, start: int, end: int) -> bytes:
+        """MTH(D[start:end]) of at least one leaf: split at the largest power of two below their number."""
+        found = self._known.get((start, end))
+        if found is None:
+            count = end - start
+            if count == 1:
+                found = sha256(b"\x00" + self._leaves[start]).digest()
+            else:
+                middle = start + (1 << (count - 1).bit_length() - 1)
+                found = sha256(b"\x01" + self.over(start, middle) + self.over(middle, end)).digest()
+            self._known[start, end] = found
+        return found
+
+    def tiles(self, size: int) -> dict[tuple[int, int], bytes]:
+        """The tiles of the first `size` leaves, partial ones too, by (level, index), as C2SP tlog-tiles has them."""
+        tiles: dict[tuple[int, int], bytes] = {}
+        level, count = 0, size
+        while count:
+            span = TILE_WIDTH**level
+            for at in range(0, count, TILE_WIDTH):
+                hashes = [self.over(number * span, (number + 1) * span) for number in range(at, min(at + TILE_WIDTH, count))]
+                tiles[level, at // TILE_WIDTH] = b"".join(hashes)
+            level, count = level + 1, count // TILE_WIDTH
+        return tiles
