@@ -1,0 +1,111 @@
+"""`python -m tests.simulation`: many seeds on all cores, or one with its trace; ends with 1 at a seed that fails."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.simulation.plan import plan
+from tests.simulation.simulate import Outcome, simulate
+
+TRACE_LINES = 60
+CHUNK = 4
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: every seed held; 1: one did not; 2: usage."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=_positive, default=200, metavar="N", help="how many (default 200)")
+    parser.add_argument("--first", type=int, default=1, metavar="K", help="the first of them (default 1)")
+    parser.add_argument("--seed", type=int, metavar="K", help="run this one alone, and show its plan and its trace")
+    parser.add_argument("--trace", type=_positive, default=TRACE_LINES, metavar="N", help=f"how many lines of it (default {TRACE_LINES})")
+    parser.add_argument("--processes", type=_positive, default=os.cpu_count() or 1, metavar="N", help="how many at once (default: cores)")
+    parser.add_argument("--go-on", action="store_true", help="do not stop at the first seed that fails")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    asked = parser.parse_args(arguments)
+    if asked.seed is not None:
+        return _one(asked.seed, asked.trace, as_json=asked.json)
+    failed: list[Outcome] = []
+    counts: Counter[str] = Counter()
+    done, virtual_s, began_s = 0, 0.0, time.monotonic()
+    for outcome in _outcomes(range(asked.first, asked.first + asked.seeds), asked.processes):
+        done += 1
+        virtual_s += outcome.virtual_s
+        counts.update(outcome.counts)
+        if outcome.problems:
+            failed.append(outcome)
+            print(f"\rseed {outcome.seed} failed: {outcome.problems[0]}", file=sys.stderr)
+            if not asked.go_on:
+                break
+        _progress(done, asked.seeds, began_s, len(failed))
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    seconds = time.monotonic() - began_s
+    result = {
+        "seeds": done,
+        "first": asked.first,
+        "failed": [outcome.seed for outcome in failed],
+        "seconds": round(seconds, 1),
+        "virtual_hours": round(virtual_s / 3600, 1),
+        "counts": dict(sorted(counts.items())),
+    }
+    if asked.json:
+        print(json.dumps(result))
+    else:
+        print(f"{done} seeds, {len(failed)} failed, {seconds:.0f} s, {virtual_s / 3600:.1f} hours of simulated time")
+        print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+    if failed:
+        _one(failed[0].seed, asked.trace, as_json=False)
+        return 1
+    return 0
+
+
+def _outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
+    if processes == 1 or len(seeds) < 2 * CHUNK:
+        yield from map(simulate, seeds)
+        return
+    # Not forked: what one simulation leaves in memory must not begin another's.
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(simulate, seeds, chunksize=CHUNK)
+
+
+def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
+    """Run a seed with its trace; how it came out."""
+    trace: list[str] = []
+    outcome = simulate(seed, lambda at_s, who, what: trace.append(f"{at_s:9.3f} s  {who:<8} {what}"))
+    if as_json:
+        print(json.dumps({"seed": seed, "problems": outcome.problems, "digest": outcome.digest, "counts": outcome.counts, "trace": trace}))
+        return bool(outcome.problems)
+    print(f"\nseed {seed}: {plan(seed)}\n", file=sys.stderr)
+    if len(trace) > lines_max:
+        print(f"  ... {len(trace) - lines_max} lines before these (--trace {len(trace)} shows them)", file=sys.stderr)
+    for line in trace[-lines_max:]:
+        print("  " + line[:240], file=sys.stderr)
+    for problem in outcome.problems:
+        print(f"seed {seed}: {problem}", file=sys.stderr)
+    if outcome.problems:
+        print(f"\nto repeat it: make simulate SEED={seed}", file=sys.stderr)
+    else:
+        print(f"seed {seed} holds: {outcome.counts}", file=sys.stderr)
+    return bool(outcome.problems)
+
+
+def _progress(done: int, seeds: int, began_s: float, failed: int) -> None:
+    if sys.stderr.isatty() and (done % 10 == 0 or done == seeds):
+        rate = done / max(1e-9, time.monotonic() - began_s)
+        print(f"\r{done} of {seeds} seeds, {rate:.1f} a second, {failed} failed ", end="", file=sys.stderr, flush=True)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

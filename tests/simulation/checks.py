@@ -1,0 +1,43 @@
+"""What must hold when a simulation is over: the checkers, which share no code with the notary, on all that it left."""
+
+from ordering.log import ORDERING
+from tests.checkers import indexes, memory, receipts
+from tests.checkers.replay import Replayed, replay
+from tests.checkers.violation import Violation
+from tests.simulation.premises import NOTARY, premises
+from tests.simulation.world import World
+
+
+def violations(world: World) -> list[str]:
+    """Everything that is not as it should be."""
+    replayed = replay(world.cluster.streams, NOTARY, world.plan.partitions)
+    if replayed.ended_by != "end" and not world.problems:
+        return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
+    found = indexes.all_violations({slot.label: slot.disk.contents() for slot in world.slots if not slot.disk.altered}, replayed)
+    found += world.history.violations(replayed.decisions, set(replayed.consumed))
+    found += receipts.violations(premises().verifier_keys, world.history.receipts(), replayed.tree)
+    found += _memory(world)
+    return world.problems + [str(violation) for violation in found]
+
+
+def _memory(world: World) -> list[Violation]:
+    """What each running worker keeps is what may still count, as far as it has read, and it would read that again."""
+    found: list[Violation] = []
+    to_heads: dict[int, Replayed] = {}
+    for process in world.processes():
+        if process.worker is None:
+            continue
+        joiner = process.worker.driver.joiner
+        offsets_next = process.worker.index.joiner_state(world.plan.partitions).offsets_next
+        head = offsets_next[ORDERING]
+        if head not in to_heads:
+            to_heads[head] = replay(world.cluster.streams, NOTARY, world.plan.partitions, offset_stop=head)
+        found += memory.violations(
+            world.cluster.streams,
+            to_heads[head],
+            read_next=joiner.read_next(),
+            offsets_next=offsets_next,
+            buffered_records=joiner.buffered_records,
+            name=process.name,
+        )
+    return found

@@ -1,0 +1,314 @@
+"""The simulated log: what brokers keep (`Cluster`), and one process's way to it (`SimulatedLog`), with all that can go wrong in between.
+
+The contract of `ordering.log` holds, and no more than that. A stream has one order, and who has read a record reads it again. But an
+append may be lost, come late, come twice or fail although it came; a reader may be behind by any amount, in each stream by another; it
+may stop without a word; leaders go away; and brokers of the past show less than they have.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from ordering.errors import Fatal, NotReady, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Record
+from tests.simulation.plan import AppendFates, Plan
+
+LOOK_AGAIN_S = 0.1
+"""How soon an append that waits for a leader tries again."""
+
+
+class Host(Protocol):
+    """The process on whose behalf something is done."""
+
+    name: str
+    dead: bool
+    cut_off: bool
+
+    def step(self, where: str) -> None:
+        """A place where it may die; raises when it does, or has."""
+        ...
+
+
+class Cluster:
+    """All brokers as one: the records, who leads, and the brokers' clock."""
+
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], say: Callable[[str, str], None]) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.clock_ms = clock_ms
+        self.say = say
+        self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, plan.partitions)}
+        self.landed_s: dict[int, list[float]] = {stream: [] for stream in self.streams}
+        self.leaderless: set[int] = set()
+        self.shown: dict[int, int] = {}
+        """Streams of which a broker of the past shows no more than so many records; they take no append meanwhile."""
+        self.fates: AppendFates = plan.fates
+        self.lag_s = plan.reader_lag_s
+        self.draw = random.Random(f"cluster {plan.seed}")
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def takes(self, stream: int) -> bool:
+        """Whether an append can be taken now."""
+        return stream not in self.leaderless and stream not in self.shown
+
+    def end(self, stream: int) -> int:
+        """The offset after the last record that is shown."""
+        return self.shown.get(stream, len(self.streams[stream]))
+
+    def land(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """A record is in the log, for ever. While its stream takes none, it waits."""
+        if not self.takes(stream):
+            self.loop.call_later(LOOK_AGAIN_S, self.land, stream, key, value)
+            return
+        records = self.streams[stream]
+        records.append(Record(stream, len(records), self.clock_ms(), key, value))
+        self.landed_s[stream].append(self.loop.time())
+        self.wake()
+
+    def wake(self) -> None:
+        """Have every reader look again."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    async def arrival(self, until_s: float) -> None:
+        """Return when something landed, or at that time."""
+        woken = self.loop.create_future()
+        self._waiting.append(woken)
+        timer = self.loop.call_at(until_s, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+
+class _Append(msgspec.Struct):
+    key: bytes | None
+    value: bytes | None
+    due_s: float
+    done: asyncio.Future[None]
+
+
+class SimulatedWriter:
+    """A `Writer`: its appends to one stream land in the order of the calls, unless they fail."""
+
+    def __init__(self, log: "SimulatedLog") -> None:
+        self._log = log
+        self._cluster = log.cluster
+        self._queues: dict[int, deque[_Append]] = {stream: deque() for stream in log.cluster.streams}
+        self._closed = False
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Raises `OutcomeUnknown`."""
+        assert key is not None or value is not None
+        self._log.host.step(f"append to {stream}")
+        if self._closed:
+            raise OutcomeUnknown("this writer is closed")
+        cluster, loop = self._cluster, self._cluster.loop
+        append = _Append(key, value, loop.time() + cluster.draw.expovariate(1 / cluster.fates.delay_s), loop.create_future())
+        self._queues[stream].append(append)
+        if len(self._queues[stream]) == 1:
+            loop.call_at(append.due_s, self._pump, stream)
+        timer = loop.call_later(cluster.plan.append_timeout_s, self._time_out, stream, append)
+        try:
+            await append.done
+        finally:
+            timer.cancel()
+        self._log.host.step(f"appended to {stream}")
+
+    async def close(self) -> None:
+        """What is on its way may arrive all the same."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The same, at once: also what a death leaves."""
+        self._closed = True
+        for stream, queue in self._queues.items():
+            while queue:
+                append = queue.popleft()
+                if self._cluster.draw.random() < 0.5:
+                    self._late(stream, append)
+                _fail(append, "the writer was closed")
+
+    def _pump(self, stream: int) -> None:
+        queue, cluster = self._queues[stream], self._cluster
+        if not queue:
+            return
+        if self._log.host.cut_off or not cluster.takes(stream):
+            cluster.loop.call_later(LOOK_AGAIN_S, self._pump, stream)
+            return
+        self._arrive(stream, queue.popleft())
+        if queue:
+            cluster.loop.call_at(max(queue[0].due_s, cluster.loop.time()), self._pump, stream)
+
+    def _arrive(self, stream: int, append: _Append) -> None:
+        cluster, fates, draw = self._cluster, self._cluster.fates, self._cluster.draw
+        fate = draw.random()
+        for chance, what in (  # noqa: B007 - the one that the loop ends with
+            (fates.lost, "lost"),
+            (fates.applied_and_failed, "applied and failed"),
+            (fates.late, "late"),
+            (fates.repeated, "repeated"),
+            (1.0, ""),
+        ):
+            if fate < chance:
+                break
+            fate -= chance
+        if what:
+            cluster.say(self._log.host.name, f"append to {stream} is {what}")
+        if what == "late":
+            self._late(stream, append)
+        elif what != "lost":
+            cluster.land(stream, append.key, append.value)
+            if what == "repeated":
+                self._late(stream, append)
+        if what in ("", "repeated"):
+            delay_s = draw.expovariate(1 / fates.delay_s)
+            cluster.loop.call_later(delay_s, lambda: append.done.done() or append.done.set_result(None))
+        elif draw.random() < 0.5:  # else it is told when the time is over
+            _fail(append, f"the append was {what}")
+
+    def _late(self, stream: int, append: _Append) -> None:
+        self._cluster.loop.call_later(self._cluster.draw.choice([0.01, 1.0, 8.0]), self._cluster.land, stream, append.key, append.value)
+
+    def _time_out(self, stream: int, append: _Append) -> None:
+        queue = self._queues[stream]
+        if append in queue and self._cluster.draw.random() < 0.5:
+            queue.remove(append)
+        _fail(append, "no acknowledgement in time")
+
+
+def _fail(append: _Append, why: str) -> None:
+    if not append.done.done():
+        append.done.set_exception(OutcomeUnknown(why))
+        append.done.exception()  # seen: whoever waited may be gone
+
+
+class SimulatedReader:
+    """A `Reader`: behind by another amount in each stream."""
+
+    def __init__(self, log: "SimulatedLog", offsets_next: Mapping[int, int]) -> None:
+        self._log = log
+        self._cluster = log.cluster
+        self._next = {stream: offsets_next.get(stream, 0) for stream in log.cluster.streams}
+        self._lag_s = dict.fromkeys(self._next, 0.0)
+        self._paused: frozenset[int] = frozenset()
+        self.stalled = False
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Raises `NotReady` for a connection that broke, `Fatal` for an offset that is not there."""
+        cluster, host = self._cluster, self._log.host
+        until_s = cluster.loop.time() + timeout_ms / 1000
+        await asyncio.sleep(0)
+        while True:
+            host.step("poll")
+            records, soonest_s = self._take()
+            if records or cluster.loop.time() >= until_s:
+                return records
+            if host.cut_off and cluster.draw.random() < 0.1:
+                raise NotReady("the connection to the brokers broke")
+            await cluster.arrival(min(until_s, soonest_s))
+
+    def offset_next(self, stream: int) -> int:
+        """The offset after the last record returned."""
+        return self._next[stream]
+
+    def pause(self, streams: Collection[int]) -> None:
+        """Return nothing from exactly these."""
+        self._paused = frozenset(streams)
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+    def _take(self) -> tuple[list[Record], float]:
+        """What can be read now, and when the next record can."""
+        cluster, draw = self._cluster, self._cluster.draw
+        soonest_s = float("inf")
+        if self.stalled or self._log.host.cut_off:
+            return [], soonest_s
+        records: list[Record] = []
+        streams = [stream for stream in self._next if stream not in self._paused and stream not in cluster.leaderless]
+        draw.shuffle(streams)
+        for stream in streams:
+            offset, end = self._next[stream], cluster.end(stream)
+            if offset > end:
+                raise Fatal(f"stream {stream} ends at {end} and should be read from {offset}")
+            if offset == end:
+                continue
+            if draw.random() < 0.05:
+                self._lag_s[stream] = draw.expovariate(1 / cluster.lag_s) * draw.choice([1, 1, 10]) if cluster.lag_s else 0.0
+            landed_s, lag_s, now_s = cluster.landed_s[stream], self._lag_s[stream], cluster.loop.time()
+            stop = min(end, offset + draw.randint(1, cluster.plan.records_per_poll_max))
+            while offset < stop and landed_s[offset] + lag_s <= now_s:
+                records.append(cluster.streams[stream][offset])
+                offset += 1
+            if offset < stop:
+                soonest_s = min(soonest_s, landed_s[offset] + lag_s)
+            self._next[stream] = offset
+        return records, soonest_s
+
+
+class SimulatedLog:
+    """A `Log`: one process's view of the cluster."""
+
+    def __init__(self, cluster: Cluster, host: Host) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.writers: list[SimulatedWriter] = []
+        self.readers: list[SimulatedReader] = []
+
+    @property
+    def payload_partitions(self) -> int:
+        """How many there are."""
+        return self.cluster.plan.partitions
+
+    @property
+    def identity(self) -> str:
+        """The only one there is."""
+        return "simulated"
+
+    async def open_writer(self) -> SimulatedWriter:
+        """Raises `NotReady` while the process is cut off."""
+        await self._reach("open a writer")
+        self.writers = [SimulatedWriter(self)]
+        return self.writers[0]
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> SimulatedReader:
+        """Raises `NotReady` while the process is cut off."""
+        await self._reach("open a reader")
+        self.readers.append(SimulatedReader(self, offsets_next))
+        return self.readers[-1]
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        """Raises `NotReady` while the process is cut off, or the ordering stream has no leader."""
+        await self._reach("ask for bounds")
+        cluster = self.cluster
+        if ORDERING in cluster.leaderless:
+            raise NotReady("the ordering stream has no leader")
+        return {stream: Bounds(0, cluster.end(stream)) for stream in cluster.streams if stream not in cluster.leaderless}
+
+    def leaders(self) -> Mapping[int, str | None]:
+        """The payload partitions that take appends."""
+        return {stream: None for stream in self.cluster.streams if stream != ORDERING and self.cluster.takes(stream)}
+
+    async def close(self) -> None:
+        """Give up what is open."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The same, at once."""
+        for writer in self.writers:
+            writer.abandon()
+        self.writers, self.readers = [], []
+
+    async def _reach(self, what: str) -> None:
+        self.host.step(what)
+        await asyncio.sleep(self.cluster.draw.expovariate(1 / self.cluster.fates.delay_s))
+        self.host.step(what)
+        if self.host.cut_off:
+            raise NotReady(f"the brokers cannot be reached to {what}")

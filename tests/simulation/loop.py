@@ -1,0 +1,73 @@
+"""An event loop without a world outside: time passes only when nothing can run, and then at once. The same run again is the same.
+
+Two things make asyncio repeat itself: the clock is a number, and tasks hash by the order in which they were made, so that the sets of
+tasks that asyncio keeps are walked in the same order in every process. (A library does the first: async-solipsism, under the GPL, and
+with sockets, which are not needed here.)
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+RESOLUTION_S = 1e-6
+
+
+class NothingToWaitFor(Exception):
+    """Every task waits, and nothing will ever wake one."""
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task with a hash that does not depend on where it lies in memory."""
+
+    numbers = itertools.count()
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], *, loop: asyncio.AbstractEventLoop, **others: Any) -> None:
+        self.number = next(self.numbers)
+        super().__init__(coroutine, loop=loop, **others)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Clock:
+    """Takes the place of a selector: there is nothing to select from, so waiting is letting time pass."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise NothingToWaitFor
+        if timeout > 0:
+            self.now_s += max(timeout, RESOLUTION_S)
+        return []
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The loop. What another loop hands to threads is done at once, and its result comes `thread_s()` later."""
+
+    def __init__(self, thread_s: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__()
+        self._selector = _Clock()
+        self._clock_resolution = RESOLUTION_S
+        self._thread_s = thread_s
+        NumberedTask.numbers = itertools.count()
+        self.set_task_factory(lambda loop, coroutine, **others: NumberedTask(coroutine, loop=loop, **others))
+
+    def time(self) -> float:
+        """Seconds since the simulation began."""
+        return self._selector.now_s
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        """Do it now; tell the result later."""
+        done: asyncio.Future[Any] = self.create_future()
+        result = func(*args)
+        self.call_later(self._thread_s(), lambda: done.done() or done.set_result(result))
+        return done
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass

@@ -1,0 +1,134 @@
+"""What one seed means: how many workers, how the network and the disks behave, what breaks and when. All of it is drawn here."""
+
+import random
+from typing import Final
+
+import msgspec
+
+FAULTS_S: Final = 25.0
+"""How long things break; after that everything heals, and progress is demanded."""
+HEALED_S: Final = 240.0
+"""Virtual seconds that the healed system has to decide all that was asked."""
+
+
+class AppendFates(msgspec.Struct, frozen=True):
+    """Of every append: how likely each fate is, and how long a record takes."""
+
+    lost: float
+    applied_and_failed: float
+    late: float
+    repeated: float
+    delay_s: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Everything that is drawn from a seed before the first event."""
+
+    seed: int
+    workers: int
+    partitions: int
+    clients: int
+    submissions: int
+    states: int
+    """Of how many states the requests choose: the fewer, the more conflicts."""
+    requests_max: int
+    hole_timeout_ms: int
+    worker_timeout_ms: int
+    buffer_bytes_max: int
+    queue_ids_max: int
+    step_requests_max: int
+    pending_requests_max: int
+    batch_requests_max: int
+    checkpoint_interval_ms: int
+    append_timeout_s: float
+    fates: AppendFates
+    reader_lag_s: float
+    """The mean of how far one reader is behind in one stream; drawn anew again and again."""
+    records_per_poll_max: int
+    client_loss: float
+    """How likely a call, or its answer, is lost."""
+    skews_ms: tuple[int, ...]
+    """How far each worker's wall clock is off."""
+    clock_jumps: bool
+    clocks_stand: int
+    """How often the brokers' clock stands still for a while."""
+    crashes: int
+    machine_crashes: int
+    """Crashes that take what the disk had not flushed."""
+    crash_at_steps: float
+    """How likely a worker dies at any one call of its log or its disk."""
+    stops: int
+    """Orderly ends (SIGTERM)."""
+    stalls: int
+    """Readers that fail without a word."""
+    cut_offs: int
+    """Workers cut off from the log."""
+    leaderless: int
+    cuts: int
+    """How often the log shows less than it has, as a broker of the past would."""
+    snapshots: int
+    wiped: int
+    full_disks: int
+    altered_rows: int
+    namesake: bool
+    forgers: int
+
+
+def plan(seed: int) -> Plan:
+    """Swarm testing: each seed has only some kinds of faults, so that rare combinations are not drowned by common ones."""
+    draw = random.Random(f"plan {seed}")
+
+    def some(chance: float, most: int) -> int:
+        return draw.randint(1, most) if draw.random() < chance else 0
+
+    def rate(chance: float, most: float) -> float:
+        return most * draw.random() ** 2 if draw.random() < chance else 0.0
+
+    workers = draw.choice([1, 2, 2, 3, 3, 3, 4])
+    calm = draw.random() < 0.05
+    fates = AppendFates(
+        lost=rate(0.5, 0.2),
+        applied_and_failed=rate(0.5, 0.2),
+        late=rate(0.5, 0.2),
+        repeated=rate(0.5, 0.3),
+        delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
+    )
+    return Plan(
+        seed=seed,
+        workers=workers,
+        partitions=draw.choice([1, 1, 2, 3, 5]),
+        clients=draw.randint(1, 6),
+        submissions=draw.randint(5, 40),
+        states=draw.choice([2, 5, 20, 200]),
+        requests_max=draw.choice([1, 1, 3, 6]),
+        hole_timeout_ms=draw.choice([50, 300, 1_500]),
+        worker_timeout_ms=draw.choice([200, 2_000, 10_000]),
+        buffer_bytes_max=draw.choice([500, 5_000, 128 << 20]),
+        queue_ids_max=draw.choice([2, 20, 500_000]),
+        step_requests_max=draw.choice([1, 3, 2_000]),
+        pending_requests_max=draw.choice([4, 30, 40_000]),
+        batch_requests_max=draw.choice([1, 4, 2_000]),
+        checkpoint_interval_ms=draw.choice([200, 1_000, 5_000]),
+        append_timeout_s=draw.choice([0.5, 3.0, 10.0]),
+        fates=AppendFates(0, 0, 0, 0, fates.delay_s) if calm else fates,
+        reader_lag_s=draw.choice([0.0, 0.005, 0.05, 1.0]),
+        records_per_poll_max=draw.choice([1, 3, 100]),
+        client_loss=0.0 if calm else rate(0.5, 0.3),
+        skews_ms=tuple([draw.choice([0, 0, 5, -800, 3_000, -100_000, 100_000]) for _ in range(workers)]),
+        clock_jumps=draw.random() < 0.3,
+        clocks_stand=some(0.15, 2),
+        crashes=0 if calm else some(0.5, 4),
+        machine_crashes=0 if calm else some(0.3, 3),
+        crash_at_steps=0.0 if calm else rate(0.4, 0.02),
+        stops=some(0.3, 2),
+        stalls=some(0.2, 2),
+        cut_offs=0 if calm else some(0.3, 2),
+        leaderless=0 if calm else some(0.3, 3),
+        cuts=0 if calm else some(0.15, 2),
+        snapshots=0 if calm else some(0.2, 2),
+        wiped=0 if calm else some(0.2, 1),
+        full_disks=0 if calm else some(0.15, 1),
+        altered_rows=0 if calm else some(0.1, 1),
+        namesake=not calm and draw.random() < 0.15,
+        forgers=some(0.15, 5),
+    )

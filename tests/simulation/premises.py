@@ -1,0 +1,44 @@
+"""What all simulations of a process share, made once: the notary's key, its parties, its configuration. Nothing in it depends on a seed."""
+
+import contextlib
+import functools
+import io
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary import cli, keys, parties
+from notary.config import load
+from tests.kafka.asking import Party
+from tests.simulation.process import SimulatedConfig
+
+NOTARY = "O=Notary Service,L=London,C=GB"
+ORIGIN = "notary.example/simulated"
+
+
+class Premises:
+    """A notary's folder, and one who may ask it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="simulation-")
+        directory = Path(self._folder.name) / "notary"
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert cli.main(["init", str(directory), "--name", NOTARY, "--origin", ORIGIN]) == 0
+        self.party = Party(NOTARY, key=Ed25519PrivateKey.from_private_bytes(sha256(b"the party's key").digest()))
+        assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the simulation's party")
+        self.file = directory / "notary.toml"
+        config = load(self.file, {}, {})
+        self.verifier_keys = [keys.verifier_key(ORIGIN, keys.load(config.path(config.key_file)).public_key())]
+
+    def config(self, name: str, settings: dict[str, object]) -> SimulatedConfig:
+        """The configuration of one worker."""
+        loaded = load(self.file, {"worker.name": name, **settings}, {})
+        return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
+
+
+@functools.cache
+def premises() -> Premises:
+    """This process's."""
+    return Premises()

@@ -1,0 +1,205 @@
+"""One simulated process: a whole worker, as `notary serve` runs it, on a simulated log, disk, clock and network.
+
+Everything inside is the real thing: the HTTP application, admission, the sender, the driver and its joiner, the index, receipts, the
+self-check, and the way a service starts, drains and ends. What is simulated lies under the three interfaces that a worker has to the
+world: `Log`, `Store` and ASGI.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from joiner import DriverSettings, JoinerLimits
+from notary.config import Config
+from notary.http import App
+from notary.index import Index
+from notary.self_check import SelfCheckSettings
+from notary.service import Ending, leaves, serve_until
+from notary.worker import Surroundings, Worker
+from tests.simulation.cluster import Cluster, SimulatedLog
+from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.plan import Plan
+
+HOST: ContextVar[str] = ContextVar("host", default="")
+"""Whose code runs: for log lines."""
+
+
+class Died(BaseException):
+    """The process is gone; nothing of it may go on."""
+
+
+class SimulatedConfig(Config, frozen=True):
+    """A configuration with the limits of a plan, and a driver that does not look around more often than a simulation can afford."""
+
+    plan: Plan | None = None
+
+    @property
+    def joiner_limits(self) -> JoinerLimits:
+        """The plan's."""
+        plan = self.plan
+        assert plan is not None
+        return JoinerLimits(
+            hole_timeout_ms=plan.hole_timeout_ms,
+            worker_timeout_ms=plan.worker_timeout_ms,
+            buffer_bytes_max=plan.buffer_bytes_max,
+            queue_ids_max=plan.queue_ids_max,
+            step_requests_max=plan.step_requests_max,
+        )
+
+    @property
+    def driver_settings(self) -> DriverSettings:
+        """Slower than in production."""
+        return DriverSettings(poll_ms=500, watch_s=1.0, stall_s=5.0, unreachable_s=self.worker.unreachable_ms / 1000)
+
+    @property
+    def self_check_settings(self) -> SelfCheckSettings:
+        """Slower than in production."""
+        return SelfCheckSettings(
+            checkpoint_interval_ms=self.worker.checkpoint_interval_ms,
+            worker_timeout_ms=self.worker.worker_timeout_ms,
+            look_s=0.5,
+            audit_s=2.0,
+        )
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An HTTP answer as a client has it."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+
+class Process:
+    """One life of one worker process."""
+
+    def __init__(
+        self,
+        name: str,
+        config: SimulatedConfig,
+        cluster: Cluster,
+        disk: SimulatedDisk,
+        surroundings: Surroundings,
+        dies: Callable[[str], bool],
+    ) -> None:
+        self.name = name
+        self.dead = False
+        self.cut_off = False
+        self.log = SimulatedLog(cluster, self)
+        self.stop = asyncio.Event()
+        self.worker: Worker | None = None
+        self._config = config
+        self._disk = disk
+        self._surroundings = surroundings
+        self._dies = dies
+        self._app = App()
+        self._main: asyncio.Task[Any] | None = None
+        self._calls: dict[asyncio.Task[None], asyncio.Future[Answer | None]] = {}
+
+    # ---- life and death ----
+
+    async def run(self) -> tuple[Exception, ...]:
+        """From the start to the end; what it could not go on from. Nothing when it died."""
+        HOST.set(self.name)
+        self._main = asyncio.create_task(serve_until([self._app], self._start, self.stop, self._ready))
+        await asyncio.wait([self._main])
+        cancelled = self._main.cancelled()
+        problem = None if cancelled else self._main.exception()
+        died = self.dead
+        self.die()
+        if died or cancelled:
+            return ()
+        if isinstance(problem, ExceptionGroup):
+            return tuple(leaves(problem))
+        if isinstance(problem, Exception):
+            return (problem,)
+        assert problem is None, problem
+        ending: Ending = self._main.result()
+        return ending.problems
+
+    def die(self) -> None:
+        """From now on nothing of it has an effect: it is as if it was killed."""
+        if not self.dead:
+            self.dead = True
+            self.log.abandon()
+            # Not from inside of what is cancelled: that would go on to its next await.
+            asyncio.get_running_loop().call_soon(self._bury)
+
+    def step(self, where: str) -> None:
+        """A place where it may die; raises `Died` when it does, or has."""
+        if not self.dead and self._dies(where):
+            self.die()
+        if self.dead:
+            raise Died(where)
+
+    def _bury(self) -> None:
+        for call, answered in list(self._calls.items()):
+            call.cancel()
+            if not answered.done():
+                answered.set_result(None)
+        if self._main is not None:
+            self._main.cancel()
+
+    async def _start(self) -> Worker:
+        await self.log.bounds()  # as the real log asks for its topics before it is open
+        plan = self._config.plan
+        assert plan is not None
+        index = Index.over(
+            SimulatedStore(self._disk, self.step),
+            self._config.index_directory,
+            notary_name=self._config.name,
+            log_identity=self.log.identity,
+            payload_partitions=self.log.payload_partitions,
+            worker_name=self._config.worker.name,
+        )
+        self.worker = Worker(self._config, self.log, index, self._surroundings)
+        return self.worker
+
+    async def _ready(self, worker: Worker) -> None:
+        pass
+
+    # ---- HTTP ----
+
+    async def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None) -> Answer | None:
+        """What a client that reached this process is answered; None when it dies first."""
+        if self.dead:
+            return None
+        answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._answer(method, path, body, headers or {}, answered))
+        self._calls[task] = answered
+        task.add_done_callback(self._calls.pop)
+        return await answered
+
+    async def _answer(
+        self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes], answered: "asyncio.Future[Answer | None]"
+    ) -> None:
+        HOST.set(self.name)
+        start: dict[str, Any] = {}
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if start.setdefault("read", False):
+                await gone.wait()
+            start["read"] = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Mapping[str, Any]) -> None:
+            start.update(message)
+            if message["type"] == "http.response.body" and not answered.done():
+                answered.set_result(None if self.dead else Answer(start["status"], dict(start["headers"]), message["body"]))
+
+        target, _, query = path.partition("?")
+        sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        try:
+            await self._app(
+                {"type": "http", "method": method, "path": target, "query_string": query.encode(), "headers": sent}, receive, send
+            )
+        except (Died, asyncio.CancelledError):
+            if not self.dead:
+                raise
+        finally:
+            if not answered.done():
+                answered.set_result(None)

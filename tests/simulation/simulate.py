@@ -1,0 +1,101 @@
+"""One seed, from the plan to the verdict."""
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from tests.simulation.checks import violations
+from tests.simulation.loop import NothingToWaitFor, SimulatedLoop
+from tests.simulation.plan import plan
+from tests.simulation.process import HOST
+from tests.simulation.world import World
+
+Tracing = Callable[[float, str, str], None]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one seed came to."""
+
+    seed: int
+    problems: list[str]
+    digest: str
+    """Of the log that came out: the same for the same seed, on every machine."""
+    virtual_s: float
+    counts: dict[str, int]
+
+
+def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
+    """Run one seed. `tracing` gets (seconds, who, what) of everything that happens."""
+    loop = SimulatedLoop()
+    told = _listen(loop, tracing)
+    asyncio.set_event_loop(loop)
+    drawn = plan(seed)
+    world = World(drawn, loop, tracing)
+    collecting = gc.isenabled()
+    gc.disable()  # what hangs together in circles is let go between the seeds
+    try:
+        try:
+            loop.run_until_complete(world.run())
+        except NothingToWaitFor:
+            world.problem("world", "everything waits, for ever")
+        except BaseExceptionGroup as problems:
+            world.problem("world", f"a client or a fault failed: {problems!r}")
+        problems_found = violations(world)
+        world.counts["decisions"] = _height(world)
+        world.counts["calls"] = len(world.history.calls)
+        loop.run_until_complete(world.stop())
+        return Outcome(seed, problems_found, _digest(world), round(loop.time(), 3), dict(sorted(world.counts.items())))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(5))
+        asyncio.set_event_loop(None)
+        loop.close()
+        told()
+        if collecting:
+            gc.enable()
+
+
+def _height(world: World) -> int:
+    return max(len(slot.disk.families["positions"]) for slot in world.slots)
+
+
+def _digest(world: World) -> str:
+    """What the log came to, but for signatures and keys, which are no part of what is drawn."""
+    hashed = hashlib.sha256()
+    for stream, records in sorted(world.cluster.streams.items()):
+        for record in records:
+            value = b"" if stream >= 0 and record.value is None else (record.value or b"") if stream < 0 else b"payload"
+            hashed.update(b"%d %d %d " % (stream, record.offset, record.append_time_ms) + (record.key or b"-") + value + b"\n")
+    return hashed.hexdigest()[:16]
+
+
+def _listen(loop: SimulatedLoop, tracing: Tracing | None) -> Callable[[], None]:
+    """Have log lines go to the trace, or nowhere; what undoes that."""
+    if tracing is None:
+        logging.disable(logging.CRITICAL)
+        return lambda: logging.disable(logging.NOTSET)
+    trace = tracing
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            host = contextvars.copy_context().get(HOST, "")
+            trace(loop.time(), host, f"{record.levelname.lower()}: {record.getMessage()}")
+
+    handler = Handler()
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+    def undo() -> None:
+        root.handlers[:] = before
+        root.setLevel(level)
+
+    return undo

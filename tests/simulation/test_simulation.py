@@ -1,0 +1,68 @@
+"""Thousands of seeds hold, a seed is the same everywhere, and what fails says how to repeat it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import simulate as simulation
+from tests.simulation.__main__ import main
+from tests.simulation.plan import plan
+from tests.simulation.simulate import simulate
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 2_000
+
+
+@pytest.mark.timeout(1_800)
+def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two thousand whole systems, each with faults of its own, hold every promise; together they met every kind of fault."""
+    assert main(["--seeds", str(SEEDS), "--json"]) == 0, capsys.readouterr().err
+    result = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert result["seeds"] == SEEDS
+    kinds = {
+        "altered indexes noticed", "altered rows", "clock jumps", "clocks that stand still", "crashes", "cut logs", "cut off",
+        "deaths at a step", "forged records", "full disks", "full disks noticed", "machine crashes", "namesakes", "new disks",
+        "orderly ends", "snapshots", "stalled readers", "streams without a leader",
+    }  # fmt: skip
+    assert kinds <= result["counts"].keys(), kinds - result["counts"].keys()
+    assert result["counts"]["decisions"] > SEEDS
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
+    """Another process, with other hashes and other addresses, comes to the same log, to the byte."""
+    seeds = (5, 17, 23)
+    code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == str([simulate(seed).digest for seed in seeds])
+
+
+def test_tracing_changes_nothing() -> None:
+    """The run that is shown is the run that failed."""
+    lines: list[str] = []
+    assert simulate(11, lambda at_s, who, what: lines.append(what)).digest == simulate(11).digest
+    assert len(lines) > 10
+
+
+def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that fails ends the run with 1, shows its plan, its trace and its problems, and the command."""
+    monkeypatch.setattr(simulation, "violations", lambda world: ["a planted problem"])
+    assert main(["--seeds", "3", "--first", "7", "--processes", "1"]) == 1
+    told = capsys.readouterr().err
+    assert "seed 7 failed: a planted problem" in told
+    assert "make simulate SEED=7" in told
+    assert str(plan(7)) in told
+
+
+@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seeds", "many"], ["--nonsense"]])
+def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be meant ends with 2."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "usage:" in capsys.readouterr().err

@@ -1,0 +1,243 @@
+"""A whole simulation: workers under supervision, the cluster under them, clients before them, and the faults of a plan.
+
+First everything breaks, for `FAULTS_S`; then everything heals, and progress is demanded: every client is told every outcome, and every
+worker reads the log to its end. What came out is left for `checks`.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from notary.worker import Surroundings
+from ordering.errors import Condemned
+from tests.checkers.history import History
+from tests.simulation.clients import Clients
+from tests.simulation.cluster import Cluster
+from tests.simulation.faults import Faults
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.plan import FAULTS_S, HEALED_S, AppendFates, Plan
+from tests.simulation.premises import premises
+from tests.simulation.process import Process
+from tests.simulation.slot import Slot
+
+WALL_MS = 1_760_000_000_000
+"""The wall clock when a simulation begins."""
+MEMORY_LOOK_S = 0.5
+OPERATOR_LOOKS_S = 5.0
+
+
+class World:
+    """One simulation. `problems` is what no correct notary lets happen, as seen on the way."""
+
+    def __init__(self, plan: Plan, loop: SimulatedLoop, tracing: Callable[[float, str, str], None] | None) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.tracing = tracing
+        self.draw = random.Random(f"world {plan.seed}")
+        self.problems: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.healed = False
+        self.broker_skew_ms = 0
+        self.broker_stands_at_ms: int | None = None
+        self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
+        self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
+        self.history = History()
+        self.clients = Clients(plan, premises().party, self.history, self.processes, self.wall_ms())
+        self._nonces = 0
+        self._supervisors: list[asyncio.Task[None]] = []
+
+    # ---- what everybody uses ----
+
+    def wall_ms(self) -> int:
+        """The true time of day."""
+        return WALL_MS + int(self.loop.time() * 1000)
+
+    def broker_ms(self) -> int:
+        """The time of day as the brokers have it."""
+        return self.wall_ms() + self.broker_skew_ms if self.broker_stands_at_ms is None else self.broker_stands_at_ms
+
+    def say(self, who: str, what: str) -> None:
+        """A line of the trace."""
+        if self.tracing is not None:
+            self.tracing(self.loop.time(), who, what)
+
+    def count(self, what: str) -> None:
+        """Count what happened, for the report."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def problem(self, who: str, what: str) -> None:
+        """What must not happen."""
+        self.say(who, f"PROBLEM: {what}")
+        self.problems.append(f"{who}: {what}")
+
+    def processes(self) -> list[Process]:
+        """Those that run."""
+        return [process for slot in self.slots if (process := slot.running()) is not None]
+
+    # ---- the run ----
+
+    async def run(self) -> None:
+        """First faults, then healing and progress."""
+        for slot in self.slots:
+            self.supervise(slot)
+        watching = asyncio.create_task(self._watch_memory())
+        asking = asyncio.create_task(self.clients.run(FAULTS_S))
+        faults = asyncio.create_task(Faults(self).run())
+        await asyncio.sleep(FAULTS_S)
+        await faults
+        self.heal()
+        if await self._progress(asking):
+            await self._settle()
+        asking.cancel()
+        watching.cancel()
+
+    def supervise(self, slot: Slot) -> None:
+        """Keep a process running in that slot."""
+        self._supervisors.append(asyncio.create_task(self._supervise(slot)))
+
+    def heal(self) -> None:
+        """From now on nothing breaks any more. What is late already still comes."""
+        self.say("world", "everything heals")
+        self.healed = True
+        cluster = self.cluster
+        cluster.fates = AppendFates(0, 0, 0, 0, min(0.05, self.plan.fates.delay_s))
+        cluster.lag_s = min(0.05, cluster.lag_s)
+        self.broker_stands_at_ms = None
+        cluster.leaderless.clear()
+        cluster.shown.clear()
+        cluster.wake()
+        self.clients.loss = 0.0
+        for slot in self.slots:
+            slot.cut_off = False
+            slot.disk.full = False
+
+    async def stop(self) -> None:
+        """Take everything down; what was drawn no longer matters."""
+        for slot in self.slots:
+            slot.ended = True
+            if slot.process is not None:
+                slot.process.die()
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        await asyncio.sleep(0)
+
+    async def _progress(self, asking: "asyncio.Task[None]") -> bool:
+        """The demand: within `HEALED_S` every client knows every outcome."""
+        _, pending = await asyncio.wait([asking], timeout=HEALED_S)
+        if pending:
+            told = self.history.answered()
+            open_ = [id_ for submission in self.history.submissions for id_ in submission.ids if id_ not in told]
+            reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
+            self.problem("clients", f"no progress {HEALED_S:g} s after everything healed: {len(open_)} open, workers say {reasons}")
+            return False
+        asking.result()
+        return True
+
+    async def _settle(self) -> None:
+        """Every worker reads to the end; every submission is asked again, everywhere."""
+        try:
+            async with asyncio.timeout(HEALED_S):
+                while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
+                    await asyncio.sleep(0.5)
+                for slot in self.slots:
+                    for submission in self.history.submissions[:: max(1, len(self.history.submissions) // 8)]:
+                        assert slot.process is not None
+                        await self.clients.insist(slot.process, submission)
+        except TimeoutError:
+            self.problem("world", f"{HEALED_S:g} s after the last decision: {[self._state(slot) for slot in self.slots]}")
+
+    def _is_level(self, slot: Slot) -> bool:
+        worker = None if slot.process is None or slot.process.dead else slot.process.worker
+        if worker is None or worker.not_ready() is not None:
+            return False
+        heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
+        joiner = worker.driver.joiner
+        return len(heights) == 1 and not joiner.queued_records and joiner.offset_head == len(self.cluster.streams[-1])
+
+    def _state(self, slot: Slot) -> str:
+        worker = None if slot.process is None or slot.process.dead else slot.process.worker
+        if worker is None:
+            return f"{slot.label}: no worker"
+        joiner, end = worker.driver.joiner, len(self.cluster.streams[-1])
+        at = f"{worker.index.position_next} positions, head {joiner.offset_head} of {end}, queued {joiner.queued_records}"
+        return f"{slot.label}: {worker.not_ready() or 'ready'}; {at}"
+
+    # ---- processes ----
+
+    async def _supervise(self, slot: Slot) -> None:
+        while not slot.ended:
+            process = slot.process = self._process(slot)
+            slot.processes += 1
+            process.cut_off = slot.cut_off
+            self.say(slot.label, "starts")
+            problems = await self._until_ended(process)
+            self.count("process ends")
+            for problem in problems:
+                self._judge_end(slot, problem)
+            await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
+
+    async def _until_ended(self, process: Process) -> tuple[Exception, ...]:
+        """One that is condemned stays, to say why, until its operator ends it."""
+        running = asyncio.create_task(process.run())
+        while not running.done():
+            await asyncio.wait([running], timeout=OPERATOR_LOOKS_S)
+            if process.worker is not None and process.worker.index.agreement.condemned:
+                process.stop.set()
+        return running.result()
+
+    def _process(self, slot: Slot) -> Process:
+        plan = self.plan
+        config = premises().config(
+            slot.name,
+            {
+                "limits.pending_requests_max": plan.pending_requests_max,
+                "worker.checkpoint_interval_ms": plan.checkpoint_interval_ms,
+                "worker.worker_timeout_ms": plan.worker_timeout_ms,
+                "worker.drain_ms_max": 3_000,
+            },
+        )
+        config = msgspec.structs.replace(config, plan=plan)
+        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, self._nonce)
+        return Process(slot.label, config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
+
+    def _nonce(self) -> bytes:
+        self._nonces += 1
+        return self._nonces.to_bytes(16, "big")
+
+    def _dies(self, slot: Slot, where: str) -> bool:
+        if self.healed or self.draw.random() >= self.plan.crash_at_steps:
+            return False
+        self.say(slot.label, f"dies at {where}")
+        self.count("deaths at a step")
+        return True
+
+    def _judge_end(self, slot: Slot, problem: Exception) -> None:
+        """A process ended by itself: only for what was done to it."""
+        self.say(slot.label, f"ended: {problem!r}")
+        text = str(problem)
+        if slot.disk.altered:
+            # Whoever meets what was changed stops; its operator gives it a new disk.
+            self.count("altered indexes noticed")
+            slot.disk.wipe()
+        elif slot.disk.full and "No space left" in text:
+            self.count("full disks noticed")
+        elif "two processes share a name" in text and (self.plan.namesake or slot.processes > 1):
+            # A process that is gone is a namesake too, when its register records come late: its successor stops once too often, at worst.
+            self.count("namesakes noticed")
+        elif self.plan.cuts and not isinstance(problem, Condemned) and "See docs/runbook.md" in text.replace("see", "See"):
+            self.count("cut logs noticed")
+        else:
+            self.problem(slot.label, f"ended by itself: {problem!r}")
+
+    async def _watch_memory(self) -> None:
+        """What is bounded by a setting is within it, whatever happens (with the one submission that may be larger than the queue)."""
+        while True:
+            await asyncio.sleep(MEMORY_LOOK_S)
+            for process in self.processes():
+                if process.worker is None:
+                    continue
+                queue = process.worker.sender.queue
+                if queue.pending_requests > max(self.plan.pending_requests_max, self.plan.requests_max):
+                    self.problem(process.name, f"{queue.pending_requests} requests pending, {self.plan.pending_requests_max} allowed")
