@@ -14,6 +14,9 @@ from tests.simulation.simulate import Outcome, simulate
 
 TRACE_LINES = 60
 CHUNK = 4
+CHUNKS_A_PROCESS = 250
+"""A fresh process now and then: a million seeds must not end for want of memory."""
+TOLD_EVERY_S = 30
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed: list[Outcome] = []
     counts: Counter[str] = Counter()
     done, virtual_s, began_s = 0, 0.0, time.monotonic()
+    progress = _Progress(asked.seeds)
     for outcome in _outcomes(range(asked.first, asked.first + asked.seeds), asked.processes):
         done += 1
         virtual_s += outcome.virtual_s
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\rseed {outcome.seed} failed: {outcome.problems[0]}", file=sys.stderr)
             if not asked.go_on:
                 break
-        _progress(done, asked.seeds, began_s, len(failed))
+        progress.tell(done, len(failed))
     if sys.stderr.isatty():
         print(file=sys.stderr)
     seconds = time.monotonic() - began_s
@@ -69,7 +73,7 @@ def _outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
         yield from map(simulate, seeds)
         return
     # Not forked: what one simulation leaves in memory must not begin another's.
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=CHUNKS_A_PROCESS) as pool:
         yield from pool.imap_unordered(simulate, seeds, chunksize=CHUNK)
 
 
@@ -94,10 +98,21 @@ def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
     return bool(outcome.problems)
 
 
-def _progress(done: int, seeds: int, began_s: float, failed: int) -> None:
-    if sys.stderr.isatty() and (done % 10 == 0 or done == seeds):
-        rate = done / max(1e-9, time.monotonic() - began_s)
-        print(f"\r{done} of {seeds} seeds, {rate:.1f} a second, {failed} failed ", end="", file=sys.stderr, flush=True)
+class _Progress:
+    """A line that is written over on a terminal; elsewhere one now and then."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._began_s = self._told_s = time.monotonic()
+
+    def tell(self, done: int, failed: int) -> None:
+        """So many are done."""
+        now_s = time.monotonic()
+        terminal = sys.stderr.isatty()
+        if done == self._seeds or now_s - self._told_s > (0.2 if terminal else TOLD_EVERY_S):
+            self._told_s = now_s
+            text = f"{done} of {self._seeds} seeds, {done / max(1e-9, now_s - self._began_s):.1f} a second, {failed} failed"
+            print(f"\r{text} " if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
 
 def _positive(text: str) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from notary.index.store import DECISIONS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 HOLDS_S = (0.1, 0.7, 3.0, 12.0)
 """How long what does not heal by itself holds."""
+_NAME = Struct(">QQ")
 GARBAGE = (b"", b"[", b"{}", b"null", b"[]", b'[{"party":""}]', None)
 
 
@@ -176,24 +178,30 @@ class Faults:
     async def _forge(self) -> None:
         """Whoever may write to the topics can write anything: nonsense, repeats, contents under names that are not theirs."""
         cluster, draw = self.world.cluster, self.draw
-        lives = 1 + sum(1 for record in cluster.streams[ORDERING] if (record.value or b"")[1:2] == b"\x02")
-        life, sequence = draw.randint(1, lives + 1), draw.randint(0, 20)
+        ordering = cluster.streams[ORDERING]
         partition = draw.randrange(self.world.plan.partitions)
         stream = draw.choice(list(cluster.streams))
-        kind = draw.randrange(6)
-        if kind == 0:
+        incarnation, sequence = self._name_to_come()
+        kind = draw.choice(["nonsense", "root", "fence", "key", "content", "content", "content", "repeat"])
+        if kind == "nonsense":
             cluster.land(ORDERING, None, draw.choice([b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(1))]))
-        elif kind == 1:
-            cluster.land(ORDERING, None, encode(Checkpoint(lives + 1, sequence, bytes(32))))
-        elif kind == 2:
-            cluster.land(ORDERING, None, encode(Fence(life, sequence)))
-        elif kind == 3:
-            cluster.land(
-                partition, draw.choice([None, b"short", batch_key(life, sequence)]), draw.choice([g for g in GARBAGE if g is not None])
-            )
-        elif kind == 4:
-            cluster.land(partition, batch_key(life, sequence), draw.choice(GARBAGE))
+        elif kind == "root":
+            cluster.land(ORDERING, None, encode(Checkpoint(len(ordering) + 1, sequence, bytes(32))))
+        elif kind == "fence":
+            cluster.land(ORDERING, None, encode(Fence(incarnation, max(0, sequence - 1))))
+        elif kind == "key":
+            cluster.land(partition, draw.choice([None, b"short"]), b"[]")
+        elif kind == "content":
+            others = [record.value for record in cluster.streams[partition]]
+            cluster.land(partition, batch_key(incarnation, sequence), draw.choice([draw.choice(GARBAGE), *others[-3:]]))
         elif cluster.streams[stream]:
             record = draw.choice(cluster.streams[stream])
             cluster.land(stream, record.key, record.value)
-        self._tell("forger", f"writes record {kind} to the log", "forged records")
+        self._tell("forger", f"writes to the log: {kind}", "forged records")
+
+    def _name_to_come(self) -> tuple[int, int]:
+        """The name of a batch that a worker is about to send, more or less."""
+        entries = [record.value for record in self.world.cluster.streams[ORDERING] if (record.value or b"").startswith(b"\x01\x01")]
+        names = [_NAME.unpack_from(value, 2) for value in entries[-5:] if value is not None and len(value) > _NAME.size + 2]
+        incarnation, sequence = self.draw.choice(names) if names else (1, 0)
+        return incarnation + (self.draw.random() < 0.2), sequence + self.draw.randint(0, 2)

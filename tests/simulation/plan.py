@@ -130,5 +130,5 @@ def plan(seed: int) -> Plan:
         full_disks=0 if calm else some(0.15, 1),
         altered_rows=0 if calm else some(0.1, 1),
         namesake=not calm and draw.random() < 0.15,
-        forgers=some(0.15, 5),
+        forgers=some(0.2, 12),
     )

@@ -1,0 +1,201 @@
+"""Breakages of the rules, one line each: a test that holds for all of them tests nothing.
+
+A mutant is a file, a text that stands in it exactly once, and what takes its place. Each says which rule it breaks; the simulator or the
+small scopes must notice within `SEEDS_MAX` seeds (`python -m tests.mutants`, docs/testing.md).
+"""
+
+from typing import Final
+
+import msgspec
+
+SEEDS_MAX: Final = 400
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One line, broken."""
+
+    name: str
+    rule: str
+    file: str
+    text: str
+    broken: str
+
+    def apply(self, source: str) -> str:
+        """The file's source with the line broken. Raises `ValueError` when the text is not there exactly once."""
+        if source.count(self.text) != 1:
+            raise ValueError(f"{self.name}: the text stands {source.count(self.text)} times in {self.file}: {self.text!r}")
+        return source.replace(self.text, self.broken)
+
+
+CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
+DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
+
+MUTANTS: Final = (
+    # R2: what counts
+    Mutant("sequence unchecked", "R2", LIVES, "not life.fenced and sequence > life.sequence_last\n", "not life.fenced\n"),
+    Mutant(
+        "fenced lives still count", "R2", LIVES, "life is not None and not life.fenced and sequence >", "life is not None and sequence >"
+    ),
+    Mutant("a repeated registration counts", "R5", LIVES, "if nonce in self._nonces:", "if False:"),
+    Mutant("namesakes are not fenced", "R5", LIVES, "self._fence(before) if before is not None else None", "None"),
+    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:"),
+    Mutant("half of the lives' state is forgotten", "R8", INDEX, "for life in ready.lives:", "for life in ready.lives[1:]:"),
+    # R3: content
+    Mutant("the last record wins", "R3", BUFFER, "if key in records:", "if False and key in records:"),
+    Mutant(
+        "unknown incarnations are dropped",
+        "R5",
+        CORE,
+        "if not self.lives.is_past(incarnation, sequence):",
+        "if self.lives.counts(incarnation, sequence):",
+    ),
+    Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:"),
+    Mutant(
+        "content is taken from any partition",
+        "R3",
+        CORE,
+        "content = self._buffer.get(entry.partition, incarnation, sequence)",
+        "content = next((c for p in range(self._partitions) if (c := self._buffer.get(p, incarnation, sequence))), None)",
+    ),
+    # R4: holes
+    Mutant("holes are never filled", "R4", CORE, "if now_ms < self._fills_due_ms:", "if True:"),
+    Mutant(
+        "holes are passed over",
+        "R4",
+        CORE,
+        "                    hole = batch\n                    break",
+        "                    hole = batch; self._queue.popleft(); self._offset_head = head.offset + 1; continue",
+    ),
+    Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:"),
+    Mutant("passed batches are not sent again", "R4", SENDER, "if other[0] == name[0] and other[1] < name[1]])", "if False])"),
+    Mutant(
+        "batches of a fenced life are not sent again",
+        "R5",
+        SENDER,
+        "for name in self.unresolved if name[0] == incarnation])",
+        "for name in self.unresolved if False])",
+    ),
+    Mutant(
+        "a failed append does not end the life",
+        "R5",
+        SENDER,
+        "                life.broken = life.broken or str(problem)\n            elif isinstance(problem, BaseException):",
+        "                pass\n            elif isinstance(problem, BaseException):",
+    ),
+    # bounded memory, and progress in spite of it
+    Mutant("the hole's own partition is paused", "R4", CORE, "paused.discard(self._hole.partition)", "pass"),
+    Mutant("what was passed is kept", "R5", CORE, "dropped = self._buffer.drop_through(incarnation, sequence) - expected", "dropped = 0"),
+    Mutant(
+        "a reader that stands still is kept",
+        "driver",
+        DRIVER,
+        "> self._settings.stall_s:\n            self._remake_reader",
+        "> 10**9:\n            self._remake_reader",
+    ),
+    Mutant(
+        "a reader that is remade begins behind what it lost",
+        "driver",
+        DRIVER,
+        "self._log.open_reader(self.joiner.read_next())",
+        "self._log.open_reader(self._read_next())",
+    ),
+    # R6: time
+    Mutant(
+        "log time by the local clock", "R6", CORE, "min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))", "head.arrived_ms)"
+    ),
+    Mutant(
+        "log time runs backwards", "R6", CORE, "self._log_time_ms = max(self._log_time_ms, min(head", "self._log_time_ms = max(0, min(head"
+    ),
+    Mutant(
+        "the broker's clock is believed",
+        "R6",
+        CORE,
+        "min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
+        "head.append_time_ms)",
+    ),
+    Mutant(
+        "log time is forgotten at a restart",
+        "R8",
+        INDEX,
+        "return JoinerState(offsets, self._log_time_ms, lives)",
+        "return JoinerState(offsets, 0, lives)",
+    ),
+    Mutant(
+        "the end of a window belongs to it",
+        "R6",
+        DECIDE,
+        "request.from_ms <= log_time_ms < request.until_ms:",
+        "request.from_ms <= log_time_ms <= request.until_ms:",
+    ),
+    # R7: decided once
+    Mutant("a retry is decided again", "R7", DECIDE, "decision = decided.get(id_)", "decision = None"),
+    Mutant("conflicts inside a step are not seen", "R7", DECIDE, "consumed.update(dict.fromkeys(inputs, id_))", "pass"),
+    Mutant(
+        "references come before inputs",
+        "contract",
+        DECIDE,
+        "if conflicts := _conflicts(request.inputs, Kind.INPUT, consumed):",
+        "if not _conflicts(request.references, Kind.REFERENCE, consumed) and (conflicts := _conflicts(request.inputs, Kind.INPUT, consumed)):",
+    ),
+    Mutant(
+        "references are consumed",
+        "contract",
+        DECIDE,
+        "consumed.update(dict.fromkeys(inputs, id_))",
+        "consumed.update(dict.fromkeys((*inputs, *request.references), id_))",
+    ),
+    Mutant(
+        "only the first input is kept",
+        "R7",
+        INDEX,
+        "for state in request.inputs:\n                    put(",
+        "for state in request.inputs[:1]:\n                    put(",
+    ),
+    # R8: persist, then answer
+    Mutant(
+        "resume past the buffer", "R8", CORE, "self._read_next[partition] if earliest is None else earliest", "self._read_next[partition]"
+    ),
+    Mutant(
+        "the offset of the wrong partition",
+        "R8",
+        CORE,
+        "earliest = self._buffer.offset_earliest(partition)",
+        "earliest = self._buffer.offset_earliest(0)",
+    ),
+    Mutant(
+        "answered before it is written",
+        "R8",
+        INDEX,
+        "            self._store.write(batch)\n        except Exception as problem:  # rocksdict raises bare Exception\n            # The tree",
+        "            batch, self._behind = getattr(self, '_behind', None) or self._store.new_batch(), batch; self._store.write(batch)\n        except Exception as problem:  # rocksdict raises bare Exception\n            # The tree",
+    ),
+    Mutant(
+        "the offsets are a step ahead of the rows",
+        "R8",
+        INDEX,
+        "put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)",
+        "put(rows.PROGRESS_KEY, rows.PROGRESS.pack(self._position_next, ready.log_time_ms), meta)",
+    ),
+    Mutant(
+        "each submission gets the first one's decisions",
+        "R8",
+        "joiner/queue.py",
+        "            at += count\n            self._let_go(pending)",
+        "            self._let_go(pending)",
+    ),
+    # R9: the tree
+    Mutant(
+        "a changed row is told",
+        "R9",
+        INDEX,
+        "            decision = from_row(transaction_id, row)\n            self.tree.check(decision.position, [leaf(decision)])\n            return decision",
+        "            decision = from_row(transaction_id, row)\n            return decision",
+    ),
+    Mutant(
+        "tiles above the first level are not kept",
+        "R9",
+        TILES,
+        "            put(rows.tile_key(level, index), tile)",
+        "            level or put(rows.tile_key(level, index), tile)",
+    ),
+)

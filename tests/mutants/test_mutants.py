@@ -1,0 +1,40 @@
+"""Each mutant breaks a line that is there; some of every kind are run (all of them by `make mutants`)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import ROOT, main, run
+from tests.mutants.mutants import MUTANTS, Mutant
+
+RUN_EVERY_TIME = ("sequence unchecked", "the last record wins", "a retry is decided again", "resume past the buffer")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
+    """The text stands in its file once, and what takes its place is Python, and another program."""
+    source = Path(ROOT, mutant.file).read_text()
+    broken = mutant.apply(source)
+    assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(source))
+
+
+def test_there_are_enough() -> None:
+    """At least twenty, each with a name of its own."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", RUN_EVERY_TIME)
+def test_is_noticed(name: str) -> None:
+    """The simulator or the small scopes notice it."""
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    assert run(mutant).by
+
+
+def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that no mutant has is an error of usage."""
+    with pytest.raises(SystemExit) as end:
+        main(["--only", "nonsense"])
+    assert end.value.code == 2
+    assert "no mutant has" in capsys.readouterr().err
