@@ -1,4 +1,4 @@
-"""The contract of `ordering.log`, held against all three logs."""
+"""The contract of `ordering.log`, held against all three logs, and the one of the simulator."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,13 +12,14 @@ from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
 from ordering.memory import MemoryLog
 from ordering.topics import create_topics
+from tests.simulation.calm import calm_log
 
 PARTITIONS = 4
 LONG_MS = 60_000
 """Longer than any test: a poll that waits so long and returns was woken."""
 
 
-@pytest.fixture(params=["memory", "embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["memory", "embedded", "simulated", pytest.param("kafka", marks=pytest.mark.kafka)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path, kafka_prefix: str) -> AsyncIterator[Log]:
     match request.param:
         case "memory":
@@ -26,6 +27,8 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path, kafka_prefix: str)
         case "embedded":
             EmbeddedLog.create(tmp_path / "log", PARTITIONS)
             made = EmbeddedLog.open(tmp_path / "log")
+        case "simulated":
+            made = calm_log(PARTITIONS)
         case _:
             bootstrap = request.getfixturevalue("kafka_cluster").bootstrap
             await create_topics(bootstrap, kafka_prefix, PARTITIONS)

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import msgspec
 
-from ordering.errors import Fatal, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Record
+from ordering.stream import describe
 from tests.simulation.plan import AppendFates, Plan
 
 LOOK_AGAIN_S = 0.1
@@ -109,6 +110,8 @@ class SimulatedWriter:
         self._log.host.step(f"append to {stream}")
         if self._closed:
             raise OutcomeUnknown("this writer is closed")
+        if stream not in self._queues:
+            raise ConfigurationError(f"there is no payload partition {stream}")
         cluster, loop = self._cluster, self._cluster.loop
         append = _Append(key, value, loop.time() + cluster.draw.expovariate(1 / cluster.fates.delay_s), loop.create_future())
         self._queues[stream].append(append)
@@ -198,17 +201,20 @@ class SimulatedReader:
         self._next = {stream: offsets_next.get(stream, 0) for stream in log.cluster.streams}
         self._lag_s = dict.fromkeys(self._next, 0.0)
         self._paused: frozenset[int] = frozenset()
+        self._closed = False
         self.stalled = False
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Raises `NotReady` for a connection that broke, `Fatal` for an offset that is not there."""
         cluster, host = self._cluster, self._log.host
+        if self._closed:
+            raise NotReady("this reader is closed")
         until_s = cluster.loop.time() + timeout_ms / 1000
         await asyncio.sleep(0)
         while True:
             host.step("poll")
             records, soonest_s = self._take()
-            if records or cluster.loop.time() >= until_s:
+            if records or cluster.loop.time() >= until_s or self._closed:
                 return records
             if host.cut_off and cluster.draw.random() < 0.1:
                 raise NotReady("the connection to the brokers broke")
@@ -223,7 +229,9 @@ class SimulatedReader:
         self._paused = frozenset(streams)
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """A poll that waits returns."""
+        self._closed = True
+        self._cluster.wake()
 
     def _take(self) -> tuple[list[Record], float]:
         """What can be read now, and when the next record can."""
@@ -237,7 +245,7 @@ class SimulatedReader:
         for stream in streams:
             offset, end = self._next[stream], cluster.end(stream)
             if offset > end:
-                raise Fatal(f"stream {stream} ends at {end} and should be read from {offset}")
+                raise Fatal(f"{describe(stream)} should be read from offset {offset}, and ends at {end}")
             if offset == end:
                 continue
             if draw.random() < 0.05:
@@ -261,6 +269,7 @@ class SimulatedLog:
         self.host = host
         self.writers: list[SimulatedWriter] = []
         self.readers: list[SimulatedReader] = []
+        self._closed = False
 
     @property
     def payload_partitions(self) -> int:
@@ -281,6 +290,8 @@ class SimulatedLog:
     async def open_reader(self, offsets_next: Mapping[int, int]) -> SimulatedReader:
         """Raises `NotReady` while the process is cut off."""
         await self._reach("open a reader")
+        if unknown := offsets_next.keys() - self.cluster.streams.keys():
+            raise ConfigurationError(f"there is no payload partition {min(unknown)}")
         self.readers.append(SimulatedReader(self, offsets_next))
         return self.readers[-1]
 
@@ -298,6 +309,7 @@ class SimulatedLog:
 
     async def close(self) -> None:
         """Give up what is open."""
+        self._closed = True
         self.abandon()
 
     def abandon(self) -> None:
@@ -310,5 +322,7 @@ class SimulatedLog:
         self.host.step(what)
         await asyncio.sleep(self.cluster.draw.expovariate(1 / self.cluster.fates.delay_s))
         self.host.step(what)
+        if self._closed:
+            raise NotReady("this log is closed")
         if self.host.cut_off:
             raise NotReady(f"the brokers cannot be reached to {what}")

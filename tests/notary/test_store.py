@@ -1,0 +1,118 @@
+"""The contract of `notary.index.store`, held against RocksDB and against the simulator's disk."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from notary.index import IndexSettings
+from notary.index.rocks import RocksStore
+from notary.index.store import DECISIONS, META, STATES, Store
+from tests.simulation.disk import SimulatedDisk, SimulatedStore
+
+Opens = Callable[[], Store]
+
+
+@pytest.fixture(params=["rocks", "simulated"])
+def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opens]:
+    """Opens the same store again and again; each is closed before the next."""
+    opened: list[Store] = []
+    disk = SimulatedDisk("disk")
+
+    def open_again() -> Store:
+        if opened:
+            opened.pop().close()
+        small = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+        opened.append(RocksStore.open(tmp_path, small) if request.param == "rocks" else SimulatedStore(disk, lambda where: None))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+def write(store: Store, *rows: tuple[str, bytes, bytes]) -> None:
+    batch = store.new_batch()
+    for family, key, value in rows:
+        batch.put(key, value, store.handle(family))
+    store.write(batch)
+
+
+def test_what_is_written_is_read_at_once_and_after_opening_again(opens: Opens) -> None:
+    """One row, or many in the order of the keys asked for, None for what is not there; families do not mix."""
+    store = opens()
+    write(store, (STATES, b"a", b"1"), (DECISIONS, b"a", b"2"), (STATES, b"b", b"3"))
+    for again in (False, True):
+        reading = opens() if again else store
+        assert reading.family(STATES).get(b"a") == b"1"
+        assert reading.family(DECISIONS).get(b"a") == b"2"
+        assert reading.family(META).get(b"a") is None
+        assert reading.family(STATES).get([b"b", b"c", b"a"]) == [b"3", None, b"1"]
+        assert reading.family(STATES).get([]) == []
+
+
+def test_the_later_row_wins(opens: Opens) -> None:
+    """In a later batch, and in one batch."""
+    store = opens()
+    write(store, (META, b"k", b"1"))
+    write(store, (META, b"k", b"2"), (META, b"k", b"3"))
+    assert store.family(META).get(b"k") == b"3"
+
+
+def test_rows_come_in_the_order_of_their_keys(opens: Opens) -> None:
+    """From a key on, whether it is there or not."""
+    store = opens()
+    write(store, *[(META, key, key) for key in (b"b", b"\xff", b"a", b"b\x00", b"c")])
+    assert [key for key, _ in store.family(META).items()] == [b"a", b"b", b"b\x00", b"c", b"\xff"]
+    assert [key for key, _ in store.family(META).items(from_key=b"b\x00")] == [b"b\x00", b"c", b"\xff"]
+    assert [key for key, _ in store.family(META).items(from_key=b"bb")] == [b"c", b"\xff"]
+
+
+def test_a_batch_that_is_not_written_is_nothing(opens: Opens) -> None:
+    """Rows are there when `write` returns, not when they are put."""
+    store = opens()
+    store.new_batch().put(b"a", b"1", store.handle(META))
+    assert store.family(META).get(b"a") is None
+
+
+def test_flushing_keeps_everything(opens: Opens) -> None:
+    """It changes no row."""
+    store = opens()
+    write(store, (META, b"a", b"1"))
+    store.flush()
+    assert opens().family(META).get(b"a") == b"1"
+
+
+class TestTheSimulatedDisk:
+    """What only a simulated disk does."""
+
+    def test_loses_the_last_batches_whole_and_nothing_that_was_flushed(self) -> None:
+        """Whatever is drawn, what is left is a beginning of what was written, and at least what was flushed."""
+        for seed in range(50):
+            disk = SimulatedDisk(f"disk {seed}")
+            disk._draw.random()  # another beginning
+            for number in range(10):
+                disk.write([(META, b"%d" % number, b"x"), (STATES, b"%d" % number, b"x")])
+                if number == 3:
+                    disk.flush()
+            lost = disk.lose_unflushed()
+            left = sorted(disk.families[META])
+            assert left == [b"%d" % number for number in range(10 - lost)]
+            assert sorted(disk.families[STATES]) == left
+            assert len(left) >= 4
+
+    def test_full(self) -> None:
+        """A write raises, and leaves nothing."""
+        disk = SimulatedDisk("disk")
+        disk.full = True
+        with pytest.raises(Exception, match="No space left"):
+            disk.write([(META, b"a", b"1")])
+        assert not disk.families[META]
+
+    def test_going_back(self) -> None:
+        """A snapshot put back is how it was after so many batches."""
+        disk = SimulatedDisk("disk")
+        disk.write([(META, b"a", b"1")])
+        disk.write([(META, b"a", b"2")])
+        disk.restore(1)
+        assert disk.families[META] == {b"a": b"1"}
