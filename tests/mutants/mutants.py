@@ -92,13 +92,7 @@ MUTANTS: Final = (
         "> self._settings.stall_s:\n            self._remake_reader",
         "> 10**9:\n            self._remake_reader",
     ),
-    Mutant(
-        "a reader that is remade begins behind what it lost",
-        "driver",
-        DRIVER,
-        "self._log.open_reader(self.joiner.read_next())",
-        "self._log.open_reader(self._read_next())",
-    ),
+    Mutant("nothing is ever paused", "R4", DRIVER, "if ready.paused != self._paused:", "if False:"),
     # R6: time
     Mutant(
         "log time by the local clock", "R6", CORE, "min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))", "head.arrived_ms)"

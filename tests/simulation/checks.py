@@ -17,7 +17,9 @@ def violations(world: World) -> list[str]:
     found += world.history.violations(replayed.decisions, set(replayed.consumed))
     found += receipts.violations(premises().verifier_keys, world.history.receipts(), replayed.tree)
     found += _memory(world)
-    return world.problems + [str(violation) for violation in found]
+    told = [decision for decision in world.clients.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
+    problems = world.problems + world.clients.problems + [f"looked up {decision}: the log decides otherwise" for decision in told]
+    return problems + [str(violation) for violation in found]
 
 
 def _memory(world: World) -> list[Violation]:

@@ -57,18 +57,18 @@ class SimulatedDisk:
         self.flushed = len(self.journal)
         self._load()
 
-    def alter(self, family: str) -> bool:
-        """Change one row behind the index's back; whether there was one."""
+    def alter(self, family: str) -> bytes | None:
+        """Change one row behind the index's back; its key, None when there is no row."""
         rows = self.families[family]
         if not rows:
-            return False
+            return None
         key = self._draw.choice(sorted(rows))
         row = bytearray(rows[key])
         row[self._draw.randrange(len(row))] ^= 1 << self._draw.randrange(8)
         self.journal.append([(family, key, bytes(row))])
         self._apply(self.journal[-1])
         self.altered = True
-        return True
+        return key
 
     def contents(self) -> dict[str, list[tuple[bytes, bytes]]]:
         """Every row, sorted."""

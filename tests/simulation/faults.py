@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from notary.index.store import DECISIONS
 from ordering.log import ORDERING
 from ordering.records import Activate, Checkpoint, Fence, batch_key, encode
-from tests.simulation.plan import FAULTS_S
+from payload import decode_submission, encode_batch
+from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
+from tests.simulation.premises import NOTARY
 from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
@@ -142,8 +144,11 @@ class Faults:
 
     async def _alter(self) -> None:
         slot = self._slot()
-        if slot.disk.alter(DECISIONS):
-            self._tell(slot.label, "a row of its index is changed", "altered rows")
+        if (id_ := slot.disk.alter(DECISIONS)) is None:
+            return
+        self._tell(slot.label, "a row of its index is changed", "altered rows")
+        if (process := slot.running()) is not None and self.draw.random() < 0.5:
+            await self.world.clients.look_up(process, id_.hex())
 
     async def _jump(self) -> None:
         jump_ms = self.draw.choice([-100_000, -1_000, 1_000, 30_000, 100_000])
@@ -157,7 +162,7 @@ class Faults:
 
     async def _stand(self) -> None:
         world = self.world
-        world.broker_stands_at_ms = world.broker_ms()
+        world.broker_stands_at_ms = -(-world.broker_ms() // CLOCK_STANDS_AT_MS) * CLOCK_STANDS_AT_MS
         self._tell("cluster", "its clock stands still", "clocks that stand still")
         await self._hold()
         world.broker_stands_at_ms = None
@@ -192,8 +197,8 @@ class Faults:
         elif kind == "key":
             cluster.land(partition, draw.choice([None, b"short"]), b"[]")
         elif kind == "content":
-            others = [record.value for record in cluster.streams[partition]]
-            cluster.land(partition, batch_key(incarnation, sequence), draw.choice([draw.choice(GARBAGE), *others[-3:]]))
+            asked = decode_submission(draw.choice(self.world.history.submissions).body, NOTARY)
+            cluster.land(partition, batch_key(incarnation, sequence), draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])]))
         elif cluster.streams[stream]:
             record = draw.choice(cluster.streams[stream])
             cluster.land(stream, record.key, record.value)

@@ -6,13 +6,14 @@ import gc
 import hashlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from tests.simulation.checks import violations
 from tests.simulation.loop import NothingToWaitFor, SimulatedLoop
 from tests.simulation.plan import plan
-from tests.simulation.process import HOST
+from tests.simulation.process import HOST, Died
 from tests.simulation.world import World
 
 Tracing = Callable[[float, str, str], None]
@@ -36,6 +37,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
     asyncio.set_event_loop(loop)
     drawn = plan(seed)
     world = World(drawn, loop, tracing)
+    loop.set_exception_handler(lambda _, context: _nobody_looked(world, context))
     collecting = gc.isenabled()
     gc.disable()  # what hangs together in circles is let go between the seeds
     try:
@@ -48,6 +50,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
         problems_found = violations(world)
         world.counts["decisions"] = _height(world)
         world.counts["calls"] = len(world.history.calls)
+        world.over = True
         loop.run_until_complete(world.stop())
         return Outcome(seed, problems_found, _digest(world), round(loop.time(), 3), dict(sorted(world.counts.items())))
     finally:
@@ -59,6 +62,14 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
         told()
         if collecting:
             gc.enable()
+
+
+def _nobody_looked(world: World, context: dict[str, Any]) -> None:
+    """An error in a callback, or of a task that nobody waits for: only deaths may go unseen."""
+    problem = context.get("exception")
+    unexpected = problem.split(Died)[1] if isinstance(problem, BaseExceptionGroup) else problem
+    if not world.over and unexpected is not None and not isinstance(unexpected, Died):
+        world.problem("loop", f"{context['message']}: {unexpected!r}")
 
 
 def _height(world: World) -> int:

@@ -38,7 +38,7 @@ class World:
         self.draw = random.Random(f"world {plan.seed}")
         self.problems: list[str] = []
         self.counts: dict[str, int] = {}
-        self.healed = False
+        self.healed = self.over = False
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
@@ -232,12 +232,16 @@ class World:
             self.problem(slot.label, f"ended by itself: {problem!r}")
 
     async def _watch_memory(self) -> None:
-        """What is bounded by a setting is within it, whatever happens (with the one submission that may be larger than the queue)."""
+        """What is bounded by a setting is within it, whatever happens (with the one submission, or the one poll, that may be larger)."""
+        plan = self.plan
         while True:
             await asyncio.sleep(MEMORY_LOOK_S)
             for process in self.processes():
                 if process.worker is None:
                     continue
-                queue = process.worker.sender.queue
-                if queue.pending_requests > max(self.plan.pending_requests_max, self.plan.requests_max):
-                    self.problem(process.name, f"{queue.pending_requests} requests pending, {self.plan.pending_requests_max} allowed")
+                pending = process.worker.sender.queue.pending_requests
+                if pending > max(plan.pending_requests_max, plan.requests_max):
+                    self.problem(process.name, f"{pending} requests pending, {plan.pending_requests_max} allowed")
+                queued = process.worker.driver.joiner.queued_records
+                if queued > plan.queue_ids_max + plan.records_per_poll_max:
+                    self.problem(process.name, f"{queued} ordering records queued, {plan.queue_ids_max} allowed")
