@@ -1,0 +1,130 @@
+"""Joiners with one rule broken each: what a search that is worth anything must find."""
+
+from collections.abc import Callable
+from typing import Any
+
+from joiner import Buffer, Joiner, Life, Lives, Ready
+from joiner.buffer import Buffered
+from ordering.log import ORDERING, Record
+from ordering.records import decode_batch_key
+
+
+def _with(buffer: type[Buffer] = Buffer, lives: type[Lives] = Lives) -> Callable[..., Joiner]:
+    """A joiner whose buffer or lives are of that class."""
+
+    class Broken(Joiner):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self._buffer = buffer(self._partitions)
+            self.lives = lives(self.lives._lives.values())
+
+    return Broken
+
+
+class _LastWins(Buffer):
+    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> bool:
+        if super().add(partition, incarnation, sequence, record):
+            return True
+        before = self._partitions[partition][incarnation, sequence]
+        self._partitions[partition][incarnation, sequence] = Buffered(before.offset, record.value)
+        return False
+
+
+class _FillsIgnored(Buffer):
+    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> bool:
+        return record.value is not None and super().add(partition, incarnation, sequence, record)
+
+
+class _PassedKept(Buffer):
+    def drop_through(self, incarnation: int, sequence: int | None) -> int:
+        return super().drop_through(incarnation, sequence) if sequence is not None else 0
+
+
+class _SequenceUnchecked(Lives):
+    def counts(self, incarnation: int, sequence: int) -> bool:
+        life = self.get(incarnation)
+        return life is not None and not life.fenced
+
+    def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
+        life = self._lives[incarnation]
+        self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
+
+
+class _FencedCounts(Lives):
+    def counts(self, incarnation: int, sequence: int) -> bool:
+        life = self.get(incarnation)
+        return life is not None and sequence > life.sequence_last
+
+    def is_past(self, incarnation: int, sequence: int) -> bool:
+        life = self.get(incarnation)
+        return life is not None and sequence <= life.sequence_last
+
+    def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
+        life = self._lives[incarnation]
+        self._put(Life(incarnation, life.name, life.nonce, sequence, life.fenced, log_time_ms))
+
+
+class _FenceUncompared(Lives):
+    def fence(self, incarnation: int, sequence_last: int) -> Life | None:
+        life = self.get(incarnation)
+        return super().fence(incarnation, life.sequence_last) if life is not None else None
+
+
+class _UnknownDropped(Joiner):
+    def _take_payload(self, record: Record, ready: Ready) -> None:
+        if self.lives.get(decode_batch_key(record.key)[0]) is not None:
+            super()._take_payload(record, ready)
+
+
+class _ResumesPastBuffer(Joiner):
+    def _offsets_next(self) -> dict[int, int]:
+        return {**self._read_next, ORDERING: self._offset_head}
+
+
+class _ResumesPastQueue(Joiner):
+    def _offsets_next(self) -> dict[int, int]:
+        return {**super()._offsets_next(), ORDERING: self._read_next[ORDERING]}
+
+
+class _NeverFills(Joiner):
+    def _propose_fills(self, ready: Ready, now_ms: int) -> None:
+        pass
+
+
+class _FillsOnce(Joiner):
+    """A fill that is lost on its way is not proposed again."""
+
+    def _propose_fills(self, ready: Ready, now_ms: int) -> None:
+        before = dict(self._fill_proposed_ms)
+        super()._propose_fills(ready, now_ms)
+        ready.fills = [fill for fill in ready.fills if (fill.incarnation, fill.sequence) not in before]
+        self._fill_proposed_ms |= before
+
+
+class _NeverFences(Joiner):
+    def _propose_fences(self, ready: Ready, now_ms: int) -> None:
+        pass
+
+
+class _PausesHole(Joiner):
+    def _paused(self) -> frozenset[int]:
+        paused = super()._paused()
+        return paused | {0, 1} if paused & {0, 1} else paused
+
+
+# What is broken, the joiner, the scope that must find it, a word of what it must say.
+BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
+    ("the last record of a key wins (R3)", _with(buffer=_LastWins), "fill-race", "emits"),
+    ("a payload of a life not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),
+    ("a restart goes on behind what was buffered (R8)", _ResumesPastBuffer, "lost-send", "has not emitted"),
+    ("a restart goes on behind what waits in the order (R8)", _ResumesPastQueue, "lost-send", ""),
+    ("an entry counts whatever its sequence (R2)", _with(lives=_SequenceUnchecked), "repeat", ""),
+    ("an entry of a fenced life counts (R5)", _with(lives=_FencedCounts), "namesake", ""),
+    ("a fence counts whatever was counted since (R5)", _with(lives=_FenceUncompared), "fence-race", "holds lives"),
+    ("a hole is never proposed for a fill (R4)", _NeverFills, "lost-send", "not proposed for a fill"),
+    ("a fill that is lost is not proposed again (R4)", _FillsOnce, "lost-fill", "not proposed for a fill"),
+    ("a fill is not content (R3)", _with(buffer=_FillsIgnored), "lost-send", "has not emitted"),
+    ("orphans of a fenced life are kept (R5)", _with(buffer=_PassedKept), "namesake", "can never count"),
+    ("a silent life is never proposed for a fence (R5)", _NeverFences, "fence-race", "not proposed for a fence"),
+    ("the partition of the hole is paused", _PausesHole, "tight", "is paused"),
+)

@@ -1,0 +1,112 @@
+"""What the log says so far, one record after the other: the same as `joined` reads off the complete log, in a form that can be hashed.
+
+`joined` looks at the whole log each time, so two worlds could only be called the same if their whole logs were. Here what is past is
+forgotten: (lives, log time, what waits in the order, first contents by partition) is all that a later record can depend on. Shares no
+code with the joiner; every step that the search takes for the first time is held against `joined` (see `Expectations.append`).
+"""
+
+from typing import Any, TypeAlias
+
+from tests.properties.reference import joined
+from tests.scopes.scope import PARTITIONS, Scope
+
+LifeSeen: TypeAlias = tuple[int, bool, int]
+"""Last sequence counted, fenced or not, the log time at which it was last active."""
+
+State: TypeAlias = tuple[tuple[LifeSeen, ...], int, tuple[int, ...], tuple[tuple[tuple[int, int, bool], ...], ...]]
+"""(lives by incarnation, log time, labels of what is not judged, per partition (life, sequence, is a fill) of first contents)."""
+
+Batch: TypeAlias = tuple[int, int, int, int, bool]
+"""(offset, life, sequence, log time, filled), as every reader must emit it."""
+
+Log: TypeAlias = tuple[tuple[int, ...], ...]
+
+EMPTY: State = ((), 0, (), ((),) * PARTITIONS)
+
+
+class Expectations:
+    """The states of the expectation that the search has met, by number; the empty log's is 0."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._numbers: dict[State, int] = {EMPTY: 0}
+        self.states: list[State] = [EMPTY]
+        self._steps: dict[tuple[int, int], tuple[int, tuple[Batch, ...]]] = {}
+        self._plainly = [self._plain(number) for number in range(len(scope.labels))]
+
+    def append(self, before: int, log: Log, number: int) -> tuple[int, tuple[Batch, ...]]:
+        """That label is written next to that log: the state after it, and the batches that it settles."""
+        found = self._steps.get((before, number))
+        if found is None:
+            state, batches = self._advanced(self.states[before], number)
+            self._compare(log, number, batches)
+            after = self._numbers.setdefault(state, len(self.states))
+            if after == len(self.states):
+                self.states.append(state)
+            found = self._steps[before, number] = after, batches
+        after, batches = found
+        end = len(log[0]) + (self._scope.labels[number].stream < 0)
+        return after, tuple([(end + batch[0], *batch[1:]) for batch in batches])
+
+    def _advanced(self, before: State, number: int) -> tuple[State, tuple[Batch, ...]]:
+        """The state after that label; the batches' offsets are counted from the end of the ordering stream, backwards."""
+        lives, log_time, waiting, contents = [*before[0]], before[1], [*before[2]], [[*first] for first in before[3]]
+        label = self._scope.labels[number]
+        if label.stream < 0:
+            waiting.append(number)
+        else:
+            name = (label.life, label.number)
+            if not _past(lives, *name) and all(content[:2] != name for content in contents[label.stream]):
+                contents[label.stream].append((*name, label.kind == "fill"))
+        batches: list[Batch] = []
+        while waiting:
+            number = waiting[0]
+            label = self._scope.labels[number]
+            if label.kind == "entry":
+                if not _past(lives, label.life, label.number) and label.life <= len(lives):
+                    found = [content for content in contents[label.partition] if content[:2] == (label.life, label.number)]
+                    if not found:
+                        break
+                    log_time = max(log_time, min(self._scope.append_time_ms(number), self._scope.sent_at_ms(number) + 60_000))
+                    lives[label.life - 1] = (label.number, False, log_time)
+                    batches.append((-len(waiting), label.life, label.number, log_time, found[0][2]))
+            elif label.kind == "fence":
+                last, fenced, active = lives[label.life - 1]
+                lives[label.life - 1] = (last, fenced or last == label.number, active)
+            elif label.life > len(lives):  # else the register record came twice
+                name_ = self._scope.lives[label.life - 1].name
+                for at, (last, _, active) in enumerate(lives):
+                    if self._scope.lives[at].name == name_:
+                        lives[at] = (last, True, active)
+                lives.append((0, False, max(log_time, self._scope.append_time_ms(number))))
+            del waiting[0]
+        kept = tuple([tuple(sorted([content for content in first if not _past(lives, *content[:2])])) for first in contents])
+        return (tuple(lives), log_time, tuple(waiting), kept), tuple(batches)
+
+    def _compare(self, log: Log, number: int, batches: tuple[Batch, ...]) -> None:
+        place = self._scope.labels[number].stream + 1
+        longer = tuple([(*stream, number) if at == place else stream for at, stream in enumerate(log)])
+        settled = [(len(longer[0]) + batch[0], *batch[1:]) for batch in batches]
+        assert self._joined(longer) == self._joined(log) + settled, f"not what the complete log says: {longer}, {batches}"
+
+    def _joined(self, log: Log) -> list[Batch]:
+        ordering, *payloads = [[self._plainly[number] for number in stream] for stream in log]
+        return [(*batch[:4], batch[4] is None) for batch in joined(ordering, payloads)[0]]
+
+    def _plain(self, number: int) -> tuple[Any, ...]:
+        """The label as `joined` takes it."""
+        label = self._scope.labels[number]
+        name, labels = (label.life, label.number), (f"{label.life}.{label.number}",)
+        match label.kind:
+            case "register":
+                return "register", label.life, self._scope.lives[label.life - 1].name
+            case "fence":
+                return "fence", *name
+            case "entry":
+                return "entry", *name, self._scope.sent_at_ms(number), self._scope.append_time_ms(number), label.partition, labels
+        return *name, labels if label.kind == "payload" else None
+
+
+def _past(lives: list[LifeSeen], life: int, sequence: int) -> bool:
+    """Whether a batch of that name can never count any more."""
+    return life <= len(lives) and (lives[life - 1][1] or sequence <= lives[life - 1][0])

@@ -1,0 +1,143 @@
+"""A joiner as one hashable value and back. Complete, or it fails: a field that is not known here stops the search.
+
+What the value leaves open, and why that is sound:
+- *The clock's reading.* Times of the clock are held as ages; `thawed` sets them before a `NOW_MS` that is always the same. The joiner only
+  ever compares its clock with `now_ms` less a timeout, so moving both by the same amount changes nothing.
+- *Where in the log it is.* Offsets are held as distances from where each stream is read next, which `thawed` sets to `OFFSET`. The joiner
+  compares offsets of one stream and adds one; they "mean nothing outside this log" (`ordering.log`).
+- *Ages beyond `hole_timeout`.* All clock times are compared with that timeout; once as old as that, a time stays so.
+- *The layout of heaps and dicts.* A heap gives its smallest however it lies; where the joiner goes by the order of a dict (the buffer's
+  records), the order is in the value.
+- *The offsets of what is buffered*, where no restart can come any more (`keep` is false): they say only where a restart reads again.
+- *What never changes*: name, partitions, limits; they are taken from a model, and must be the model's own.
+"""
+
+from collections import OrderedDict, deque
+from heapq import heapify
+from typing import Any, TypeAlias
+
+from joiner import Buffer, Joiner, Lives
+from joiner import core as joiner_core
+from joiner.buffer import Buffered
+from ordering.log import ORDERING, Record
+
+Frozen: TypeAlias = tuple[Any, ...]
+
+NOW_MS = 1_000_000_000
+OFFSET = 1_000
+
+_Queued = joiner_core._Queued
+
+_CONSTANT = {"_notary_name", "_partitions", "_limits", "_own"}
+_VARYING = {
+    "lives", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer", "_hole", "_fills_due_ms", "_fill_proposed_ms",
+    "_silent", "_buffer_full", "_queue_full",
+}  # fmt: skip
+_LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
+_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "size_bytes", "records"}
+_QUEUED = ("offset", "append_time_ms", "arrived_ms", "record", "source")
+_BUFFERED = ("offset", "value")
+
+
+def known() -> None:
+    """Stop unless all that a joiner holds is known here."""
+    for struct, fields in ((_Queued, _QUEUED), (Buffered, _BUFFERED)):
+        assert struct.__struct_fields__ == fields, _unknown(struct.__name__, set(struct.__struct_fields__) ^ set(fields))
+
+
+def _unknown(what: str, fields: set[str]) -> str:
+    return f"{what} has other fields than tests/scopes/frozen.py knows: {sorted(fields)}; a search that leaves one out proves nothing"
+
+
+def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
+    """All that the joiner's next steps can depend on."""
+    lives, buffer = joiner.lives, joiner._buffer
+    for what, held, fields in (("Joiner", joiner, _CONSTANT | _VARYING), ("Lives", lives, _LIVES), ("Buffer", buffer, _BUFFER)):
+        assert vars(held).keys() == fields, _unknown(what, vars(held).keys() ^ fields)
+    for name in _CONSTANT:
+        assert vars(joiner)[name] is vars(model)[name], f"{name} is taken for a constant"
+    timeout_ms = joiner._limits.hole_timeout_ms
+
+    def age_ms(at_ms: int) -> int:
+        return min(now_ms - at_ms, timeout_ms)
+
+    due_ms, read_next = joiner._fills_due_ms, joiner._read_next
+    end = read_next[ORDERING]
+    partitions = [
+        [(*key, record.offset - read_next[partition] if keep else -1, record.value) for key, record in records.items()]
+        for partition, records in enumerate(buffer._partitions)
+    ]
+    return (
+        tuple(sorted(lives._lives.items())),
+        tuple(sorted(lives._nonces)),
+        tuple(sorted(lives._unfenced_by_name.items())),
+        tuple(sorted(lives.changed.items())),
+        joiner._log_time_ms,
+        joiner._offset_head - end,
+        tuple(sorted(read_next)),
+        tuple([(q.offset - end, q.append_time_ms, age_ms(q.arrived_ms), q.record, _moved(q.source, -end)) for q in joiner._queue]),
+        joiner._queue_ids,
+        tuple([tuple(records if keep else sorted(records)) for records in partitions]),
+        tuple(sorted([(life, tuple(sorted(waiting))) for life, waiting in buffer._by_life.items()])),
+        tuple(sorted(buffer._bytes_by_life.items())),
+        buffer.size_bytes,
+        buffer.records,
+        joiner._hole,
+        bool(joiner._queue) and joiner._hole is joiner._queue[0].record,  # the joiner knows its hole by identity
+        -1 if due_ms < 0 else max(0, due_ms - now_ms),
+        tuple(sorted([(key, age_ms(at_ms)) for key, at_ms in joiner._fill_proposed_ms.items()])),
+        tuple(sorted([(life, last, age_ms(at_ms)) for life, (last, at_ms) in joiner._silent.items()])),
+        joiner._buffer_full,
+        joiner._queue_full,
+    )
+
+
+def thawed(value: Frozen, model: Joiner) -> Joiner:
+    """A joiner of the model's class in that state, at `NOW_MS`."""
+    (
+        lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, partitions, by_life, bytes_by_life, size_bytes,
+        records, hole, _, due_ms, proposed, silent, buffer_full, queue_full,
+    ) = value  # fmt: skip
+    joiner: Joiner = object.__new__(type(model))
+    joiner.__dict__.update({name: vars(model)[name] for name in _CONSTANT})
+    joiner.lives = _with(
+        Lives, model.lives, _lives=dict(lives), _nonces=set(nonces), _unfenced_by_name=dict(unfenced), changed=dict(changed)
+    )
+    heaps = {life: list(waiting) for life, waiting in by_life}
+    for heap in heaps.values():
+        heapify(heap)
+    joiner._buffer = _with(
+        Buffer,
+        model._buffer,
+        _partitions=[OrderedDict([((i, s), Buffered(OFFSET + at, value)) for i, s, at, value in first]) for first in partitions],
+        _by_life=heaps,
+        _bytes_by_life=dict(bytes_by_life),
+        size_bytes=size_bytes,
+        records=records,
+    )
+    joiner._log_time_ms = log_time_ms
+    joiner._offset_head = OFFSET + head
+    joiner._read_next = dict.fromkeys(streams, OFFSET)
+    joiner._queue = deque(
+        [_Queued(OFFSET + at, at_ms, NOW_MS - age_ms, record, _moved(source, OFFSET)) for at, at_ms, age_ms, record, source in queue]
+    )
+    joiner._queue_ids = queue_ids
+    joiner._hole = hole
+    joiner._fills_due_ms = -1 if due_ms < 0 else NOW_MS + due_ms
+    joiner._fill_proposed_ms = {key: NOW_MS - age_ms for key, age_ms in proposed}
+    joiner._silent = {life: (last, NOW_MS - age_ms) for life, last, age_ms in silent}
+    joiner._buffer_full = buffer_full
+    joiner._queue_full = queue_full
+    return joiner
+
+
+def _moved(record: Record, by: int) -> Record:
+    return Record(record.stream, record.offset + by, record.append_time_ms, record.key, record.value)
+
+
+def _with(kind: type, model: Any, **fields: Any) -> Any:
+    """One of the model's class (a broken rule may be in a subclass), with these fields."""
+    assert isinstance(model, kind)
+    made = object.__new__(type(model))
+    made.__dict__.update(fields)
+    return made

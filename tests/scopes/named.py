@@ -1,0 +1,37 @@
+"""The scopes, by name: one for each fault by itself, those where faults meet, and larger ones for a machine that has the time."""
+
+from joiner import JoinerLimits
+from tests.scopes.scope import Life, Scope
+
+_W1, _W2 = Life("w1", (0, 1)), Life("w2", (1, 0))
+_ONE = Life("w2", (1,))
+# `combined` bounds two things so that it ends within a minute: how far ahead the order is read (by the joiner's own limit), and that no
+# straggler of the crashed life comes after it was missed. Smaller scopes have both, and so has `combined-ahead`, for which there must be
+# hours and tens of gigabytes: nobody has seen its end yet.
+_A, _B = Life("w1", (0, 1, 0)), Life("w2", (1, 0, 1))
+
+_SHORT_QUEUE = JoinerLimits(queue_ids_max=1)  # the ordering stream is paused while an entry waits
+
+_TIGHT = JoinerLimits(buffer_bytes_max=1, queue_ids_max=2, step_requests_max=1)
+_IMPATIENT = JoinerLimits(worker_timeout_ms=15_000)
+
+SCOPES = {
+    scope.name: scope
+    for scope in (
+        Scope("lost-send", (_W1, _W2), lost=1, restarts=1),
+        Scope("lost-fill", (Life("w1", (0,)), _ONE), lost=2, crashes=1, fills=1),
+        Scope("repeat", (_W1, _ONE), repeats=1, restarts=1),
+        Scope("crash-between-sends", (_W1, _W2), crashes=1, restarts=1),
+        Scope("fill-race", (_W1, _ONE), fills=1, ticks=1, crashes=1),
+        Scope("namesake", (Life("w1", (0, 1)), Life("w1", (1,)), Life("w2", (0,))), restarts=1),
+        Scope("fence-race", (Life("w1", (0,)), _ONE), fences=1, crashes=1, restarts=1, limits=_IMPATIENT),
+        Scope("tight", (_W1, _W2), lost=1, restarts=1, limits=_TIGHT),
+        Scope("portions", (_W1, _ONE), lost=1, repeats=1, portion_max=2),
+        Scope("two-readers", (Life("w1", (0,)), _ONE), crashes=1, fills=1, readers=2),
+        Scope("combined", (_A, _B), crashes=1, stragglers=False, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE),
+        Scope("combined-restart", (_A, _B), crashes=1, restarts=1, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE, large=True),
+        Scope("combined-ahead", (_A, _B), crashes=1, lost=1, repeats=1, fills=1, large=True),
+        Scope("three-workers", (_W1, _W2, Life("w3", (0, 1))), crashes=1, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE, large=True),
+        Scope("two-faults", (_W1, _W2), crashes=2, lost=2, repeats=2, fills=2, restarts=2, large=True),
+    )
+}

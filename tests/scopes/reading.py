@@ -1,0 +1,191 @@
+"""Readers: real joiners with what they have persisted, as numbers; each step of each is computed once.
+
+`Joiner.step` is pure: the same state and the same input give the same. So the search knows a reader's state by a number, and asks the
+joiner only for steps that no reader in any world has taken yet. Offsets here are counted from where the reader reads each stream next.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from joiner import Joiner, JoinerLimits, JoinerState, Ready
+from joiner.ready import OwnBatch
+from ordering.log import ORDERING
+from tests.joiner.history import NOTARY
+from tests.scopes.expected import Batch, LifeSeen
+from tests.scopes.frozen import NOW_MS, OFFSET, Frozen, frozen, known, thawed
+from tests.scopes.scope import PARTITIONS, STREAMS, Scope, ids_of
+
+JoinerMaker = Callable[[str, int, JoinerState, JoinerLimits, Mapping[tuple[int, int], OwnBatch]], Joiner]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a reader's index holds of the joiner (R8), but for the offsets."""
+
+    log_time_ms: int = 0
+    lives: tuple[Any, ...] = ()
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A reader between two steps; `kept` is None where no restart can come that would need it, and `back` nothing then."""
+
+    joiner: Frozen
+    paused: frozenset[int]
+    more: bool
+    kept: Kept | None
+    back: tuple[int, ...]  # per stream how many records a restart reads again
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the search asks of a reading, taken once."""
+
+    paused: tuple[bool, ...]
+    more: bool
+    hole: tuple[int, int] | None
+    lives: tuple[LifeSeen, ...]
+    log_time_ms: int
+    buffered: tuple[frozenset[tuple[int, int]], ...]  # (life, sequence), per partition
+    back: tuple[int, ...]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step of a reader; `wrong` says what is wrong with it by itself."""
+
+    reading: int
+    batches: tuple[Batch, ...] = ()
+    proposed: tuple[int, ...] = ()  # labels of fills and fences
+    wrong: str = ""
+
+
+NOTHING_BACK = (0,) * len(STREAMS)
+
+
+class Readings:
+    """All readings met, by number; `start` is the one of an empty index."""
+
+    def __init__(self, scope: Scope, make: JoinerMaker = Joiner) -> None:
+        known()
+        self._scope, self._make = scope, make
+        self._numbers: dict[Reading, int] = {}
+        self._readings: list[Reading] = []
+        self.seen: list[Seen] = []
+        self._steps: dict[tuple[Any, ...], Step] = {}
+        self._starts: dict[tuple[Kept, bool], int] = {}
+        self._own: dict[tuple[int, int], OwnBatch] = {}
+        self._model = self._made(Kept())
+        self.start = self._started(Kept(), keep=scope.restarts > 0)
+
+    @property
+    def joiners(self) -> frozenset[Frozen]:
+        """The states of the joiner that were met."""
+        return frozenset([reading.joiner for reading in self._readings])
+
+    @property
+    def steps(self) -> int:
+        """How many steps of the joiner were computed."""
+        return len(self._steps)
+
+    def restart(self, reading: int, keep: bool) -> int:
+        """The process is gone; another goes on from what was persisted."""
+        kept = self._readings[reading].kept
+        assert kept is not None
+        return self._started(kept, keep)
+
+    def step(self, reading: int, handed: tuple[int, ...], passed: bool, keep: bool) -> Step:
+        """Hand in the records with these labels, after a hole_timeout has passed or at once; persist what follows."""
+        key = (reading, handed, passed, keep)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = self._step(self._readings[reading], handed, passed, keep)
+        return found
+
+    def _step(self, reading: Reading, handed: tuple[int, ...], passed: bool, keep: bool) -> Step:
+        scope = self._scope
+        joiner = thawed(reading.joiner, self._model)
+        now_ms = NOW_MS + (scope.limits.hole_timeout_ms if passed else 0)
+        read_next = dict.fromkeys(STREAMS, OFFSET)
+        records = []
+        for number in handed:
+            stream = scope.labels[number].stream
+            records.append(scope.record(number, read_next[stream]))
+            read_next[stream] += 1
+        try:
+            ready = joiner.step(records, now_ms)
+        except Exception as problem:  # whatever it raises is what this looks for
+            return Step(-1, wrong=f"the joiner raised {type(problem).__name__}: {problem}")
+        if joiner.read_next() != read_next:
+            return Step(-1, wrong=f"the joiner takes {joiner.read_next()} for what is read next, and it is {read_next}")
+        kept, back = None, NOTHING_BACK
+        if keep:
+            assert reading.kept is not None
+            kept, back = reading.kept, tuple([reading.back[stream + 1] + read_next[stream] - OFFSET for stream in STREAMS])
+            if ready.advanced:
+                lives = {life.incarnation: life for life in (*kept.lives, *ready.lives)}
+                kept = Kept(ready.log_time_ms, tuple([life for _, life in sorted(lives.items())]))
+                back = tuple([read_next[stream] - ready.offsets_next[stream] for stream in STREAMS])
+                if min(back) < 0:
+                    return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
+        after = self._number(Reading(frozen(joiner, now_ms, self._model, keep), ready.paused, ready.more, kept, back), joiner)
+        numbers, wrong = scope.numbers, _wrong(joiner, ready)
+        proposed = []
+        for fill in ready.fills:
+            number = numbers.get(("fill", fill.incarnation, fill.sequence))
+            if number is None or scope.labels[number].stream != fill.partition or not joiner.is_hole(fill):
+                return Step(-1, wrong=f"{fill} is proposed, and no such content is wanted")
+            proposed.append(number)
+        for fence in ready.fences:
+            number = numbers.get(("fence", fence.incarnation, fence.sequence_last))
+            if number is None:
+                return Step(-1, wrong=f"{fence} is proposed, and there is no such life, or no such sequence of it")
+            proposed.append(number)
+        batches = []
+        for batch in ready.batches:
+            ids = tuple([request.transaction_id for request in batch.requests])
+            if ids != (() if batch.filled else ids_of(batch.incarnation, batch.sequence)):
+                wrong = f"batch ({batch.incarnation}, {batch.sequence}) has other requests than were sent"
+            batches.append((batch.offset - OFFSET, batch.incarnation, batch.sequence, batch.log_time_ms, batch.filled))
+        return Step(after, tuple(batches), tuple(proposed), wrong)
+
+    def _started(self, kept: Kept, keep: bool) -> int:
+        if (kept, keep) not in self._starts:
+            joiner = self._made(kept)
+            value = frozen(joiner, NOW_MS, self._model, keep)
+            self._starts[kept, keep] = self._number(Reading(value, frozenset(), False, kept if keep else None, NOTHING_BACK), joiner)
+        return self._starts[kept, keep]
+
+    def _made(self, kept: Kept) -> Joiner:
+        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.lives)
+        return self._make(NOTARY, PARTITIONS, state, self._scope.limits, self._own)
+
+    def _number(self, reading: Reading, joiner: Joiner) -> int:
+        number = self._numbers.setdefault(reading, len(self._readings))
+        if number == len(self._readings):
+            self._readings.append(reading)
+            self.seen.append(_seen(reading, joiner))
+        return number
+
+
+def _wrong(joiner: Joiner, ready: Ready) -> str:
+    """What no step may do, whatever the log says."""
+    hole = joiner.hole
+    if hole is not None and hole.partition in ready.paused:
+        return f"partition {hole.partition} is paused, and the hole ({hole.incarnation}, {hole.sequence}) is to be filled from it"
+    if hole is None and not ready.more and ORDERING in ready.paused:
+        return "the ordering stream is paused, and the head waits for nothing"
+    if not ready.advanced and (ready.batches or ready.lives):
+        return "the head has not moved, so nothing is persisted, and there are batches or lives"
+    return ""
+
+
+def _seen(reading: Reading, joiner: Joiner) -> Seen:
+    lives = [life for _, life in sorted(joiner.lives._lives.items())]
+    return Seen(
+        tuple([stream in reading.paused for stream in STREAMS]),
+        reading.more,
+        (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
+        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in lives]),
+        joiner._log_time_ms,
+        tuple([frozenset(first) for first in joiner._buffer._partitions]),
+        reading.back,
+    )

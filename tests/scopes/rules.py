@@ -1,0 +1,252 @@
+"""Where each move leads, what must hold there, and which worlds are the same."""
+
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from joiner import Joiner
+from tests.scopes.expected import Batch, Expectations
+from tests.scopes.reading import NOTHING_BACK, JoinerMaker, Readings, Step
+from tests.scopes.scope import STREAMS, Scope
+from tests.scopes.world import Left, Move, Moves, Reader, World, next_of
+
+T = TypeVar("T")
+
+
+Key: TypeAlias = tuple[bytes, Left, int]
+
+
+class Broken(Exception):
+    """Something does not hold; the text says what, and `move` what led to it, None when it shows in the world as it is."""
+
+    move: Move | None = None
+
+
+class Rules:
+    """A scope's worlds: the first, the moves of each, and where they lead. Raises `Broken`."""
+
+    def __init__(self, scope: Scope, make: JoinerMaker = Joiner, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
+        self.scope, self._merge = scope, merge
+        self.expectations = Expectations(scope)
+        self.readings = Readings(scope, make)
+        self._moves = Moves(scope, self.readings, lazy=lazy, late=late)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def first(self) -> World:
+        """Nothing has happened."""
+        scope = self.scope
+        left = Left(scope.crashes, scope.restarts, scope.lost, scope.repeats, scope.fills, scope.ticks, scope.fences)
+        arrived = ((0,) * len(STREAMS),) * len(scope.lives)
+        reader = Reader(self.readings.start, (0,) * len(STREAMS), (), ())
+        return World(arrived, (), left, (), ((),) * len(STREAMS), 0, 0, (reader,) * scope.readers)
+
+    def key(self, world: World) -> Key:
+        """What a world's future depends on: the world, whole; the faults left; the labels that could be repeated."""
+        log, left = world.log, world.left
+        written = world.written if left.repeats or left.fences else 0
+        ends = tuple([len(stream) for stream in log])
+        readers: list[Any] = []
+        again = ends
+        for reader in world.readers:
+            back = self.readings.seen[reader.reading].back
+            if reader.at == ends and back == NOTHING_BACK and not reader.owed:
+                readers.append((reader.reading, back, reader.handed, ()))
+                continue
+            lag = tuple([end - at for end, at in zip(ends, reader.at, strict=True)])
+            again = tuple([min(start, at - more) for start, at, more in zip(again, reader.at, back, strict=True)])
+            readers.append((reader.reading, lag, reader.handed, [(batch[0] - ends[0], *batch[1:]) for batch in reader.owed]))
+        readers.sort()
+        # What no reader reads again is forgotten, and with it where in the log this is.
+        rest: Any = log
+        if self._merge:
+            rest = () if again == ends else [stream[start:] for stream, start in zip(log, again, strict=True)]
+        core = self._encoder.encode((world.arrived, world.crashed, world.on_way, rest, world.expected, readers))
+        return core, left, written
+
+    def after(self, world: World) -> tuple[list[tuple[Move, World]], bool]:
+        """All that can come next, and whether this world is at its end: nothing more must or will happen."""
+        following = []
+        stands = True
+        for move in self._moves.of(world):
+            stands = stands and not move.must
+            try:
+                following.append((move, self._moved(world, move)))
+            except Broken as problem:
+                problem.move = move
+                raise
+        if not stands and not world.left.ticks:
+            return following, False
+        proposed = 0
+        for at, reader in enumerate(world.readers):
+            if reader.handed:
+                continue  # it steps first
+            tick = Move("tick", at)
+            try:
+                step, later = self._stepped(world, at, passed=True)
+                if stands:
+                    self._check_proposals(world, reader, step)
+            except Broken as problem:
+                problem.move = tick
+                raise
+            proposed += len(step.proposed)
+            following.append((tick, later if stands else _less(later, "ticks")))
+        ended = stands and not proposed
+        if ended:
+            self._check_end(world)
+        return following, ended
+
+    # ---- where a move leads ----
+
+    def _moved(self, world: World, move: Move) -> World:
+        match move.kind:
+            case "append":
+                return self._written(world, move)
+            case "read":
+                return self._read(world if move.label is None else self._written(world, move), move)
+            case "step":
+                return self._stepped(world, move.reader)[1]
+            case "restart":
+                return self._restarted(_less(world, "restarts"), move.reader)
+            case "crash":
+                return self._crashed(_less(world, "crashes"), move)
+            case "lose":
+                return msgspec.structs.replace(_less(world, "lost"), arrived=_arrived(world, move))
+        assert move.kind == "lose-on-way"
+        return msgspec.structs.replace(_less(world, "lost"), on_way=_without(world.on_way, move.label))
+
+    def _crashed(self, world: World, move: Move) -> World:
+        arrived = world.arrived
+        if not self.scope.stragglers:
+            # What a paused stream holds was not looked for: some of it may have come before the crash.
+            paused = [self.readings.seen[reader.reading].paused for reader in world.readers]
+            sends, came = self.scope.sends[move.life - 1], arrived[move.life - 1]
+            ends = [came[place] if any(by[place] for by in paused) else len(sends[place]) for place in range(len(STREAMS))]
+            ends[0] = ends[0] if came[0] else 0  # its register record comes: see `Moves`
+            arrived = _put(arrived, move.life - 1, tuple(ends))
+        return msgspec.structs.replace(world, arrived=arrived, crashed=tuple(sorted([*world.crashed, move.life])))
+
+    def _restarted(self, world: World, at: int) -> World:
+        """What it was handed and had not judged is as if it had never read it; what it owes, it owes still."""
+        reader = world.readers[at]
+        back = self.readings.seen[reader.reading].back
+        again = tuple([offset - more for offset, more in zip(reader.at, back, strict=True)])
+        if min(again) < 0:
+            raise Broken(f"reader {at + 1} goes on from offsets {again}, before the log begins")
+        after = Reader(self.readings.restart(reader.reading, world.left.restarts > 0), again, (), reader.owed)
+        return msgspec.structs.replace(world, readers=_put(world.readers, at, after))
+
+    def _written(self, world: World, move: Move) -> World:
+        """The log with one more record, and what every reader owes from now on."""
+        assert move.label is not None
+        place, arrived, on_way = move.stream + 1, world.arrived, world.on_way
+        left = world.left
+        if move.cause == "send":
+            arrived = _arrived(world, move)
+            if move.skipped:
+                left = _less(world, "lost").left
+        elif move.cause == "on-way":
+            on_way = _without(on_way, move.label)
+        else:
+            left = _less(world, {"repeat": "repeats", "fill": "fills", "fence": "fences"}[move.cause]).left
+        expected, batches = self.expectations.append(world.expected, world.log, move.label)
+        readers = world.readers
+        if batches:
+            readers = tuple([Reader(reader.reading, reader.at, reader.handed, reader.owed + batches) for reader in readers])
+        log = _put(world.log, place, (*world.log[place], move.label))
+        return World(arrived, world.crashed, left, on_way, log, world.written | 1 << move.label, expected, readers)
+
+    def _read(self, world: World, move: Move) -> World:
+        reader = world.readers[move.reader]
+        offset = next_of(self.scope, reader, move.stream)
+        handed = (*reader.handed, world.log[move.stream + 1][offset])
+        reader = Reader(reader.reading, reader.at, handed, reader.owed)
+        world = msgspec.structs.replace(world, readers=_put(world.readers, move.reader, reader))
+        # A reader that may be handed several at once steps when it likes.
+        return world if self.scope.portion_max > 1 else self._stepped(world, move.reader)[1]
+
+    def _stepped(self, world: World, at: int, *, passed: bool = False) -> tuple[Step, World]:
+        reader = world.readers[at]
+        step = self.readings.step(reader.reading, reader.handed, passed, world.left.restarts > 0)
+        if step.wrong:
+            raise Broken(step.wrong)
+        batches = tuple([(reader.at[0] + batch[0], *batch[1:]) for batch in step.batches])
+        if batches != reader.owed[: len(batches)]:
+            raise Broken(f"reader {at + 1} emits {_told(batches)}, and the log says {_told(reader.owed) or 'that nothing is settled'}")
+        stands_at = [*reader.at]
+        for number in reader.handed:
+            stands_at[self.scope.labels[number].stream + 1] += 1
+        after = Reader(step.reading, tuple(stands_at), (), reader.owed[len(batches) :])
+        self._check_caught_up(world, after, at)
+        on_way = tuple(sorted({*world.on_way, *step.proposed})) if step.proposed else world.on_way
+        return step, msgspec.structs.replace(world, on_way=on_way, readers=_put(world.readers, at, after))
+
+    # ---- what must hold ----
+
+    def _check_caught_up(self, world: World, reader: Reader, at: int) -> None:
+        """Who has read all of the log has emitted all that it settles, knows its lives, and holds nothing that cannot count."""
+        seen = self.readings.seen[reader.reading]
+        if seen.more or _is_behind(world, reader):
+            return
+        lives, log_time_ms, _, contents = self.expectations.states[world.expected]
+        if reader.owed:
+            raise Broken(f"reader {at + 1} has read all of the log and has not emitted {_told(reader.owed)}")
+        if (seen.lives, seen.log_time_ms) != (lives, log_time_ms):
+            raise Broken(f"reader {at + 1} holds lives {seen.lives} at {seen.log_time_ms}, and the log says {lives} at {log_time_ms}")
+        for held, may_count in zip(seen.buffered, contents, strict=True):
+            if held:
+                never = sorted(held - {content[:2] for content in may_count})
+                if never:
+                    raise Broken(f"reader {at + 1} buffers {never}, which can never count")
+
+    def _check_proposals(self, world: World, reader: Reader, step: Step) -> None:
+        """Nothing else must happen any more: after a hole_timeout the hole is proposed for a fill, and a silent life for a fence."""
+        seen, numbers = self.readings.seen[reader.reading], self.scope.numbers
+        if seen.hole is not None and numbers["fill", *seen.hole] not in step.proposed:
+            raise Broken(f"the hole {seen.hole} is a hole_timeout old and not proposed for a fill")
+        lives, log_time_ms, _, _ = self.expectations.states[world.expected]
+        for life in sorted({content[0] for held in seen.buffered for content in held}):
+            if life > len(lives):
+                continue
+            last, fenced, active_at_ms = lives[life - 1]
+            silent = active_at_ms < log_time_ms - self.scope.limits.worker_timeout_ms
+            if silent and not fenced and numbers["fence", life, last] not in step.proposed:
+                raise Broken(f"life {life} is silent, an orphan of its is buffered, and it is not proposed for a fence")
+
+    def _check_end(self, world: World) -> None:
+        """Nothing waits for ever: all that is in the order, or must come into it, has been judged. Partitions may be paused, though."""
+        for life, sends in enumerate(self.scope.sends, 1):
+            if life not in world.crashed and world.arrived[life - 1][0] < len(sends[0]):
+                raise Broken(f"standstill: records of life {life} come, and no reader reads the ordering stream any more")
+        for at, reader in enumerate(world.readers):
+            if reader.at[0] < len(world.log[0]) or self.readings.seen[reader.reading].hole is not None:
+                raise Broken(f"standstill: reader {at + 1} does not judge the rest of the ordering stream")
+            if reader.owed:
+                raise Broken(f"reader {at + 1} has not emitted {_told(reader.owed)}, and nothing more happens")
+
+
+def _arrived(world: World, move: Move) -> tuple[tuple[int, ...], ...]:
+    """That life's next send to that stream is in the log, or lost."""
+    sent = world.arrived[move.life - 1]
+    return _put(world.arrived, move.life - 1, _put(sent, move.stream + 1, sent[move.stream + 1] + 1 + move.skipped))
+
+
+def _is_behind(world: World, reader: Reader) -> bool:
+    return reader.at != tuple([len(stream) for stream in world.log])
+
+
+def _less(world: World, fault: str) -> World:
+    """One of these faults has happened."""
+    return msgspec.structs.replace(world, left=msgspec.structs.replace(world.left, **{fault: getattr(world.left, fault) - 1}))
+
+
+def _without(labels: tuple[int, ...], gone: int | None) -> tuple[int, ...]:
+    return tuple([label for label in labels if label != gone])
+
+
+def _put(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _told(batches: tuple[Batch, ...]) -> str:
+    texts = [f"({life}, {n}){' filled' if filled else ''} of offset {offset} at {at}" for offset, life, n, at, filled in batches]
+    return ", ".join(texts)

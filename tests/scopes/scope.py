@@ -1,0 +1,140 @@
+"""What a small world is made of: the lives, what each sends, how many faults there may be; and the records that all this comes to.
+
+A record of a scope is a `Label`, known by its number: what can be written to the log is a short list, and a log is tuples of numbers.
+"""
+
+from functools import cache, cached_property
+
+import msgspec
+
+from joiner import JoinerLimits
+from ordering.log import ORDERING, Record
+from ordering.records import Entry, Fence, Register, batch_key, encode
+from tests.joiner.history import nonce, requests, value
+
+PARTITIONS = 2
+STREAMS = tuple(range(ORDERING, PARTITIONS))
+"""In all tuples by stream the ordering stream comes first: the place of stream s is s + 1."""
+
+_T0_MS, _STEP_MS, _SENT_STEP_MS = 1_000_000, 30_000, 5_000
+
+
+class Life(msgspec.Struct, frozen=True):
+    """One life: the name that it registers, and the payload partition of each of its batches."""
+
+    name: str
+    partitions: tuple[int, ...]
+
+
+class Label(msgspec.Struct, frozen=True):
+    """One record that may be written: register | entry | fence to the ordering stream, payload | fill to a partition."""
+
+    kind: str
+    life: int
+    number: int  # the sequence; of a fence the last one counted
+    stream: int
+    partition: int = 0  # of an entry
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "register":
+                return f"register of life {self.life}"
+            case "fence":
+                return f"fence({self.life}, {self.number})"
+            case "entry":
+                return f"entry ({self.life}, {self.number}) for partition {self.partition}"
+        return f"{self.kind} ({self.life}, {self.number})"
+
+
+@cache
+def ids_of(life: int, sequence: int) -> tuple[bytes, ...]:
+    """The transaction ids of that batch."""
+    return tuple([request.transaction_id for request in requests(f"{life}.{sequence}")])
+
+
+@cache
+def _value_of(life: int, sequence: int) -> bytes:
+    return value(f"{life}.{sequence}")
+
+
+class Scope(msgspec.Struct, frozen=True, dict=True):
+    """A small world: who sends what, and how many of each fault may happen, at any moment and to anyone."""
+
+    name: str
+    lives: tuple[Life, ...]
+    crashes: int = 0  # lives that end with sends under way: each of these still arrives, or never does
+    stragglers: bool = True  # whether they may still arrive when a reader has seen that they do not come
+    restarts: int = 0  # of readers, which go on from what they have persisted
+    lost: int = 0  # sends, and fills on their way, that never arrive
+    repeats: int = 0  # records that the log holds and gets once more
+    fills: int = 0  # by a peer: of any batch, wherever the readers of the scope stand
+    ticks: int = 0  # how often a hole_timeout passes for a reader while there is more to come; when there is not, it passes anyway
+    fences: int = 0  # by a peer that has read any part of the log
+    readers: int = 1
+    portion_max: int = 1  # how many records a reader may hand in together
+    limits: JoinerLimits = JoinerLimits()
+    large: bool = False
+
+    @cached_property
+    def labels(self) -> tuple[Label, ...]:
+        """All records that may be written."""
+        found = []
+        for life, sends in enumerate(self.lives, 1):
+            found.append(Label("register", life, 0, ORDERING))
+            found.append(Label("fence", life, 0, ORDERING))
+            for sequence, partition in enumerate(sends.partitions, 1):
+                found.append(Label("entry", life, sequence, ORDERING, partition))
+                found.append(Label("payload", life, sequence, partition))
+                found.append(Label("fill", life, sequence, partition))
+                found.append(Label("fence", life, sequence, ORDERING))
+        return tuple(found)
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int, int], int]:
+        """(kind, life, number) -> the number of that label."""
+        return {(label.kind, label.life, label.number): at for at, label in enumerate(self.labels)}
+
+    @cached_property
+    def sends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Per life and stream the labels that it sends there: one writer's appends to one stream keep their order."""
+        kinds = ("register", "entry", "payload")
+        return tuple(
+            [
+                tuple(
+                    [tuple([n for n, x in enumerate(self.labels) if x.life == life and x.stream == s and x.kind in kinds]) for s in STREAMS]
+                )
+                for life in range(1, len(self.lives) + 1)
+            ]
+        )
+
+    @cached_property
+    def partition_fills(self) -> tuple[tuple[int, ...], ...]:
+        """Per partition the labels of its fills."""
+        return tuple([tuple([n for n, x in enumerate(self.labels) if (x.kind, x.stream) == ("fill", p)]) for p in range(PARTITIONS)])
+
+    def append_time_ms(self, number: int) -> int:
+        """By the log's clock. It follows from the record, not from its place, so that it adds no states; it runs backwards all the same."""
+        label = self.labels[number]
+        if label.kind != "entry":
+            return _T0_MS + label.life
+        return _T0_MS + _STEP_MS * (label.number if label.life % 2 else 4 - label.number)
+
+    def sent_at_ms(self, number: int) -> int:
+        """By the sender's clock: for some entries the append time is more than a minute ahead of it and is held back (R6)."""
+        return _T0_MS + _SENT_STEP_MS * self.labels[number].number
+
+    def record(self, number: int, offset: int) -> Record:
+        """That label as it is read at that offset of its stream."""
+        label, at_ms = self.labels[number], self.append_time_ms(number)
+        match label.kind:
+            case "register":
+                data = encode(Register(nonce(str(label.life)), 1, self.lives[label.life - 1].name, "0"))
+            case "fence":
+                data = encode(Fence(label.life, label.number))
+            case "entry":
+                ids = ids_of(label.life, label.number)
+                data = encode(Entry(label.life, label.number, self.sent_at_ms(number), label.partition, ids))
+            case _:
+                content = _value_of(label.life, label.number) if label.kind == "payload" else None
+                return Record(label.stream, offset, at_ms, batch_key(label.life, label.number), content)
+        return Record(ORDERING, offset, at_ms, None, data)

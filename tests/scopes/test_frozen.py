@@ -1,0 +1,62 @@
+"""A joiner as a value: nothing left out, nothing changed."""
+
+import pytest
+
+from joiner import Joiner, JoinerState
+from joiner.ready import Ready
+from tests.joiner.history import NOTARY, History
+from tests.scopes.frozen import NOW_MS, OFFSET, frozen, thawed
+from tests.scopes.scope import PARTITIONS, STREAMS
+
+
+class _Remembers(Joiner):
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._secret = 0
+
+
+def _model(kind: type[Joiner] = Joiner) -> Joiner:
+    return kind(NOTARY, PARTITIONS, JoinerState(dict.fromkeys(STREAMS, 0)))
+
+
+def _halfway(joiner: Joiner) -> History:
+    """A hole at the head, an entry behind it, payloads of a known and of an unknown life, and a fill proposed."""
+    history = History()
+    records = [history.register("w1"), history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1)]
+    records += [history.payload(1, 2, "b", partition=1), history.payload(2, 1, "c")]
+    joiner.step(records, NOW_MS - 1_500)
+    assert joiner.step((), NOW_MS).fills
+    return history
+
+
+def test_thawing_gives_the_same_joiner() -> None:
+    """What is frozen and thawed freezes to the same value."""
+    model = _model()
+    _halfway(model)
+    value = frozen(model, NOW_MS, model, True)
+    assert frozen(thawed(value, model), NOW_MS, model, True) == value
+
+
+def test_thawed_joiner_goes_on_like_the_first() -> None:
+    """The same records give the same batches; only the offsets are counted from another place."""
+    joiner, model = _model(), _model()
+    joiner._own = model._own
+    joiner._notary_name, joiner._limits = model._notary_name, model._limits
+    history = _halfway(joiner)
+    copy = thawed(frozen(joiner, NOW_MS, model, True), model)
+    late = history.payload(1, 1, "a")
+    moved = type(late)(late.stream, OFFSET, late.append_time_ms, late.key, late.value)
+    ready: list[Ready] = [joiner.step([late], NOW_MS), copy.step([moved], NOW_MS)]
+    first, second = [[(b.incarnation, b.sequence, b.filled, b.requests, b.log_time_ms) for b in one.batches] for one in ready]
+    assert len(first) == 2
+    assert first == second
+    ends = [one.read_next() for one in (joiner, copy)]
+    back = [{stream: end[stream] - one.offsets_next[stream] for stream in STREAMS} for end, one in zip(ends, ready, strict=True)]
+    assert back[0] == back[1]
+
+
+def test_an_unknown_field_stops_the_search() -> None:
+    """A joiner that holds something more cannot be told apart by what is known of it: the search fails rather than prove nothing."""
+    model = _model(_Remembers)
+    with pytest.raises(AssertionError, match="_secret"):
+        frozen(model, NOW_MS, model, True)

@@ -1,0 +1,48 @@
+"""The reductions leave nothing out: without them the search comes to the same states of the joiner and of the log."""
+
+import pytest
+
+from joiner import JoinerLimits
+from tests.scopes.explore import Search
+from tests.scopes.scope import Life, Scope
+
+_TWO, _ONE = Life("w1", (0, 1)), Life("w2", (1,))
+_SMALL = (
+    Scope("lost", (_TWO,), lost=1, restarts=1),
+    Scope("crash", (_TWO,), crashes=1, fills=1),
+    Scope("crash and loss", (_TWO,), crashes=1, lost=1),
+    Scope("two lives", (Life("w1", (0,)), _ONE), repeats=1, lost=1),
+    Scope("namesake", (Life("w1", (0,)), Life("w1", (1,))), fills=1, restarts=1),
+    Scope("fence", (Life("w1", (0,)), _ONE), fences=1, crashes=1),
+    Scope("short queue", (_TWO, _ONE), crashes=1, lost=1, limits=JoinerLimits(queue_ids_max=1)),
+    Scope("no stragglers", (_TWO, _ONE), crashes=1, lost=1, stragglers=False, limits=JoinerLimits(queue_ids_max=1)),
+    Scope("two readers", (Life("w1", (0,)),), crashes=1, fills=1, readers=2),
+)
+
+
+@pytest.mark.parametrize("scope", _SMALL, ids=lambda scope: scope.name)
+@pytest.mark.parametrize("without", ["merge", "lazy", "late"])
+def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
+    """Whole logs told apart, records written before they are read, faults at any moment: no other joiner, and no other log, comes up."""
+    reduced, whole = Search(scope), Search(scope, **{without: False})
+    few, many = reduced.run(), whole.run()
+    print(f"{scope.name}: {few.states:,} states, without {without}: {many.states:,}")
+    assert not many.violation
+    assert many.states >= few.states
+    assert whole.joiners == reduced.joiners
+    logs, fewer_logs = set(whole.rules.expectations.states), set(reduced.rules.expectations.states)
+    if without == "lazy" and scope.limits != JoinerLimits():
+        # Behind a paused stream the log goes on, and here it is written although nobody reads it.
+        assert fewer_logs <= logs
+    else:
+        assert fewer_logs == logs
+
+
+def test_without_all_the_same_is_found() -> None:
+    """Together they are as harmless as one by one."""
+    scope = Scope("all", (_TWO,), crashes=1, lost=1, fills=1)
+    reduced, whole = Search(scope), Search(scope, merge=False, lazy=False, late=False)
+    assert not reduced.run().violation
+    assert not whole.run().violation
+    assert whole.joiners == reduced.joiners
+    assert set(whole.rules.expectations.states) == set(reduced.rules.expectations.states)

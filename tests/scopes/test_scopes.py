@@ -1,0 +1,53 @@
+"""The named scopes, each to its last state; what is promised is told in `explore`."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scopes.__main__ import main, violation_text
+from tests.scopes.explore import Search
+from tests.scopes.named import SCOPES
+
+
+# The combined scope takes half a minute of a core: more than the usual limit leaves room for on a shared one.
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [scope.name for scope in SCOPES.values() if not scope.large])
+def test_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
+    """In every state of the scope all holds that the room promises, and every path ends where nothing waits."""
+    found = Search(SCOPES[name]).run()
+    record_property("states", found.states)
+    print(f"{name}: {found.states:,} states, {found.transitions:,} transitions, {found.ends:,} terminal")
+    assert not found.violation, violation_text(found)
+    assert found.whole
+    assert found.ends
+
+
+def test_combined_is_what_was_asked_for() -> None:
+    """Two workers with three batches each, and a crash, a lost send, a repeat and a fill race in one scope."""
+    scope = SCOPES["combined"]
+    assert [len(life.partitions) for life in scope.lives] == [3, 3]
+    assert len({life.name for life in scope.lives}) == 2
+    assert min(scope.crashes, scope.lost, scope.repeats, scope.fills) == 1
+    assert not scope.large
+
+
+def test_a_search_is_repeatable() -> None:
+    """Two searches of one scope count the same: the states do not depend on the order of a set or on a seed."""
+    first, second = [Search(SCOPES["two-readers"]).run() for _ in range(2)]
+    assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
+
+
+def test_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command lists states, transitions and terminal states and exits 0 when all holds; 3 when it was told to stop before the end."""
+    assert main(["--scope", "two-readers"]) == 0
+    assert "two-readers" in capsys.readouterr().out
+    assert main(["--scope", "two-readers", "--states-max", "50"]) == 3
+    assert "cut short" in capsys.readouterr().out
+
+
+def test_command_refuses_what_it_does_not_know() -> None:
+    """An unknown scope, or a bound that is none, exits 2."""
+    for wrong in (["--scope", "nobody"], ["--states-max", "0"], ["--states-max", "many"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(wrong)
+        assert stopped.value.code == 2

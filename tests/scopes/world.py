@@ -1,0 +1,216 @@
+"""One state of a small world, and what can happen next in it.
+
+The moves that *must* come about some day (a send of a living life arrives, a record is read) are told apart from those that may not: when
+none is left that must, the world stands, and then only what the readers themselves propose may carry it on.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import msgspec
+
+from ordering.stream import describe
+from tests.scopes.expected import Batch
+from tests.scopes.reading import Readings
+from tests.scopes.scope import STREAMS, Label, Scope
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True):
+    """How many of each fault may still happen."""
+
+    crashes: int
+    restarts: int
+    lost: int
+    repeats: int
+    fills: int
+    ticks: int
+    fences: int
+
+    def within(self, other: "Left") -> bool:
+        """Whether the other has as many of each, or more."""
+        return (
+            self.crashes <= other.crashes
+            and self.restarts <= other.restarts
+            and self.lost <= other.lost
+            and self.repeats <= other.repeats
+            and self.fills <= other.fills
+            and self.ticks <= other.ticks
+            and self.fences <= other.fences
+        )
+
+
+class Reader(msgspec.Struct, frozen=True, gc=False):
+    """A reading by its number, where it stands in each stream, labels handed to it since its last step, what it owes.
+
+    It owes what the log has settled and it has not emitted.
+    """
+
+    reading: int
+    at: tuple[int, ...]
+    handed: tuple[int, ...]
+    owed: tuple[Batch, ...]
+
+
+class World(msgspec.Struct, frozen=True):
+    """A state, as a value. `arrived` counts, per life and stream, the sends that are in the log or lost; `written` is a bit a label."""
+
+    arrived: tuple[tuple[int, ...], ...]
+    crashed: tuple[int, ...]
+    left: Left
+    on_way: tuple[int, ...]
+    log: tuple[tuple[int, ...], ...]
+    written: int
+    expected: int
+    readers: tuple[Reader, ...]
+
+
+class Move(msgspec.Struct, frozen=True):
+    """Something that can happen. `life` is whose send it is, 0 for nobody's; `must` says that it comes about some day."""
+
+    kind: str  # read | append | step | tick | lose | lose-on-way | crash | restart
+    reader: int = 0
+    stream: int = -1
+    label: int | None = None
+    cause: str = ""  # of a record that is written: send | on-way | repeat | fill | fence
+    life: int = 0
+    must: bool = False
+    skipped: int = 0  # sends before it in its stream that are lost
+
+
+class Moves:
+    """What can happen in a scope's worlds; see `explore` on `lazy` and `late`."""
+
+    def __init__(self, scope: Scope, readings: Readings, *, lazy: bool, late: bool) -> None:
+        self._scope, self._readings, self._lazy, self._late = scope, readings, lazy, late
+
+    def of(self, world: World) -> list[Move]:
+        """All moves but the passing of time."""
+        moves = [move for at in range(len(world.readers)) for move in self._reader_moves(world, at)]
+        if not self._lazy:
+            moves += [move for stream in STREAMS for move in self._writes(world, stream, "append", 0)]
+        if (world.left.crashes or world.left.lost) and (not self._late or self._excusable(world, moves)):
+            moves += self._faults(world)
+        return moves
+
+    def _reader_moves(self, world: World, at: int) -> Iterator[Move]:
+        reader = world.readers[at]
+        seen = self._readings.seen[reader.reading]
+        if world.left.restarts:
+            yield Move("restart", at)
+        if reader.handed or seen.more:
+            yield Move("step", at, must=True)
+        if seen.more or len(reader.handed) == self._scope.portion_max:
+            return
+        for place, stream in enumerate(STREAMS):
+            if seen.paused[place]:
+                continue
+            if next_of(self._scope, reader, stream) < len(world.log[place]):
+                yield Move("read", at, stream, must=True)
+            elif self._lazy:
+                yield from self._writes(world, stream, "read", at)
+
+    def _writes(self, world: World, stream: int, kind: str, at: int) -> Iterator[Move]:
+        """What the next record of that stream may be."""
+        scope, left, place = self._scope, world.left, stream + 1
+        for life, sends in enumerate(scope.sends, 1):
+            done = world.arrived[life - 1][place]
+            if done < len(sends[place]):
+                registers = place == 0 and done == 0
+                # An incarnation is the ordinal of its register record. One whose register record never comes is no life of the scope.
+                if registers and life > 1 and not world.arrived[life - 2][0]:
+                    continue
+                must = registers or life not in world.crashed
+                yield Move(kind, at, stream, sends[place][done], "send", life, must)
+                if self._late and left.lost and not registers and done + 1 < len(sends[place]):
+                    yield Move(kind, at, stream, sends[place][done + 1], "send", life, skipped=1)
+        for number in world.on_way:
+            if scope.labels[number].stream == stream:
+                yield Move(kind, at, stream, number, "on-way", must=True)
+        if left.repeats:
+            for number in sorted(set(world.log[place])):
+                yield Move(kind, at, stream, number, "repeat")
+        if left.fills and place:
+            for number in scope.partition_fills[stream]:
+                yield Move(kind, at, stream, number, "fill")
+        if left.fences and not place:
+            for number, label in enumerate(scope.labels):
+                if label.kind == "fence" and self._may_fence(world, label):
+                    yield Move(kind, at, stream, number, "fence")
+
+    def _may_fence(self, world: World, label: Label) -> bool:
+        """A peer fences a life that it has seen, at a sequence that it has seen: it may have read any part of the log."""
+        kind = "entry" if label.number else "register"
+        return self._scope.numbers[kind, label.life, label.number] in world.log[0]
+
+    def _faults(self, world: World) -> Iterator[Move]:
+        left = world.left
+        living = [(life, stream) for life, stream in self._under_way(world) if life not in world.crashed]
+        if left.crashes:
+            for life in sorted({life for life, _ in living}):
+                yield Move("crash", life=life)
+        if left.lost:
+            for life, stream in living:
+                if not self._late or self._is_last(world, life, stream):
+                    yield Move("lose", stream=stream, life=life)
+            for number in world.on_way:
+                yield Move("lose-on-way", label=number)
+
+    def _under_way(self, world: World) -> Iterator[tuple[int, int]]:
+        """(life, stream) of all that was sent and is neither in the log nor lost, but for register records (see `_writes`)."""
+        for life, sends in enumerate(self._scope.sends, 1):
+            for place, stream in enumerate(STREAMS):
+                if (place or world.arrived[life - 1][0]) and world.arrived[life - 1][place] < len(sends[place]):
+                    yield life, stream
+
+    def _is_last(self, world: World, life: int, stream: int) -> bool:
+        return world.arrived[life - 1][stream + 1] == len(self._scope.sends[life - 1][stream + 1]) - 1
+
+    def _excusable(self, world: World, moves: list[Move]) -> bool:
+        """Whether crashes and losses that are left can explain all that must come and does not: before that they would change nothing."""
+        must = [move for move in moves if move.must]
+        if any(move.cause not in ("send", "on-way") or self._registers(move) for move in must):
+            return False
+        sends = {(move.life, move.stream) for move in must if move.cause == "send"}
+        fills = len({move.label for move in must if move.cause == "on-way"})
+        lives = sorted({life for life, _ in sends})
+        for crashed in combinations(lives, min(world.left.crashes, len(lives))):
+            lost = [send for send in sends if send[0] not in crashed]
+            if len(lost) + fills <= world.left.lost and all(self._is_last(world, *send) for send in lost):
+                return True
+        return False
+
+    def _registers(self, move: Move) -> bool:
+        return move.label is not None and self._scope.labels[move.label].kind == "register"
+
+
+def told(scope: Scope, world: World, move: Move) -> str:
+    """The move, for a person."""
+    reader = f"reader {move.reader + 1}"
+    match move.kind:
+        case "read" | "append":
+            place, stream = move.stream + 1, describe(move.stream)
+            offset = len(world.log[place]) if move.label is not None else next_of(scope, world.readers[move.reader], move.stream)
+            label = scope.labels[move.label if move.label is not None else world.log[place][offset]]
+            causes = {"repeat": " comes again", "fill": " by a peer", "fence": " by a peer", "on-way": " as proposed"}
+            lost = f"the send of life {move.life} before it is lost; " if move.skipped else ""
+            who = "the log gets" if move.kind == "append" else f"{reader} reads"
+            return f"{lost}{who} {stream} {offset}: {label}{causes.get(move.cause, '')}"
+        case "step":
+            return f"{reader} steps"
+        case "tick":
+            return f"a hole_timeout passes for {reader}"
+        case "restart":
+            return f"{reader} crashes, and goes on from what it has persisted"
+        case "crash":
+            return f"life {move.life} crashes: what it has under way may never come"
+        case "lose":
+            return f"the next send of life {move.life} to {describe(move.stream)} is lost"
+    assert move.label is not None
+    return f"{scope.labels[move.label]}, on its way, is lost"
+
+
+def next_of(scope: Scope, reader: Reader, stream: int) -> int:
+    """The offset of that stream that this reader is handed next."""
+    if not reader.handed:
+        return reader.at[stream + 1]
+    return reader.at[stream + 1] + sum([1 for number in reader.handed if scope.labels[number].stream == stream])
