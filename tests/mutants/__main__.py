@@ -49,8 +49,11 @@ def run(mutant: Mutant, seeds: int = SEEDS_MAX) -> Caught:
         if simulated.returncode != 0:
             raise RuntimeError(f"{mutant.name}: the simulator could not run: {simulated.stderr[-2000:]}")
         scopes = _python(folder, "tests.scopes", "--scope", "all", "--json")
-        by = "small scopes" if scopes.returncode == 1 else ""
-        return Caught(mutant.name, mutant.rule, by, 0, _short(scopes.stderr.splitlines()), time.monotonic() - began_s)
+        if scopes.returncode not in (0, 1) or not scopes.stdout:
+            raise RuntimeError(f"{mutant.name}: the small scopes could not run: {scopes.stderr[-2000:]}")
+        found = [scope for scope in map(json.loads, scopes.stdout.splitlines()) if scope["violation"]]
+        by, how = (f"small scopes: {found[0]['scope']}", found[0]["violation"][:120]) if found else ("", "")
+        return Caught(mutant.name, mutant.rule, by, 0, how, time.monotonic() - began_s)
 
 
 def _python(folder: str, module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

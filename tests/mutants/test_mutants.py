@@ -24,6 +24,7 @@ def test_there_are_enough() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUN_EVERY_TIME)
 def test_is_noticed(name: str) -> None:

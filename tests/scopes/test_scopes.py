@@ -10,6 +10,7 @@ from tests.scopes.named import SCOPES
 
 
 # The combined scope takes half a minute of a core: more than the usual limit leaves room for on a shared one.
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [scope.name for scope in SCOPES.values() if not scope.large])
 def test_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
