@@ -67,7 +67,13 @@ MUTANTS: Final = (
         "                    hole = batch; self._queue.popleft(); self._offset_head = head.offset + 1; continue",
     ),
     Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:"),
-    Mutant("passed batches are not sent again", "R4", SENDER, "if other[0] == name[0] and other[1] < name[1]])", "if False])"),
+    Mutant(
+        "what was answered stays counted",
+        "R4",
+        "joiner/queue.py",
+        "            at += count\n            self._let_go(pending)",
+        "            at += count",
+    ),
     Mutant(
         "batches of a fenced life are not sent again",
         "R5",

@@ -15,8 +15,18 @@ from tests.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2_000
+KEPT = (473,)
+"""Seeds that found something: 473 a worker that took its own predecessors for a second process."""
 
 
+def test_some_seeds() -> None:
+    """A few hold, and those that once did not."""
+    for seed in (*range(1, 41), *KEPT):
+        outcome = simulate(seed)
+        assert not outcome.problems, f"{outcome.problems}; to repeat it: make simulate SEED={seed}"
+
+
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1_800)
 def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """Two thousand whole systems, each with faults of its own, hold every promise; together they met every kind of fault."""

@@ -154,7 +154,9 @@ class World:
             return False
         heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
         joiner = worker.driver.joiner
-        return len(heights) == 1 and not joiner.queued_records and joiner.offset_head == len(self.cluster.streams[-1])
+        # What was taken in is answered in the end, though its client may long have asked elsewhere.
+        pending = worker.sender.queue.pending_requests
+        return len(heights) == 1 and not pending and not joiner.queued_records and joiner.offset_head == len(self.cluster.streams[-1])
 
     def _state(self, slot: Slot) -> str:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
@@ -162,6 +164,7 @@ class World:
             return f"{slot.label}: no worker"
         joiner, end = worker.driver.joiner, len(self.cluster.streams[-1])
         at = f"{worker.index.position_next} positions, head {joiner.offset_head} of {end}, queued {joiner.queued_records}"
+        at += f", pending {worker.sender.queue.pending_requests}"
         return f"{slot.label}: {worker.not_ready() or 'ready'}; {at}"
 
     # ---- processes ----
