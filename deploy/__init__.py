@@ -1,1 +1,5 @@
-"""deploy: what runs the notary's surroundings. `deploy.local` runs real Kafka brokers on this machine's loopback."""
+"""deploy: what runs the notary's surroundings.
+
+`deploy.local` runs real Kafka brokers on this machine's loopback. `deploy.centres` makes data centres on this machine, with a
+wide-area network between them that can be cut. `deploy.namespace` is how a thread steps into one of them.
+"""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
@@ -22,6 +22,15 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from ordering.errors import ConfigurationError, NotReady
+
+
+METADATA_AGE_MS: Final = 1_000
+"""How old what a client knows of the leaders may be, and the racks of `leaders()`.
+
+A client that waits for a broker that is cut off hears from the others who leads instead. And a broker that does not hear the active
+controller goes on saying that it leads, to all who ask, for as long as that lasts. Whom a client asks is chance: so it asks often within the
+time after which a worker stops because its log contradicts it.
+"""
 
 
 class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +74,7 @@ def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | No
         "bootstrap_servers": bootstrap,
         "client_id": client_id,
         "retry_backoff_ms": 100,
-        # A leader that moved without our noticing, and racks for `leaders()`, are at most this old.
-        "metadata_max_age_ms": 5_000,
+        "metadata_max_age_ms": METADATA_AGE_MS,
         **(security.settings() if security is not None else {}),
     }
 

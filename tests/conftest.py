@@ -8,6 +8,17 @@ import pytest
 from deploy.local import Cluster
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How violent `tests/chaos` is; its conftest says what that means."""
+    chaos = parser.getgroup("chaos", "faults on real brokers, processes and networks")
+    chaos.addoption(
+        "--chaos-seconds", type=float, default=12.0, help="how long random faults go on; from 60 on the rest is longer too (default: 12)"
+    )
+    chaos.addoption("--chaos-seed", type=int, default=1, help="what draws the faults (default: 1)")
+    chaos.addoption("--chaos-rounds", type=int, default=1, help="how many seeds, from that one on (default: 1)")
+    chaos.addoption("--chaos-delay-ms", type=float, default=20.0, help="between data centres, each way (default: 20)")
+
+
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three real brokers for the whole session; a test that harms one brings it back before it ends."""

@@ -11,6 +11,9 @@ and memory settings of a small machine.
         cluster.wait_until_serving()                           # the other two have taken over
         cluster.start(1)                                       # same ports, same data
 
+Brokers may live in network namespaces instead, each with an address of its own (`Cluster.create(places=…)`): `deploy.centres`
+makes them.
+
 From a shell: `python -m deploy.local up --brokers 3`, then `status`, `kill N`, `start N`, `stop N`, `pause N`, `resume
 N`, `down`.
 
@@ -34,5 +37,6 @@ from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
 from deploy.local.health import BrokerStatus, ClusterStatus
 from deploy.local.settings import Settings
+from deploy.local.state import Place
 
-__all__ = ["BrokerStatus", "CannotRun", "Cluster", "ClusterStatus", "Settings"]
+__all__ = ["BrokerStatus", "CannotRun", "Cluster", "ClusterStatus", "Place", "Settings"]

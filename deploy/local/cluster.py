@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,8 @@ from deploy.local.ports import free_ports
 from deploy.local.process import Process, spawn
 from deploy.local.runtime import Runtime, prepare
 from deploy.local.settings import Settings, server_properties
-from deploy.local.state import Broker, State, read_state, state_file, write_state
+from deploy.local.state import Broker, Place, State, read_state, state_file, write_state
+from deploy.namespace import inside
 
 LOG_TAIL_LINES = 15
 
@@ -51,8 +52,16 @@ class Cluster:
         session_timeout_ms: int = 6_000,
         heap_mib: int = 400,
         overrides: Mapping[str, str] | None = None,
+        places: Sequence[Place] = (),
     ) -> Self:
-        """Make a new cluster in a folder that is empty or not there; choose its ports. `up` starts it."""
+        """Make a new cluster in a folder that is empty or not there; choose its ports. `up` starts it.
+
+        `places` are where the brokers live, one for each, if that is not this machine's loopback. The namespaces have
+        to be there whenever a broker is started.
+        """
+        places = places or [Place()] * brokers
+        if len(places) != brokers:
+            raise CannotRun(f"{brokers} brokers cannot live in {len(places)} places: name one for each")
         settings = Settings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
@@ -61,7 +70,9 @@ class Cluster:
             raise CannotRun(f"a new cluster cannot be made in {folder}: it {found}")
         folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * brokers)
-        rows = tuple(Broker(i, ports[2 * i - 2], ports[2 * i - 1]) for i in range(1, brokers + 1))
+        rows = tuple(
+            Broker(i, ports[2 * i - 2], ports[2 * i - 1], host=place.host, network=place.network) for i, place in enumerate(places, 1)
+        )
         # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool refuses one that starts with a
         # dash.
         cluster_id = "N" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
@@ -78,7 +89,7 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers, `host:port,host:port`, for a client's bootstrap_servers."""
-        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.state.brokers)
+        return self.state.bootstrap
 
     @property
     def state(self) -> State:
@@ -209,13 +220,13 @@ class Cluster:
         for broker in state.brokers:
             folder = self._folder(broker.id)
             folder.mkdir(exist_ok=True)
-            properties = server_properties(state.settings, broker.id, state.ports, folder / "data")
+            properties = server_properties(state.settings, broker.id, state.addresses, folder / "data")
             (folder / "server.properties").write_text(properties)
             if not _is_formatted(folder / "data", broker.id):
                 shutil.rmtree(folder / "data", ignore_errors=True)
                 new[broker.id] = folder / "data"
         if new:
-            runtime.format(new, server_properties(state.settings, 1, state.ports, self.directory), state.cluster_id)
+            runtime.format(new, server_properties(state.settings, 1, state.addresses, self.directory), state.cluster_id)
 
     def _spawn(self, runtime: Runtime, broker_id: int) -> None:
         state = self.state
@@ -223,7 +234,11 @@ class Cluster:
         if broker.process is not None and broker.process.alive:
             return
         folder = self._folder(broker_id)
-        process = spawn(runtime.broker(folder / "server.properties", state.settings.heap_mib), folder / "server.log")
+        try:
+            with inside(broker.network):
+                process = spawn(runtime.broker(folder / "server.properties", state.settings.heap_mib), folder / "server.log")
+        except OSError as error:
+            raise CannotRun(f"broker {broker_id} cannot be started in {broker.network or 'this network'}: {error}") from error
         # A crash between these two lines leaves a broker that cluster.json does not know. It holds its ports, so that
         # the next start of it fails and says so in its log; nothing but the user can tell whose it is.
         write_state(self.directory, state.with_process(broker_id, process))

@@ -2,16 +2,17 @@
 caught up."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from deploy.local.state import State
+from deploy.local.state import Broker, State
+from deploy.namespace import inside
 
 ANSWER_TIMEOUT_MS = 2_000
 
@@ -61,7 +62,7 @@ def look(state: State) -> ClusterStatus:
     """Ask every running broker. Takes milliseconds, and at most the answer timeout of 2 s when a broker hangs."""
     conditions = {broker.id: broker.condition for broker in state.brokers}
     running = {broker_id for broker_id, condition in conditions.items() if condition == "running"}
-    views = _run(_ask_all({broker.id: broker.port for broker in state.brokers if broker.id in running}))
+    views = _ask_all([broker for broker in state.brokers if broker.id in running])
     registered = frozenset.intersection(*(view.registered for view in views.values())) if views else frozenset()
     partitions = [partition for view in views.values() for partition in view.partitions]
     offline = sum(leader not in running for leader, _, _ in partitions)
@@ -84,7 +85,7 @@ def look(state: State) -> ClusterStatus:
         serving=not reason,
         reason=reason,
         cluster_id=state.cluster_id,
-        bootstrap=",".join(f"127.0.0.1:{broker.port}" for broker in state.brokers),
+        bootstrap=state.bootstrap,
         brokers=tuple(
             BrokerStatus(
                 broker.id,
@@ -102,16 +103,40 @@ def look(state: State) -> ClusterStatus:
     )
 
 
-async def _ask_all(ports: dict[int, int]) -> dict[int, _View]:
-    answers = await asyncio.gather(*map(_ask, ports.values()))
-    return {broker_id: view for broker_id, view in zip(ports, answers, strict=True) if view is not None}
+def _ask_all(brokers: Iterable[Broker]) -> dict[int, _View]:
+    """Ask each in its own network, where it can be reached whatever lies between the networks.
+
+    In threads: a thread can be in another network, and the caller may be inside an event loop, in which asyncio.run
+    refuses.
+    """
+    by_network: dict[str, list[Broker]] = {}
+    for broker in brokers:
+        by_network.setdefault(broker.network, []).append(broker)
+    views: dict[int, _View] = {}
+
+    def ask(network: str, there: list[Broker]) -> None:
+        # A network that is gone has nobody in it who answers.
+        with contextlib.suppress(OSError), inside(network):
+            views.update(asyncio.run(_ask_some(there)))
+
+    threads = [threading.Thread(target=ask, args=group) for group in by_network.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return views
 
 
-async def _ask(port: int) -> _View | None:
-    """Return what the broker on this port says, None when it does not answer."""
+async def _ask_some(brokers: list[Broker]) -> dict[int, _View]:
+    answers = await asyncio.gather(*map(_ask, brokers))
+    return {broker.id: view for broker, view in zip(brokers, answers, strict=True) if view is not None}
+
+
+async def _ask(broker: Broker) -> _View | None:
+    """Return what this broker says, None when it does not answer."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
-            connection = await create_conn("127.0.0.1", port, request_timeout_ms=ANSWER_TIMEOUT_MS)
+            connection = await create_conn(broker.host, broker.port, request_timeout_ms=ANSWER_TIMEOUT_MS)
             try:
                 answer = (await connection.send(MetadataRequest(None))).to_object()
             finally:
@@ -127,15 +152,6 @@ async def _ask(port: int) -> _View | None:
             for partition in topic["partitions"]
         ),
     )
-
-
-def _run(question: Coroutine[Any, Any, dict[int, _View]]) -> dict[int, _View]:
-    """Run in a thread of its own: the caller may be inside an event loop, in which asyncio.run refuses."""
-    answers: dict[int, _View] = {}
-    thread = threading.Thread(target=lambda: answers.update(asyncio.run(question)))
-    thread.start()
-    thread.join()
-    return answers
 
 
 def _list(ids: set[int]) -> str:

@@ -21,7 +21,7 @@ from deploy.local.jars import KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
-from deploy.local.settings import Settings, jvm_flags, server_properties
+from deploy.local.settings import Addresses, Settings, jvm_flags, server_properties
 
 TRAINING_SECONDS_MAX = 60
 
@@ -106,7 +106,7 @@ def _train(bare: Runtime, archive: Path) -> None:
         folder = Path(beside)
         settings = Settings(brokers=1)
         port, controller_port = free_ports(2)
-        properties = server_properties(settings, 1, {1: (port, controller_port)}, folder / "data")
+        properties = server_properties(settings, 1, {1: Addresses("127.0.0.1", port, controller_port)}, folder / "data")
         (folder / "server.properties").write_text(properties)
         bare.format({1: folder / "data"}, properties, "dHJhaW5pbmctdHJhaW5pbg")
         written = folder / "classes.jsa"

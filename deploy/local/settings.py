@@ -8,12 +8,21 @@ fifth less. The serial collector took as much CPU as G1 and 75 MB less memory a 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.local.errors import CannotRun
 
 BROKERS_MAX = 9
 SESSION_TIMEOUT_MS_MIN = 1_000
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Addresses(NamedTuple):
+    """Where one broker listens."""
+
+    host: str
+    port: int
+    controller_port: int
 
 
 @dataclass(frozen=True)
@@ -70,18 +79,18 @@ def jvm_flags(heap_mib: int) -> list[str]:
     ]
 
 
-def server_properties(settings: Settings, broker_id: int, ports: Mapping[int, tuple[int, int]], data: Path) -> str:
-    """Return the server.properties of one broker. `ports` has (broker port, controller port) of every broker by its
-    id."""
+def server_properties(settings: Settings, broker_id: int, addresses: Mapping[int, Addresses], data: Path) -> str:
+    """Return the server.properties of one broker. `addresses` has those of every broker by its id."""
     replicas, in_sync_min = settings.replicas, settings.in_sync_min
     is_controller = broker_id <= settings.controllers
-    broker_port, controller_port = ports[broker_id]
-    broker_listener = f"BROKER://127.0.0.1:{broker_port}"
+    host, broker_port, controller_port = addresses[broker_id]
+    voters = [(i, addresses[i]) for i in range(1, settings.controllers + 1)]
+    broker_listener = f"BROKER://{host}:{broker_port}"
     properties: dict[str, object] = {
         "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": broker_id,
-        "controller.quorum.voters": ",".join(f"{i}@127.0.0.1:{ports[i][1]}" for i in range(1, settings.controllers + 1)),
-        "listeners": f"{broker_listener},CONTROLLER://127.0.0.1:{controller_port}" if is_controller else broker_listener,
+        "controller.quorum.voters": ",".join(f"{i}@{at.host}:{at.controller_port}" for i, at in voters),
+        "listeners": f"{broker_listener},CONTROLLER://{host}:{controller_port}" if is_controller else broker_listener,
         "advertised.listeners": broker_listener,
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "BROKER",

@@ -8,20 +8,31 @@ from pathlib import Path
 from deploy.local.errors import CannotRun
 from deploy.local.files import write_atomically
 from deploy.local.process import Process
-from deploy.local.settings import Settings
+from deploy.local.settings import Addresses, Settings
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a broker lives: the address on which it listens, and the network namespace that has this address, as
+    `deploy.namespace.inside` takes it."""
+
+    host: str = "127.0.0.1"
+    network: str = ""
+
+
+@dataclass(frozen=True)
 class Broker:
-    """One broker: its id from 1 on, its ports on 127.0.0.1, and the process that runs it or ran it last (None: stopped
-    on purpose)."""
+    """One broker: its id from 1 on, its ports, the process that runs it or ran it last (None: stopped on purpose), and
+    where it lives."""
 
     id: int
     port: int
     controller_port: int
     process: Process | None = None
+    host: str = Place.host
+    network: str = Place.network
 
     @property
     def condition(self) -> str:
@@ -42,9 +53,14 @@ class State:
     brokers: tuple[Broker, ...]
 
     @property
-    def ports(self) -> dict[int, tuple[int, int]]:
-        """(broker port, controller port) by broker id."""
-        return {broker.id: (broker.port, broker.controller_port) for broker in self.brokers}
+    def addresses(self) -> dict[int, Addresses]:
+        """Where each broker listens, by its id."""
+        return {broker.id: Addresses(broker.host, broker.port, broker.controller_port) for broker in self.brokers}
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port,host:port` of all brokers."""
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
 
     def broker(self, broker_id: int) -> Broker:
         """Return one broker; raises CannotRun when there is none of that id."""

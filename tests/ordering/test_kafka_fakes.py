@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
+from joiner import DriverSettings
+from ordering.connection import METADATA_AGE_MS
 from ordering.errors import OutcomeUnknown
 from ordering.kafka import KafkaTimeouts, KafkaWriter
 from ordering.log import ORDERING
@@ -54,3 +56,8 @@ async def test_close_fails_what_is_in_flight() -> None:
     await writer.close()
     assert {type(outcome) for outcome in await asyncio.gather(*appends, return_exceptions=True)} == {OutcomeUnknown}
     assert producer.abandoned == 1
+
+
+def test_leaders_are_asked_for_often_while_a_worker_doubts() -> None:
+    """Before a worker stops for a log that contradicts it, ten times some broker was asked who leads: not each time one of the past."""
+    assert DriverSettings().contradiction_s * 1_000 >= 10 * METADATA_AGE_MS

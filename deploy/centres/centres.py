@@ -1,0 +1,120 @@
+"""`Centres`: what the owner of some data centres holds."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from deploy.centres.device import address
+from deploy.local.errors import CannotRun
+
+
+class Centres:
+    """Some data centres, numbered from 1 on, each way between two of them `delay_ms` long. They are there inside the block.
+
+    Every method raises CannotRun with what to do when it cannot do its work; all may be called from any thread.
+    """
+
+    def __init__(self, count: int = 3, *, delay_ms: float = 0.0, jitter_ms: float = 0.0, seed: int = 0) -> None:
+        self.numbers = tuple(range(1, count + 1))
+        self._delay_ms = delay_ms
+        self._jitter_ms = jitter_ms
+        self._seed = seed
+        self._forwarder: subprocess.Popen[str] | None = None
+        self._networks: list[str] = []
+        self._one_at_a_time = threading.Lock()
+
+    def __enter__(self) -> Self:
+        search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+        self._forwarder = subprocess.Popen(
+            [sys.executable, "-m", "deploy.centres.forward", str(len(self.numbers)), str(self._seed)],
+            env=os.environ | {"PYTHONPATH": search_path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C ends the block, and the end of the block ends the forwarder
+        )
+        assert self._forwarder.stdout is not None
+        try:
+            self._networks = json.loads(self._forwarder.stdout.readline() or self._gone())["networks"]
+            self.slow(self._delay_ms, self._jitter_ms)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._forwarder is not None:
+            self._forwarder.communicate()  # closes its stdin, which ends it
+            self._forwarder = None
+
+    @property
+    def process_id(self) -> int:
+        """The forwarder's process."""
+        assert self._forwarder is not None
+        return self._forwarder.pid
+
+    def host(self, number: int) -> str:
+        """The address of a centre, on which all that is in it listens."""
+        return address(number)
+
+    def network(self, number: int) -> str:
+        """The path that leads into a centre: for `deploy.namespace.inside`, and for `Place`."""
+        return self._networks[number - 1]
+
+    def slow(self, delay_ms: float, jitter_ms: float = 0.0, loss: float = 0.0) -> None:
+        """Give every line this delay, up to so much more, and this share of packets that vanish."""
+        for source, target in self._pairs():
+            self._ask(f"line {source} {target} delay_ms={delay_ms} jitter_ms={jitter_ms} loss={loss}")
+
+    def cut(self, source: int, target: int) -> None:
+        """What the one sends does not arrive at the other. The other direction stays as it is."""
+        self._ask(f"line {source} {target} cut=1")
+
+    def cut_off(self, number: int, *, outgoing: bool = True, incoming: bool = True) -> list[tuple[int, int]]:
+        """Cut a centre off from all others: what it sends, what it is sent, or both. Return the lines, as (from, to)."""
+        lines = [(source, target) for source, target in self._pairs() if (outgoing and source == number) or (incoming and target == number)]
+        for source, target in lines:
+            self.cut(source, target)
+        return lines
+
+    def heal(self, lines: Iterable[tuple[int, int]] | None = None) -> None:
+        """These lines, or all, are not cut any more. Delays and losses stay."""
+        for source, target in self._pairs() if lines is None else lines:
+            self._ask(f"line {source} {target} cut=0")
+
+    def counts(self) -> Mapping[tuple[int, int], Mapping[str, int]]:
+        """`packets` and `bytes` delivered and packets `lost`, by (from, to)."""
+        counts: dict[str, dict[str, int]] = json.loads(self._ask("counts"))
+        return {(int(pair[0]), int(pair[2])): of_line for pair, of_line in counts.items()}
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        return [(source, target) for source in self.numbers for target in self.numbers if source != target]
+
+    def _ask(self, command: str) -> str:
+        forwarder = self._forwarder
+        if forwarder is None:
+            raise CannotRun("these centres are not there: they are inside their `with` block only")
+        assert forwarder.stdin is not None
+        assert forwarder.stdout is not None
+        with self._one_at_a_time:
+            try:
+                forwarder.stdin.write(command + "\n")
+                forwarder.stdin.flush()
+            except BrokenPipeError:
+                self._gone()
+            answer = forwarder.stdout.readline().strip() or self._gone()
+        if answer != "ok" and not answer.startswith("{"):
+            raise CannotRun(answer)
+        return answer
+
+    def _gone(self) -> NoReturn:
+        assert self._forwarder is not None
+        assert self._forwarder.stderr is not None
+        raise CannotRun(f"the forwarder between the centres has ended:\n{self._forwarder.stderr.read().strip()}")

@@ -1,0 +1,121 @@
+"""The process between the centres: `python -m deploy.centres.forward CENTRES [SEED]`.
+
+It makes the centres, says on stdout how to enter them (`{"networks": ["/proc/PID/fd/N", …]}`, the first is centre 1), and moves their
+packets until its stdin ends: then it ends too, and with it the devices. Each line on stdin is answered by one on stdout:
+
+    line FROM TO delay_ms=20 jitter_ms=2 loss=0.01 cut=0     any of these, for one direction: ok
+    counts                                                   {"1>2": {"packets": …, "bytes": …, "lost": …}, …}
+
+Exits with 0 at the end of stdin, with 2 and a reason when it may not or cannot make the centres. Linux only.
+"""
+
+import itertools
+import json
+import os
+import random
+import select
+import sys
+import time
+from collections.abc import Sequence
+
+from deploy.centres.device import Device, make, number_of
+from deploy.centres.lines import Line, Lines
+
+PACKET_BYTES_MAX = 65_535
+READ_AT_ONCE_MAX = 64
+"""Packets read from one device before the others, and what is due, have their turn."""
+CENTRES_MAX = 9
+
+DONE, COULD_NOT = 0, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Forward until stdin ends."""
+    count, seed = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 0
+    if not 1 <= count <= CENTRES_MAX:
+        print(f"{count} centres cannot be made: choose 1 to {CENTRES_MAX}", file=sys.stderr)
+        return COULD_NOT
+    try:
+        devices = {number: make(number) for number in range(1, count + 1)}
+    except (OSError, AttributeError) as problem:  # AttributeError: a system whose C library has no namespaces
+        print(
+            f"network namespaces and TUN devices cannot be made here: {problem}. That needs Linux, root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
+            " and /dev/net/tun (`modprobe tun`)",
+            file=sys.stderr,
+        )
+        return COULD_NOT
+    networks = [f"/proc/{os.getpid()}/fd/{device.namespace}" for device in devices.values()]
+    print(json.dumps({"networks": networks}), flush=True)
+    forward(devices, random.Random(seed))
+    return DONE
+
+
+def forward(devices: dict[int, Device], dice: random.Random) -> None:
+    """Move packets and do what stdin says, until it ends."""
+    lines = Lines({pair: Line() for pair in itertools.permutations(devices, 2)})
+    numbers = {device.packets: number for number, device in devices.items()}
+    commands, asked = sys.stdin.fileno(), b""
+    watched = [commands, *numbers]
+    while True:
+        due_s = lines.due_next_s
+        # Not epoll: its timeout counts whole milliseconds, which is much for a line of 1 ms.
+        readable, _, _ = select.select(watched, [], [], None if due_s is None else max(0.0, due_s - time.monotonic()))
+        for descriptor in readable:
+            if descriptor != commands:
+                _take(descriptor, numbers[descriptor], lines, dice)
+                continue
+            read = os.read(commands, 65_536)
+            if not read:
+                return
+            *whole, asked = (asked + read).split(b"\n")
+            for command in whole:
+                print(_obey(command.decode(), lines), flush=True)
+        for number, packet in lines.due(time.monotonic()):
+            try:
+                os.write(devices[number].packets, packet)
+            except OSError:  # the device takes no more just now, or nothing of this form: a network loses such packets
+                continue
+
+
+def _take(descriptor: int, source: int, lines: Lines, dice: random.Random) -> None:
+    now_s = time.monotonic()
+    for _ in range(READ_AT_ONCE_MAX):
+        try:
+            packet = os.read(descriptor, PACKET_BYTES_MAX)
+        except BlockingIOError:
+            return
+        target = number_of(packet)
+        if target is not None:
+            lines.send(source, target, packet, now_s, dice.random())
+
+
+def _obey(command: str, lines: Lines) -> str:
+    verb, *words = command.split()
+    try:
+        if verb == "counts":
+            return json.dumps(
+                {
+                    f"{source}>{target}": {"packets": line.packets, "bytes": line.bytes, "lost": line.lost}
+                    for (source, target), line in lines.lines.items()
+                }
+            )
+        if verb != "line":
+            return f"what is {verb!r}? `line` and `counts` are known"
+        line = lines.lines[int(words[0]), int(words[1])]
+        for word in words[2:]:
+            name, _, value = word.partition("=")
+            if name in ("delay_ms", "jitter_ms"):
+                setattr(line, name.removesuffix("_ms") + "_s", float(value) / 1000)
+            elif name == "loss" and 0 <= float(value) < 1:
+                line.loss = float(value)
+            elif name == "cut":
+                line.cut = bool(int(value))
+            else:
+                return f"what is {word!r}? delay_ms, jitter_ms, loss (0 to less than 1) and cut (0, 1) are known"
+    except (LookupError, ValueError) as problem:
+        return f"{command!r} cannot be done: {problem!r}"
+    return "ok"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Violence on the real thing: real brokers, `notary serve` processes, and networks between them, all on this machine.
+
+A scenario has three parts: faults under a load of clients that retry with the same bytes; healing, after which every client is told what
+became of what it asked; and the check of all that was ever answered against the workers' indexes, which are equal row by row.
+
+| flag | what it says |
+|---|---|
+| `--chaos-seconds` | how long random faults go on |
+| `--chaos-seed` | the first seed: it draws faults, victims, times and the load |
+| `--chaos-rounds` | how many seeds, one after the other |
+| `--chaos-delay-ms` | how far apart the data centres are, each way |
+
+A seed fixes what is done to whom and when. What the machine makes of that it does not fix, so that a seed that failed may have to be
+played more than once. Scenarios assert no times; what was seen is printed at the end of the run.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, Timeline, Violence
+from tests.chaos.scene import Scene
+from tests.kafka.workers import Notary
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A scenario that wants a seed is played once for each."""
+    if "seed" in metafunc.fixturenames:
+        first = metafunc.config.getoption("--chaos-seed")
+        seeds = range(first, first + metafunc.config.getoption("--chaos-rounds"))
+        metafunc.parametrize("seed", seeds, ids=[f"seed{seed}" for seed in seeds])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longer the faults go on, the later a scenario counts as hanging."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.chaos)
+            item.add_marker(pytest.mark.kafka)
+            item.add_marker(pytest.mark.timeout(240 + 3 * config.getoption("--chaos-seconds")))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was seen."""
+    if seen := config.stash.get(SEEN, []):
+        terminalreporter.section("chaos: what was seen")
+        for line in seen:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def violence(request: pytest.FixtureRequest, seed: int) -> Violence:
+    """The flags, and the seed of this scenario."""
+    options = request.config.getoption
+    return Violence(options("--chaos-seconds"), seed, options("--chaos-delay-ms"))
+
+
+@pytest.fixture
+def timeline(request: pytest.FixtureRequest, violence: Violence) -> Iterator[Timeline]:
+    """Printed when the scenario is over; pytest shows it if it failed."""
+    made = Timeline()
+    yield made
+    flags = f"--chaos-seed {violence.seed} --chaos-rounds 1 --chaos-seconds {violence.seconds:g} --chaos-delay-ms {violence.delay_ms:g}"
+    print(f"--- seed {violence.seed}; again: python -m pytest '{request.node.nodeid}' {flags}", *made.lines, sep="\n")
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers on the loopback that scenarios may harm."""
+    with Cluster.create(tmp_path_factory.mktemp("chaos") / "cluster", brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def scene(
+    request: pytest.FixtureRequest, brokers: Cluster, violence: Violence, timeline: Timeline, tmp_path: Path
+) -> AsyncIterator[Scene]:
+    """A notary of its own on those brokers, which are well again when the scenario is over."""
+    notary = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, f"chaos-{uuid.uuid4().hex[:12]}")
+    made = Scene(notary, brokers, timeline, violence.seed)
+    async with made:
+        yield made
+    request.config.stash.setdefault(SEEN, []).append(f"{request.node.name}: {made.seen()}")

@@ -1,0 +1,144 @@
+"""Disks that are lost, damaged, full or of yesterday: a broker's, or a worker's."""
+
+import asyncio
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.chaos.flags import Violence
+from tests.chaos.scene import Scene
+from tests.rights import needs_root
+
+SMALL_DISK_MIB = 48
+BLOCK_BYTES = 4096
+SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
+"""So that rows are in RocksDB's files, and not only in its log, soon."""
+
+
+async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
+    """It comes back with an empty disk and copies everything, and then another one is killed: nothing is lost, and it goes on.
+
+    In a long run each of the three loses its disk, one after the other: then no disk is left that was there at the beginning.
+    """
+    await scene.start("a", "b")
+    order = random.Random(violence.seed).sample((1, 2, 3), 3)
+    async with scene.load() as load:
+        for broker, another in list(zip(order, (*order[1:], order[0]), strict=True))[: violence.times]:
+            await load.until(50)
+            await scene.in_sync()
+            scene.note(f"broker {broker} loses its disk")
+            await asyncio.to_thread(scene.wipe, broker)
+            await load.until(50)
+            await asyncio.to_thread(scene.brokers.start, broker)
+            await scene.in_sync()
+            scene.note(f"broker {another} dies")
+            await asyncio.to_thread(scene.brokers.kill, another)
+            await load.until(50)
+            await asyncio.to_thread(scene.brokers.start, another)
+    await scene.check()
+
+
+async def test_index_damaged(scene: Scene, violence: Violence) -> None:
+    """A worker whose index has flipped bits stops and says so, having told nothing from them; moved away, the index is made anew."""
+    _, b = await scene.start("a", "b", **SMALL_BUFFERS)
+    async with scene.load() as load:
+        await load.until(400)
+        await b.stop()
+        damaged = damage(scene.notary.directory / "index" / "b", random.Random(violence.seed))
+        scene.note(f"bits were flipped in {damaged} files of the index of b")
+        assert damaged
+        b = scene.begin("b")
+        await load.until(50)
+        assert await b.ended() == 2
+        scene.note(b.messages.strip().splitlines()[-1])
+        assert "the index" in b.messages
+        assert any(said in b.messages for said in ("does not open", "cannot be read", "is corrupt", "condemned"))
+        assert "nobody foresaw" not in b.messages
+        shutil.move(scene.notary.directory / "index" / "b", scene.notary.directory / "b.damaged")
+        scene.begin("b")
+        await scene.well([load])
+    await scene.check()
+
+
+@needs_root
+async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
+    """A worker whose disk is full stops, says why, and cannot start; with space again it goes on from what it had."""
+    with small_disk(tmp_path / "small") as disk:
+        await scene.start("a")
+        (b,) = await scene.start("b", index=str(disk), index_write_buffer_bytes=1 << 20)
+        async with scene.load() as load:
+            await load.until(100)
+            scene.note("the disk of b is full")
+            fill(disk / "ballast")
+            assert await b.ended() == 2
+            scene.note(b.messages.strip().splitlines()[-1])
+            assert "cannot be written" in b.messages
+            assert "No space left on device" in b.messages
+            assert "nobody foresaw" not in b.messages
+            await load.until(50)
+            b = scene.begin("b")
+            assert await b.ended() == 2
+            scene.note(b.messages.strip().splitlines()[-1])
+            assert "No space left on device" in b.messages
+            assert "nobody foresaw" not in b.messages
+            (disk / "ballast").unlink()
+            scene.note("there is space again")
+            scene.begin("b")
+            await scene.well([load])
+        await scene.check()
+
+
+async def test_index_of_before(scene: Scene) -> None:
+    """A worker that is given a copy of its index, made after a crash and since then overtaken, reads what it misses and agrees."""
+    _, b = await scene.start("a", "b", **SMALL_BUFFERS)
+    index, copy = scene.notary.directory / "index" / "b", scene.notary.directory / "b.copy"
+    async with scene.load() as load:
+        await load.until(150)
+        b.kill()
+        shutil.copytree(index, copy)
+        b = scene.begin("b")
+        await scene.well([load])
+        await load.until(200)
+        b.kill()
+        scene.note(f"b is back where it was, {load.decided} submissions later")
+        shutil.rmtree(index)
+        shutil.move(copy, index)
+        scene.begin("b")
+        await scene.well([load])
+    await scene.check()
+
+
+def damage(index: Path, draw: random.Random) -> int:
+    """Flip a bit in every block of every table of a stopped index, as a dying disk might; how many tables those are."""
+    tables = sorted(index.glob("*.sst"))
+    for table in tables:
+        content = bytearray(table.read_bytes())
+        for block in range(0, len(content), BLOCK_BYTES):
+            at = draw.randrange(block, min(block + BLOCK_BYTES, len(content)))
+            content[at] ^= 1 << draw.randrange(8)
+        table.write_bytes(content)
+    return len(tables)
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """A disk of a few MiB; the path leads into the mount namespace of a process, and the disk is gone with it and all who use it."""
+    directory.mkdir()
+    mount = f'mount -t tmpfs -o size={SMALL_DISK_MIB}m tmpfs "$1" && echo mounted && exec cat'
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "mounted\n"
+        yield Path(f"/proc/{holder.pid}/root{directory}")
+        holder.stdin.close()
+
+
+def fill(file: Path) -> None:
+    """Take all the space that is left."""
+    with suppress(OSError), file.open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(BLOCK_BYTES))
