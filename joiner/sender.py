@@ -32,8 +32,8 @@ Decision = TypeVar("Decision")
 
 NAMESAKE_FENCES_MAX = 3
 NAMESAKE_LIFE_S = 60.0
-"""Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register record of a
-process that is gone, come late, or somebody's mistake that is over."""
+"""Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register
+record of a process that is gone, come late, or somebody's mistake that is over."""
 
 
 class SenderSettings(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from notary.service import leaves
 from notary.config import load
 from notary.http import App, Server
+from notary.service import leaves
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
 from ordering.errors import Condemned
