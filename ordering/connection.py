@@ -23,13 +23,12 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 
 from ordering.errors import ConfigurationError, NotReady
 
-
 METADATA_AGE_MS: Final = 1_000
 """How old what a client knows of the leaders may be, and the racks of `leaders()`.
 
 A client that waits for a broker that is cut off hears from the others who leads instead. And a broker that does not hear the active
-controller goes on saying that it leads, to all who ask, for as long as that lasts. Whom a client asks is chance: so it asks often within the
-time after which a worker stops because its log contradicts it.
+controller goes on saying that it leads, to all who ask, for as long as that lasts. Whom a client asks is chance: so it asks often within
+the time after which a worker stops because its log contradicts it.
 """
 
 

@@ -1,14 +1,11 @@
-"""Load from a seed: the same seed, the same bytes. Built here from the contract alone, not with the encoders of `payload`:
-that what is made here decodes and verifies there is a test of both.
+"""Load from a seed: the same seed, the same bytes.
 
 Every state is new and every content hash is random, so every request commits.
 """
 
-import base64
 from collections.abc import Iterator
 from hashlib import sha256
 from random import Random
-from struct import pack
 from typing import Final
 
 import msgspec
@@ -16,18 +13,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from joiner import OrderedBatch, Ready
+from loadtest.signing import Made, Writer
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 
 NOTARY: Final = "O=Bench Notary,L=London,C=GB"
 PARTY: Final = "O=Bench Party,L=Paris,C=FR"
-
-
-class Made(msgspec.Struct, frozen=True, gc=False):
-    """A submission: its JSON, and the transaction ids of its requests, in order, one after the other (32 bytes each)."""
-
-    body: bytes
-    ids: bytes
 
 
 class PayloadValue(msgspec.Struct, frozen=True, gc=False):
@@ -50,25 +41,15 @@ def party_key_pem() -> bytes:
 def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -> Iterator[Made]:
     """Submissions without end. Unsigned ones carry random bytes where the signature stands: replay does not look at it."""
     random = Random(seed)
-    sign = party_key().sign
-    head = b"notary/transaction/v1\n" + pack(">H", len(NOTARY.encode())) + NOTARY.encode() + pack(">I", inputs)
-    tail = pack(">Iqq", 0, -(2**63), 2**63 - 1)
-    message_head = b"notary/submission/v1\n" + b"".join([pack(">H", len(name.encode())) + name.encode() for name in (NOTARY, PARTY)])
-    message_head += pack(">I", requests)
+    writer = Writer(NOTARY, PARTY, party_key().sign if signed else lambda message: random.randbytes(64))
     texts, ids = [""] * requests, [b""] * requests
     while True:
         for at in range(requests):
             # The content hash, then the transaction hashes of the states.
             drawn = random.randbytes(32 * (inputs + 1))
-            hashes = sorted([drawn[start : start + 32] for start in range(32, len(drawn), 32)])
-            states = b"".join([hash_ + b"\0\0\0\x01" for hash_ in hashes])
-            ids[at] = sha256(head + states + tail + drawn[:32]).digest()
-            refs = ':1","'.join([hash_.hex() for hash_ in hashes])
-            texts[at] = f'{{"inputs":["{refs}:1"],"content_hash":"{drawn[:32].hex()}"}}'
-        joined = b"".join(ids)
-        signature = base64.b64encode(sign(message_head + joined) if signed else random.randbytes(64)).decode()
-        body = f'{{"party":"{PARTY}","signature":"{signature}","requests":[{",".join(texts)}]}}'
-        yield Made(body.encode(), joined)
+            states = sorted([drawn[start : start + 32] + b"\0\0\0\x01" for start in range(32, len(drawn), 32)])
+            texts[at], ids[at] = writer.request(states, drawn[:32])
+        yield writer.submission(texts, ids)
 
 
 def payload_values(seed: int, submission_requests: int, inputs: int, batch_bytes_max: int) -> Iterator[PayloadValue]:

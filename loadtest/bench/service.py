@@ -29,31 +29,50 @@ class Service(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def serve(directory: Path, bootstrap: str | None, topic_prefix: str) -> Iterator[Service]:
     """A worker for the length of a block, in a directory that is not there yet; without `bootstrap`, on an embedded log."""
+    config = make(directory, bootstrap, topic_prefix)
+    with worker(config, "bench") as service:
+        yield service
+
+
+def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str) -> Path:
+    """A notary that knows the party, and no worker yet: its configuration. `options` are for `notary init`."""
     log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []
-    notary("init", str(directory), "--name", NOTARY, "--origin", "bench.example/notary", *log)
+    notary("init", str(directory), "--name", NOTARY, "--origin", "bench.example/notary", *log, *options)
     key = directory / "party.pem"
     key.write_bytes(party_key_pem())
     config = directory / "notary.toml"
     notary("party", "add", PARTY, "--public-key", str(key), "--config", str(config))
-    log_file = directory / "serve.log"
+    return config
+
+
+def verifier_key(config: Path) -> str:
+    """The notary's verifier key, from the operator and not from a worker."""
+    return str(msgspec.json.decode(notary("key", "show", "--config", str(config), "--json"))["verifier_key"])
+
+
+@contextlib.contextmanager
+def worker(config: Path, name: str) -> Iterator[Service]:
+    """A worker of that name for the length of a block."""
+    log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
-        worker = subprocess.Popen(
-            [*_COMMAND, "serve", "--config", str(config), "--name", "bench", "--listen", "127.0.0.1:0", "--json"],
+        process = subprocess.Popen(
+            [*_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
             env=_environment(),
         )
     try:
-        yield Service(_url_of(worker, log_file), worker.pid)
+        yield Service(_url_of(process, log_file), process.pid)
     finally:
-        _stop(worker, log_file)
+        _stop(process, log_file)
 
 
-def notary(*arguments: str) -> None:
-    """Run one short command; RuntimeError with what it said when it fails."""
+def notary(*arguments: str) -> str:
+    """Run one short command, and return what it printed; RuntimeError with what it said when it fails."""
     done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=_environment())
     if done.returncode:
         raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 _COMMAND = [sys.executable, "-m", "notary"]

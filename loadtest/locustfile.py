@@ -1,0 +1,128 @@
+"""Locust's file: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`. What it does is told in `loadtest.openloop`."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import gevent
+from locust import LoadTestShape, User, constant, events, task
+from locust.env import Environment
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
+
+from loadtest.openloop.coordinator import Coordinator
+from loadtest.openloop.member import MESSAGE, Member
+from loadtest.openloop.options import add_arguments
+
+coordinator: Coordinator | None = None
+member: Member | None = None
+clients: set[str] = set()
+"""The processes of the run, by Locust's names for them."""
+
+
+class NotaryUser(User):
+    """One connection of the load: sends what is due next, whenever it is free."""
+
+    wait_time = constant(1)
+
+    @task
+    def follow_the_schedule(self) -> None:
+        """Until there is nothing left to send."""
+        if member is not None:
+            member.work()
+
+
+class Schedule(LoadTestShape):
+    """The users stay; it is the schedule that the rate follows. Ends the run when every submission is accounted for."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        """Asked once a second."""
+        if coordinator is None:
+            return None
+        if isinstance(self.runner, MasterRunner):
+            there = {client.id for client in self.runner.clients.all if client.state != STATE_MISSING}
+            for client in clients - there:
+                coordinator.lost(client)
+        return coordinator.tick()
+
+
+@events.init_command_line_parser.add_listener
+def _options(parser: ArgumentParser) -> None:
+    add_arguments(parser)
+
+
+@events.init.add_listener
+def _wire(environment: Environment, runner: Any, **_: Any) -> None:
+    """Coordinator and member are in one process, or messages go between them."""
+    global coordinator, member
+    if environment.parsed_options is not None and environment.parsed_options.class_picker:
+        sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
+    if isinstance(runner, WorkerRunner):
+        member = Member(environment, lambda words: runner.send_message(MESSAGE, words))
+        runner.register_message(MESSAGE, _member_hears)
+        environment.events.test_stop.add_listener(_end)
+        return
+    coordinator = Coordinator(environment)
+    if isinstance(runner, MasterRunner):
+        runner.register_message(MESSAGE, _coordinator_hears)
+    else:
+        member = Member(environment, _tell_coordinator)
+    environment.events.test_start.add_listener(_begin)
+    environment.events.spawning_complete.add_listener(_spawned)
+    environment.events.test_stop.add_listener(_end)
+    environment.events.quitting.add_listener(_exit_code)
+
+
+def _member_hears(msg: Any, **_: Any) -> None:
+    if member is not None:
+        member.hear(msg.data)
+
+
+def _coordinator_hears(msg: Any, **_: Any) -> None:
+    if coordinator is not None:
+        coordinator.hear(msg.data)
+
+
+def _tell_coordinator(words: Any) -> None:
+    # Not within the call: what it hears may make it say "go" to the one who tells.
+    if coordinator is not None:
+        gevent.spawn(coordinator.hear, words)
+
+
+def _begin(environment: Environment, **_: Any) -> None:
+    runner = environment.runner
+    if coordinator is None:
+        return
+    if isinstance(runner, MasterRunner):
+        clients.clear()
+        clients.update([client.id for client in runner.clients.all if client.state != STATE_MISSING])
+        coordinator.begin([partial(_send, runner, client) for client in sorted(clients)])
+    elif member is not None:
+        coordinator.begin([member.hear])
+
+
+def _send(runner: MasterRunner, client: str, words: Mapping[str, Any]) -> None:
+    runner.send_message(MESSAGE, dict(words), client)
+
+
+def _spawned(**_: Any) -> None:
+    if coordinator is not None:
+        coordinator.spawned()
+
+
+def _end(**_: Any) -> None:
+    if coordinator is not None:
+        coordinator.end()
+    if member is not None:
+        member.drop()
+
+
+def _exit_code(environment: Environment, **_: Any) -> None:
+    """A run without a figure, and a run that never was, are no success."""
+    options = environment.parsed_options
+    nothing = 1 if options is not None and options.headless else 0
+    told = None if coordinator is None else coordinator.exit_code
+    environment.process_exit_code = nothing if told is None else told

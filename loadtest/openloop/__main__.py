@@ -1,0 +1,88 @@
+"""Brokers, workers and Locust in one command: `python -m loadtest.openloop [--brokers 3] [--workers 2] [--web] [Locust's options]`.
+
+Exit codes are Locust's: 0 with a figure, 1 without; and 2 when there was nothing to load.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.local import CannotRun, Cluster
+from loadtest.bench.report import progress
+from loadtest.bench.service import make, verifier_key, worker
+from loadtest.openloop.options import add_arguments
+
+STOP_S_MAX = 60.0
+_ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start what is to be loaded, load it, stop it; the exit code."""
+    # Locust answers --help before it has read its file, so what the file adds is told here.
+    theirs = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
+    add_arguments(theirs)
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.openloop",
+        description="Load a notary of its own with Locust. All other options are Locust's, with those that its file adds to them:",
+        epilog=theirs.format_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--brokers", type=int, choices=(0, 1, 3), default=3, help="Kafka brokers; 0: the embedded log, of one worker (default: 3)"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="workers on these brokers (default: 2)")
+    parser.add_argument("--web", action="store_true", help="open Locust's web UI instead of running at once")
+    chosen, others = parser.parse_known_args(arguments)
+    if chosen.workers < 1 or (chosen.workers > 1 and not chosen.brokers):
+        parser.error("an embedded log has one worker; with brokers there is one at least")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load-")))
+            bootstrap = None
+            if chosen.brokers:
+                progress(f"starting {chosen.brokers} brokers")
+                bootstrap = stack.enter_context(Cluster.create(directory / "cluster", chosen.brokers)).bootstrap
+            config = make(directory / "notary", bootstrap, f"load-{uuid.uuid4().hex[:8]}")
+            urls = [stack.enter_context(worker(config, f"w{number + 1}")).url for number in range(chosen.workers)]
+            return _locust(
+                ["--host", ",".join(urls), "--verifier-key", verifier_key(config), *([] if chosen.web else ["--headless"]), *others]
+            )
+    except (CannotRun, RuntimeError, OSError) as problem:
+        progress(f"cannot go on: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        progress("interrupted")
+        return 1
+
+
+def _locust(arguments: Sequence[str]) -> int:
+    """Locust as its users start it; interrupted, it is given the time to say that there is no figure."""
+    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    locust = subprocess.Popen(
+        [sys.executable, "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    try:
+        return locust.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            locust.send_signal(signal.SIGINT)
+            return locust.wait(STOP_S_MAX) or 1
+        raise
+    finally:
+        if locust.poll() is None:
+            locust.kill()
+            locust.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The one who runs a run: in the master, or in the only process. Plans, waits until all is made and every user is there, gives the start,
+collects what the processes tell, and says in the end what it comes to.
+"""
+
+import json
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from locust.env import Environment
+
+from loadtest.bench.facts import load_average, machine
+from loadtest.openloop.connection import connect
+from loadtest.openloop.ledger import Ledger
+from loadtest.openloop.options import Unusable, plan_of, urls_of
+from loadtest.openloop.plan import Plan
+from loadtest.openloop.schedule import slots_count
+from loadtest.openloop.tally import Tally, total
+from loadtest.openloop.verdict import figure, lines_of, reasons_against
+
+GRACE_S = 15.0
+"""After the last deadline: by then every process has told what became of its share, or never will."""
+START_IN_S = 0.5
+"""Between the word and the start, so that it is there in time."""
+
+_log = logging.getLogger("openloop")
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class Coordinator:
+    """`begin`, then whatever comes: `hear` and `spawned`; `tick` until it is over; `end`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._runs = 0
+        self._seed = ""
+        self.exit_code: int | None = None
+        """Of the last run: 0 with a figure, 1 without."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._plan: Plan | None = None
+        self._sends: list[Send] = []
+        self._tallies: dict[int, Tally] = {}
+        self._made: set[int] = set()
+        self._problems: list[str] = []
+        self._spawned = False
+        self._over_at_s = float("inf")
+        self._ledger = Ledger(0)
+        self._begun = False
+
+    def begin(self, sends: list[Send]) -> None:
+        """A run begins, with these processes. What is wrong with it is told in `end`."""
+        self._forget()
+        self._begun, self.exit_code = True, 1
+        self._sends = sends
+        options = self._environment.parsed_options
+        assert options is not None
+        if options.figure:
+            # One that an earlier run left must not be taken for this one's.
+            Path(options.figure).unlink(missing_ok=True)
+        try:
+            urls = urls_of(self._environment.host)
+            about, position_first = _ask(urls)
+            plan = plan_of(
+                options, urls, run=uuid.uuid4().hex, seed=self._next_seed(options.seed), notary_name=about["name"],
+                verifier_key=about["verifier_key"],
+            )  # fmt: skip
+        except (Unusable, OSError, LookupError, ValueError) as problem:
+            self._problems.append(str(problem))
+            return
+        self._plan, self._ledger = plan, Ledger(position_first)
+        _log.info(
+            "seed %s, %d processes, %s",
+            plan.seed,
+            len(sends),
+            ", ".join([f"{stage.name} for {stage.seconds:g} s" for stage in plan.stages]),
+        )
+        for process, send in enumerate(sends):
+            own = msgspec.structs.replace(plan, process=process, processes=len(sends))
+            send({"say": "make", "plan": msgspec.to_builtins(own)})
+
+    def hear(self, words: Mapping[str, Any]) -> None:
+        """What a process tells."""
+        plan = self._plan
+        if plan is None or words["run"] != plan.run:
+            return
+        if "problem" in words:
+            self._problems.append(words["problem"])
+        elif "made" in words:
+            self._made.add(words["process"])
+            self._go_if_ready()
+        else:
+            self._tallies[words["process"]] = msgspec.convert(words["tally"], Tally)
+            self._ledger.hear(words["heard"])
+
+    def spawned(self) -> None:
+        """Every user is there."""
+        self._spawned = True
+        self._go_if_ready()
+
+    def lost(self, who: str) -> None:
+        """A process of the run is gone: its share will never be accounted for."""
+        if self._plan is not None and not self._finished():
+            self._problems.append(f"a process of the load is gone: {who}")
+
+    def tick(self) -> tuple[int, float] | None:
+        """For Locust's shape: (users, users a second to start), or None when it is over."""
+        options = self._environment.parsed_options
+        if self._begun and (self._problems or self._finished() or time.monotonic() > self._over_at_s):
+            return None
+        assert options is not None
+        return max(1, options.num_users or 1), max(1.0, options.spawn_rate or 1.0)
+
+    def end(self) -> None:
+        """The run is over: a figure, or why there is none."""
+        if not self._begun:
+            return
+        self._begun = False
+        options, plan, problems = self._environment.parsed_options, self._plan, self._problems
+        assert options is not None
+        if plan is None:
+            reasons = problems
+        else:
+            whole = total(list(self._tallies.values()), len(plan.stages))
+            missing = set(range(len(self._sends))) - {number for number, tally in self._tallies.items() if tally.finished}
+            whole.finished = not missing
+            self._ledger.close(alone=not options.not_alone and not missing and not whole.failed)
+            reasons = reasons_against(
+                whole, self._ledger, submissions=slots_count(plan.stages, plan.mix.submission_requests), problems=problems
+            )
+        if reasons:
+            self._refuse(reasons)
+            return
+        assert plan is not None
+        self.exit_code = 0
+        found = figure(plan, whole)
+        told = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
+        print("\n".join(["", *lines_of(found), ""]), flush=True)
+        if options.figure:
+            Path(options.figure).write_text(json.dumps(told, indent=1) + "\n")
+
+    def _refuse(self, reasons: list[str]) -> None:
+        self.exit_code = 1
+        print("\n".join(["", f"NO FIGURE: {reasons[0]}", *[f"  {reason}" for reason in reasons[1:]], ""]), file=sys.stderr, flush=True)
+        # So that no report that Locust writes of this run looks like one of a good run.
+        self._environment.stats.log_error("RUN", "no figure", reasons[0])
+
+    def _go_if_ready(self) -> None:
+        plan = self._plan
+        if plan is None or not self._spawned or len(self._made) < len(self._sends):
+            return
+        self._environment.stats.clear_all()
+        self._over_at_s = time.monotonic() + START_IN_S + plan.seconds + plan.deadline_s + GRACE_S
+        for send in self._sends:
+            send({"say": "go", "run": plan.run, "at_unix_s": time.time() + START_IN_S})
+
+    def _finished(self) -> bool:
+        return bool(self._sends) and len([tally for tally in self._tallies.values() if tally.finished]) == len(self._sends)
+
+    def _next_seed(self, given: str) -> str:
+        """Of each further run of one web session another: asked twice, the same requests would be retries and nothing else."""
+        self._runs = self._runs + 1 if given == self._seed else 1
+        self._seed = given
+        if not given:
+            return uuid.uuid4().hex
+        return given if self._runs == 1 else f"{given}.{self._runs}"
+
+    def _parameters(self, plan: Plan) -> dict[str, Any]:
+        options = self._environment.parsed_options
+        assert options is not None
+        shown = ("seed", "mix", "stages", "deadline_s", "receipt_sample", "urls")
+        found: dict[str, Any] = {name: msgspec.to_builtins(getattr(plan, name)) for name in shown}
+        return found | {"users": options.num_users, "processes": len(self._sends), "receipts": plan.verifier_key is not None}
+
+
+def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
+    """What the notary says it is, and how many decisions there are: the most that any worker knows of."""
+    about: dict[str, Any] = {}
+    sizes = []
+    for url in urls:
+        client = connect(url)
+        try:
+            about = about or json.loads(_get(client, "/v1/notary"))
+            # A checkpoint's second line is the size of the tree.
+            sizes.append(int(_get(client, "/v1/checkpoint").split(b"\n")[1]))
+        finally:
+            client.close()
+    return about, max(sizes)
+
+
+def _get(client: Any, path: str) -> bytes:
+    response = client.get(path)
+    body = bytes(response.read())
+    if response.status_code != 200:
+        raise OSError(f"{client.host}:{client.port}{path}: status {response.status_code}: {body[:300].decode(errors='replace')}")
+    return body

@@ -1,0 +1,163 @@
+"""What one process asks, from a seed: the same seed, the same bytes (with an Ed25519 key). Pure.
+
+Each request spends fresh states, but for those that the mix wants otherwise. What happens to a state more than once is settled when the
+state is made: so a `Marks` says of each request, from the start, whether anything can happen to it but to commit. Nothing is shared
+between processes, which have different states; so each can judge what its own requests must come to.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Final
+
+import msgspec
+
+from loadtest.openloop.plan import Distribution, Mix
+from loadtest.signing import Window, Writer, reference
+
+INPUTS_MAX: Final = 9_990
+SOON: Final = 8
+"""Submissions: what names a state again within so many meets the first at the notary, later it finds it decided."""
+LATE_MAX: Final = 2_000
+
+PAST_MS: Final = 1_577_836_800_000  # 2020
+FUTURE_MS: Final = 4_102_444_800_000  # 2100: fixed ends, or the same seed would not give the same bytes
+WINDOWS_OPEN: Final[tuple[Window, ...]] = ((PAST_MS, FUTURE_MS), (PAST_MS, None), (None, FUTURE_MS))
+WINDOWS_SHUT: Final[tuple[Window, ...]] = ((None, PAST_MS), (FUTURE_MS, None))
+
+
+class Marks(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+    """Of a request that may come to something else than to be committed: why."""
+
+    inputs: tuple[str, ...] = ()
+    """Those of its inputs that other requests name too."""
+    references: tuple[str, ...] = ()
+    window: Window | None = None
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """One submission to send."""
+
+    body: bytes
+    ids: bytes
+    """The transaction ids of its requests, in order, 32 bytes each."""
+    marks: dict[int, Marks]
+    """By the place of the request; one that is not there must commit."""
+    twice: bool = False
+    """Whether it is sent two times, as a retry is."""
+    again: bool = False
+    """Whether this is the second time."""
+
+
+class _Later:
+    """Things that fall due at a later submission."""
+
+    def __init__(self, random: Random, late_max: int) -> None:
+        self._random = random
+        self._late_max = late_max
+        self._heap: list[tuple[int, int, object]] = []
+        self._count = 0
+
+    def plan(self, now: int, thing: object) -> None:
+        """Half of them soon, half late."""
+        span = (0, SOON) if self._random.random() < 0.5 else (SOON, self._late_max)
+        self._count += 1
+        heapq.heappush(self._heap, (now + 1 + self._random.randint(*span), self._count, thing))
+
+    def due(self, now: int) -> object | None:
+        """The first that is due, if one is."""
+        return heapq.heappop(self._heap)[2] if self._heap and self._heap[0][0] <= now else None
+
+
+def generate(mix: Mix, seed: str, count: int, writer: Writer) -> Iterator[Asked]:
+    """So many submissions."""
+    random = Random(seed)
+    maker = _Requests(mix, random, max(SOON, min(LATE_MAX, count // 4)))
+    again = _Later(random, max(SOON, min(LATE_MAX, count // 4)))
+    # Of all that are sent `retries` are to be second ones, so of the first ones more than that have one.
+    chance = mix.retries / (1 - mix.retries)
+    for at in range(count):
+        repeated = again.due(at)
+        if isinstance(repeated, Asked):
+            yield repeated
+            continue
+        texts, ids, marks = [], [], {}
+        for place in range(mix.submission_requests):
+            text, id_, mark = maker.make(at, writer)
+            texts.append(text)
+            ids.append(id_)
+            if mark is not None:
+                marks[place] = mark
+        made = writer.submission(texts, ids)
+        twice = random.random() < chance
+        if twice:
+            again.plan(at, Asked(made.body, made.ids, marks, True, True))
+        yield Asked(made.body, made.ids, marks, twice)
+
+
+class _Requests:
+    def __init__(self, mix: Mix, random: Random, late_max: int) -> None:
+        self._mix = mix
+        self._random = random
+        self._spend_again = _Later(random, late_max)
+        self._refer_to = _Later(random, late_max)
+        self._inputs = drawing(mix.inputs_distribution, mix.inputs, random)
+
+    def make(self, at: int, writer: Writer) -> tuple[str, bytes, Marks | None]:
+        """(JSON, transaction id, marks)."""
+        random, chance, mix = self._random, self._random.random, self._mix
+        inputs = [_state(random) for _ in range(self._inputs())]
+        marked: list[bytes] = []
+        references: list[bytes] = []
+        window: Window | None = None
+        if chance() < mix.double_spends:
+            self._spend_again.plan(at, inputs[-1])
+            marked.append(inputs[-1])
+        if chance() < mix.references:
+            if chance() < 0.5:
+                references.append(_state(random))
+            else:
+                self._refer_to.plan(at, inputs[-1])
+                marked = inputs[-1:]
+        if chance() < mix.windows:
+            window = random.choice(WINDOWS_SHUT if chance() < 0.25 else WINDOWS_OPEN)
+        if isinstance(spent := self._spend_again.due(at), bytes):
+            # In the place of a fresh one, so that the mean stays; of a lone one that others are to name, beside it.
+            inputs[: len(inputs) > len(marked)] = [spent]
+            marked.append(spent)
+        if isinstance(named := self._refer_to.due(at), bytes):
+            references.append(named)
+        text, id_ = writer.request(sorted(inputs), random.randbytes(32), sorted(references), window)
+        if not (marked or references or window):
+            return text, id_, None
+        return text, id_, Marks(tuple(map(reference, sorted(marked))), tuple(map(reference, sorted(references))), window)
+
+
+def _state(random: Random) -> bytes:
+    return random.randbytes(32) + random.choice((0, 1, 2, 10)).to_bytes(4, "big")
+
+
+def drawing(distribution: Distribution, mean: float, random: Random) -> Callable[[], int]:
+    """Draws numbers of inputs, 1 at least, of that mean. Fixed: the mean itself, or its two neighbours where it is no whole number."""
+    if distribution == "fixed":
+        below, rest = int(mean), mean % 1
+        return lambda: below + (random.random() < rest) if rest else below
+    more = mean - 1  # what is drawn is how many there are beyond the first
+    if distribution == "uniform":
+        return lambda: 1 + min(INPUTS_MAX, round(random.random() * 2 * more))
+    if distribution == "geometric":
+        ratio = more / mean
+        return lambda: 1 + (min(INPUTS_MAX, int(math.log(1 - random.random()) / math.log(ratio))) if ratio else 0)
+    return lambda: 1 + min(INPUTS_MAX, _poisson(random, more))
+
+
+def _poisson(random: Random, mean: float) -> int:
+    """Knuth's way; its normal approximation where that would take long, and underflow."""
+    if mean > 50:
+        return max(0, round(random.gauss(mean, math.sqrt(mean))))
+    limit, product, drawn = math.exp(-mean), random.random(), 0
+    while product > limit:
+        product *= random.random()
+        drawn += 1
+    return drawn

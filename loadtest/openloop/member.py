@@ -1,0 +1,101 @@
+"""A process as a member of a run: does what the coordinator says (make, go), and tells it how far it is.
+
+In the one process of a plain `locust` it is called directly; under `--processes` and `--worker` messages of Locust's own connection to the
+master carry the same words.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+import msgspec
+from gevent.event import Event
+from locust.env import Environment
+
+from loadtest.openloop.plan import Plan
+from loadtest.openloop.process import Process
+
+MESSAGE = "openloop"
+REPORT_S = 1.0
+
+_log = logging.getLogger("openloop")
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Member:
+    """What this process has of a run, if anything."""
+
+    def __init__(self, environment: Environment, tell: Tell) -> None:
+        self._environment = environment
+        self._tell = tell
+        self._process: Process | None = None
+        self._ready = Event()
+        self._busy: gevent.Greenlet[..., Any] | None = None
+
+    def hear(self, words: Mapping[str, Any]) -> None:
+        """What the coordinator says."""
+        if words["say"] == "make":
+            self.drop()
+            plan = msgspec.convert(words["plan"], Plan)
+            self._process = Process(plan, self._record)
+            self._busy = gevent.spawn(self._make, self._process)
+        elif words["say"] == "go" and self._process is not None and self._process.plan.run == words["run"]:
+            # What Locust counts a second begins here too, not with the making.
+            self._environment.stats.clear_all()
+            self._process.go(words["at_unix_s"])
+            self._busy = gevent.spawn(self._keep_reporting, self._process)
+
+    def work(self) -> None:
+        """What a user does. Returns when the schedule is through; waits while there is none."""
+        self._ready.wait()
+        if self._process is not None:
+            self._process.work()
+
+    def drop(self) -> None:
+        """The run is over, one way or the other."""
+        if self._busy is not None:
+            self._busy.kill()
+        if self._process is not None:
+            self._process.close()
+        self._ready.clear()
+        self._process = self._busy = None
+
+    def _make(self, process: Process) -> None:
+        plan = process.plan
+        began_s = time.perf_counter()
+
+        def progress(made: int, of: int) -> None:
+            took_s = time.perf_counter() - began_s
+            _log.info("process %d: %s of %s submissions made and signed after %.0f s", plan.process, f"{made:,}", f"{of:,}", took_s)
+
+        try:
+            process.make(progress)
+        except Exception as problem:
+            self._tell({"run": plan.run, "process": plan.process, "problem": f"making the requests: {type(problem).__name__}: {problem}"})
+            return
+        self._ready.set()
+        self._tell({"run": plan.run, "process": plan.process, "made": True})
+
+    def _keep_reporting(self, process: Process) -> None:
+        finished = False
+        while not finished:
+            gevent.sleep(REPORT_S)
+            finished = process.tally.finished
+            tally, heard = process.report()
+            told = {"tally": msgspec.to_builtins(tally, str_keys=False), "heard": heard}
+            self._tell({"run": process.plan.run, "process": process.plan.process} | told)
+
+    def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
+        """Two rows in Locust's table: submissions are its requests; transactions stand beside them, and not in the total."""
+        environment = self._environment
+        environment.events.request.fire(
+            request_type="POST", name=f"submissions, {stage}", response_time=ms, response_length=octets, exception=why, context={}
+        )
+        transactions = environment.stats.get(f"transactions, {stage}", "in them")
+        for _ in range(requests):
+            transactions.log(ms, 0)  # type: ignore[arg-type]  # a float is what Locust itself hands to it
+            if why is not None:
+                transactions.log_error(why)

@@ -1,0 +1,48 @@
+"""What was made ahead, in a file without a name: a soak of hours does not fit in memory, and reading in order costs next to nothing."""
+
+import struct
+import tempfile
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from loadtest.openloop.generate import Asked
+
+_LENGTH = struct.Struct(">I")
+
+
+class Pool:
+    """First filled, then taken from, in order. The file goes when it is closed, or with the process."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - `close` closes it
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Asked).decode
+        self.bytes = 0
+
+    def add(self, asked: Asked) -> None:
+        """Put one behind the others."""
+        record = self._encode(asked)
+        self._file.write(_LENGTH.pack(len(record)))
+        self._file.write(record)
+        self.bytes += len(record)
+
+    def rewind(self) -> None:
+        """From here on it is taken from."""
+        self._file.seek(0)
+
+    def take(self) -> Asked:
+        """The next one; there must be one."""
+        (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
+        return self._decode(self._file.read(length))
+
+    def close(self) -> None:
+        """Drop the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

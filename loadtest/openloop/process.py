@@ -1,0 +1,197 @@
+"""One process's part of a run: makes what it asks, then sends it by the schedule, whatever the answers do.
+
+An open loop: slots are taken in order by whichever user is free, and each is sent at its intended start, or at once if that has passed.
+Latency counts from the intended start. So a server that is slow for a while is charged with everything that had to wait behind it, and
+what could not be sent before its deadline is a failure.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Any
+
+import gevent
+import msgspec
+from gevent.event import Event
+
+from loadtest.bench.generate import party_key
+from loadtest.openloop.answers import Told, WrongAnswer, read
+from loadtest.openloop.checker import Checker, same_so_far
+from loadtest.openloop.connection import Connections, NoReply
+from loadtest.openloop.generate import Asked, generate
+from loadtest.openloop.plan import Plan
+from loadtest.openloop.pool import Pool
+from loadtest.openloop.schedule import Slot, slots
+from loadtest.openloop.tally import StageTally, Tally
+from loadtest.signing import Writer
+from notary.client import Signer
+from notary.receipts.note import parse_verifier_key
+from notary.verify import NotVerified, VerifierKey, verify_receipt
+
+MAKE_S_MAX = 0.02
+"""So long making goes on before Locust's heartbeats have their turn."""
+PROGRESS_S = 5.0
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 1.0
+_TRY_AGAIN = (429, 500, 502, 503, 504)
+
+Record = Callable[[str, float, int, int, str | None], None]
+"""One submission, for Locust's statistics: (stage, ms, bytes of the answer, requests, why it failed)."""
+
+
+class Failed(Exception):
+    """A submission that will not be answered as it must be. `kind` is one of a few, for Locust's table."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        super().__init__(text)
+
+
+class Process:
+    """`make`, then `go`, while users `work`."""
+
+    def __init__(self, plan: Plan, record: Record) -> None:
+        self.plan = plan
+        self.tally = Tally([StageTally() for _ in plan.stages])
+        sample = Random(f"{plan.seed}/sample/{plan.process}").random
+        verify = None if plan.verifier_key is None else _verifying(parse_verifier_key(plan.verifier_key))
+        self.checker = Checker(receipts=verify is not None, verify=verify, sample=lambda: sample() < plan.receipt_sample)
+        self._record = record
+        self._submissions = plan.submissions
+        self._pool = Pool()
+        self._slots = enumerate(slots(plan.stages, plan.mix.submission_requests, plan.process, plan.processes))
+        self._path = "/v1/submissions" + ("?receipts=false" if verify is None else "")
+        self._started = Event()
+        self._start_s = self._cpu_s = 0.0
+
+    def make(self, progress: Callable[[int, int], None]) -> None:
+        """Make and sign everything, with a turn for others now and then; `progress(made, of)` every few seconds."""
+        plan = self.plan
+        sign = party_key().sign if plan.key_file is None else Signer.from_file(plan.key_file).sign
+        writer = Writer(plan.notary_name, plan.party, sign)
+        turn_s = told_s = time.perf_counter()
+        for made, asked in enumerate(generate(plan.mix, f"{plan.seed}/{plan.process}/{plan.processes}", plan.submissions, writer)):
+            self._pool.add(asked)
+            now_s = time.perf_counter()
+            if now_s - turn_s > MAKE_S_MAX:
+                gevent.sleep(0)
+                turn_s = time.perf_counter()
+            if now_s - told_s > PROGRESS_S:
+                progress(made, plan.submissions)
+                told_s = now_s
+        progress(plan.submissions, plan.submissions)
+        self._pool.rewind()
+
+    def go(self, at_unix_s: float) -> None:
+        """The start of the run, by the wall clock, since that is what processes on several machines share."""
+        self._start_s = time.perf_counter() + at_unix_s - time.time()
+        self._cpu_s = time.process_time()
+        self._started.set()
+
+    def work(self) -> None:
+        """What each user does: take the next slot, until there is none."""
+        self._started.wait()
+        connections = Connections(self.plan.urls, self._path)
+        try:
+            for number, slot in self._slots:
+                self._submit(number, slot, self._pool.take(), connections)
+        finally:
+            connections.close()
+        self._finish()
+
+    def report(self) -> tuple[Tally, bytes]:
+        """Everything so far, and what was heard since the last report."""
+        tally = self.tally
+        tally.counts, tally.decided, tally.violations = self.checker.counts, self.checker.decided, self.checker.violations
+        tally.cpu_seconds = time.process_time() - self._cpu_s
+        return tally, self.checker.take_heard()
+
+    def close(self) -> None:
+        """Drop what was made."""
+        self._pool.close()
+
+    def _submit(self, number: int, slot: Slot, asked: Asked, connections: Connections) -> None:
+        plan, stage = self.plan, self.tally.stages[slot.stage]
+        due_s = self._start_s + slot.due_s
+        name, requests = plan.stages[slot.stage].name, len(asked.ids) // 32
+        if (wait_s := due_s - time.perf_counter()) > 0:
+            gevent.sleep(wait_s)
+        sent_s = time.perf_counter()
+        position_before = self.checker.position_highest
+        octets = 0
+        try:
+            if sent_s - due_s > plan.deadline_s:
+                raise Failed("missed", "could not be sent before its deadline: every connection was waiting for an answer")
+            self.tally.sent += 1
+            body = self._decided(number, asked, due_s + plan.deadline_s, connections)
+            answered_s = time.perf_counter()
+            octets = len(body[0])
+            self.checker.answered(asked, body[1], position_before)
+        except Failed as problem:
+            kind, text = problem.kind, str(problem)
+        except WrongAnswer as problem:
+            kind, text = "wrong answer", str(problem)
+        except Exception as problem:
+            # A fault of this load, not of the notary; but a slot that nobody accounts for would be hidden.
+            kind, text = "fault of the load", f"{type(problem).__name__}: {problem}"
+        else:
+            latency_ms = (answered_s - due_s) * 1000
+            self.tally.answered += 1
+            stage.submissions += 1
+            stage.latency.add(latency_ms)
+            stage.late.add((sent_s - due_s) * 1000)
+            stage.answered_last_s = answered_s - self._start_s
+            self._record(name, latency_ms, octets, requests, None)
+            return
+        self.tally.fail(f"submission {number} of process {plan.process}: {kind}: {text}")
+        self._record(name, (time.perf_counter() - due_s) * 1000, octets, requests, kind)
+
+    def _decided(self, number: int, asked: Asked, ends_s: float, connections: Connections) -> tuple[bytes, Sequence[Told]]:
+        """Ask until all of it is decided, the same bytes each time, the next worker each time: the answer's bytes, and what they say."""
+        urls = len(self.plan.urls)
+        known: Sequence[Told | None] | None = None
+        last = "nothing"
+        for attempt in count():
+            left_s = ends_s - time.perf_counter()
+            if left_s <= 0:
+                raise Failed("no answer by the deadline", f"after {attempt} attempts, the last brought {last}")
+            try:
+                # Half of what is left where there is another worker: one that hangs must not use up all of it.
+                reply = connections.post((number + attempt) % urls, asked.body, left_s if urls == 1 else max(left_s / 2, min(left_s, 1.0)))
+            except NoReply as problem:
+                last = str(problem)
+                turns = (attempt + 1) // urls
+                # At once at the next worker; a pause when all were asked.
+                pause_s = 0.0 if (attempt + 1) % urls else min(PAUSE_S_MAX, PAUSE_S_FIRST * 2.0 ** min(turns, 10))
+            else:
+                if reply.status not in (200, 202, *_TRY_AGAIN):
+                    raise Failed(f"status {reply.status}", reply.body[:300].decode(errors="replace"))
+                if reply.status in (200, 202):
+                    now = read(reply.body, asked.ids, complete=reply.status == 200)
+                    known = now if known is None else same_so_far(known, now)
+                    if reply.status == 200:
+                        return reply.body, [told for told in now if told is not None]
+                last, pause_s = f"status {reply.status}", max(reply.retry_after_s, PAUSE_S_FIRST)
+            self.tally.retry(last)
+            gevent.sleep(min(pause_s, max(0.0, ends_s - time.perf_counter())))
+        raise AssertionError("the loop has no end of its own")
+
+    def _finish(self) -> None:
+        """By each user that finds no slot left; the last one finds all accounted for."""
+        if self.tally.answered + self.tally.failed == self._submissions and not self.tally.finished:
+            # With an answer missing, anything could explain what the others were told.
+            if not self.tally.failed:
+                self.checker.settle()
+            self.tally.finished = True
+
+
+def _verifying(key: VerifierKey) -> Callable[[Told], str | None]:
+    def verify(told: Told) -> str | None:
+        decision: dict[str, Any] = msgspec.to_builtins(told)
+        try:
+            verify_receipt(decision.pop("receipt"), decision, key)
+        except NotVerified as problem:
+            return f"{problem.reason}: {problem}"
+        return None
+
+    return verify

@@ -1,0 +1,96 @@
+"""The command line: `python -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--requests-per-submission 1,100] [--json FILE]`.
+
+Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 it could not be measured.
+"""
+
+import argparse
+import contextlib
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from deploy.local import CannotRun, Cluster
+from loadtest.bench.report import Report, progress
+from loadtest.peers import limits, table
+from loadtest.peers.contest import contest
+from loadtest.peers.etcd import Etcd
+from loadtest.peers.turns import ON_BROKERS, PEERS, Peer, start, take_turns
+from ordering.errors import NotaryError
+
+LIMITS: Final = "limits"
+NAMES: Final = (*ON_BROKERS, *PEERS, LIMITS)
+SEED_STEP: Final = 1_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description="Others at the notary's work, in the same run.")
+    parser.add_argument("--only", default=",".join(NAMES), metavar="NAME,…", help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each has its turn (default: 2)")
+    parser.add_argument("--requests-per-submission", default="1,100", metavar="N,…", help="(default: 1,100)")
+    parser.add_argument("--json", default="bench-peers.jsonl", metavar="FILE", help="where the JSON lines go (default: bench-peers.jsonl)")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="of the notary and of single-topic (default: 3)")
+    parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
+    chosen = parser.parse_args(arguments)
+    names = chosen.only.split(",")
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(NAMES)}")
+    try:
+        sizes = [int(size) for size in chosen.requests_per_submission.split(",")]
+    except ValueError:
+        parser.error("--requests-per-submission: numbers with commas between them")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Path(chosen.json).open("w") as lines:
+            report = Report(lines, sys.stdout)
+            compare(report, [name for name in NAMES if name in names], sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed)
+    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
+        progress(f"cannot go on: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        progress("interrupted")
+        return 2
+    return 1 if report.failed else 0
+
+
+def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:
+    """Start them all, let them take turns, report."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(_cluster(brokers)) if {*ON_BROKERS, LIMITS} & set(names) else None
+        peers: dict[str, Peer] = {}
+        for name in names:
+            if name != LIMITS:
+                progress(f"starting {name}")
+                peers[name] = stack.enter_context(start(name, cluster))
+        wrong = {name: contest(peer.url, seed) for name, peer in peers.items()}
+        outcomes = {
+            size: take_turns(peers, size, seconds, rounds, seed + SEED_STEP * (at + 1), wrong) for at, size in enumerate(sizes) if peers
+        }
+        alone: dict[int, float] = {}
+        if LIMITS in names:
+            assert cluster is not None
+            member = peers.get("etcd")
+            # After the turns: brokers that were just started are several times slower, and a limit must not look lower than it is.
+            alone = limits.measure(report, cluster.bootstrap, member if isinstance(member, Etcd) else None, seconds / 2, seed)
+        parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
+        for size, of_all in outcomes.items():
+            table.add(report, of_all, size, parameters, wrong, alone.get(size))
+
+
+@contextlib.contextmanager
+def _cluster(brokers: int) -> Iterator[Cluster]:
+    progress(f"starting {brokers} brokers")
+    with tempfile.TemporaryDirectory(prefix="peers-kafka-") as directory, Cluster.create(Path(directory) / "cluster", brokers) as cluster:
+        yield cluster
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Whether a peer is right, before and after it is measured: a peer that spends a state twice has lost, however fast it is.
+
+`contest` has many clients fight over few states at once, and holds the answers against each other: at most one transaction commits with a
+state, whoever is rejected is told a state of theirs that a committed transaction consumed, and asking again changes nothing. `recheck`
+tries to spend some of a load's states once more, and asks for them again.
+
+The answers are read from the contract alone, less position, log time and receipt, which only the notary has.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import islice
+from random import Random
+from typing import Final
+
+import httpx
+import msgspec
+
+from loadtest.bench.generate import NOTARY, PARTY, party_key, submissions
+from loadtest.signing import Made, Writer
+
+PATH: Final = "/v1/submissions?receipts=false"
+CLIENTS: Final = 16
+STATES: Final = 40
+SUBMISSIONS: Final = 80
+RECHECKED: Final = 20
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """A state that was consumed before."""
+
+    state: str
+    kind: str
+    consumed_by: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A decision, as far as all peers tell it."""
+
+    transaction_id: str
+    outcome: str
+    conflicts: tuple[Conflict, ...]
+
+
+class _Decisions(msgspec.Struct):
+    decisions: list[Told]
+
+
+class _Input(msgspec.Struct):
+    inputs: list[str]
+
+
+class _Submission(msgspec.Struct):
+    requests: list[_Input]
+
+
+_decode_answer = msgspec.json.Decoder(_Decisions).decode
+_decode_asked = msgspec.json.Decoder(_Submission).decode
+
+
+def contest(url: str, seed: int) -> list[str]:
+    """What was wrong with the answers to clients that fight over few states; empty when nothing was."""
+    return asyncio.run(_contest(url, seed))
+
+
+def recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]:
+    """The same of the first submissions of a load that was all committed: asked again, and their states once more."""
+    return asyncio.run(_recheck(url, seed, requests, inputs))
+
+
+async def _contest(url: str, seed: int) -> list[str]:
+    random = Random(seed)
+    writer = _writer()
+    states = [random.randbytes(32) + bytes(4) for _ in range(STATES)]
+    made: list[Made] = []
+    for at in range(SUBMISSIONS):
+        requests = [
+            writer.request(sorted(random.sample(states, random.randint(1, 4))), random.randbytes(32))
+            # One in three asks more than once, for what others want, and for what it wants itself.
+            for _ in range(10 if at % 3 == 0 else 1)
+        ]
+        made.append(writer.submission([text for text, _ in requests], [id_ for _, id_ in requests]))
+    # Some ask twice, from two clients.
+    asked = made + made[: SUBMISSIONS // 4]
+    random.shuffle(asked)
+    first, problems = await ask(url, asked)
+    if problems:
+        return problems
+    again, problems = await ask(url, made)
+    inputs = _inputs_of(made)
+    return problems + double_spends(inputs, first) + changed(first, again)
+
+
+async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]:
+    writer = _writer()
+    made = list(islice(submissions(seed, requests, inputs), RECHECKED))
+    content = sha256(b"%d again" % seed).digest()
+    thieves: list[Made] = []
+    for each in made:
+        states = [[_bytes_of(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
+        written = [writer.request(of_one, content) for of_one in states]
+        thieves.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
+    # The thieves first: whoever has forgotten the load would commit for them.
+    stolen, problems = await ask(url, thieves)
+    again, more = await ask(url, made)
+    problems += more
+    problems += [f"{told.transaction_id} was committed, and is now {told.outcome}" for told in again if told.outcome != "committed"]
+    problems += [f"{told.transaction_id} spends what was spent before" for told in stolen if told.outcome != "rejected"]
+    return problems + double_spends(_inputs_of([*made, *thieves]), [*again, *stolen])
+
+
+async def ask(url: str, asked: Iterable[Made]) -> tuple[list[Told], list[str]]:
+    """Ask them all, several at once: (all decisions, what was no answer)."""
+    told: list[Told] = []
+    problems: list[str] = []
+    left = iter(list(asked))
+
+    async def client(http: httpx.AsyncClient) -> None:
+        for each in left:
+            try:
+                answer = await http.post(PATH, content=each.body, headers={"content-type": "application/json"})
+            except httpx.TransportError as problem:
+                problems.append(f"no answer: {problem!r}")
+                continue
+            if answer.status_code != 200:
+                problems.append(f"{answer.status_code}: {answer.text[:300]}")
+                continue
+            decisions = _decode_answer(answer.content).decisions
+            if "".join([one.transaction_id for one in decisions]) != each.ids.hex():
+                problems.append("the answer's transaction ids are not those of the submission, in its order")
+            told.extend(decisions)
+
+    async with httpx.AsyncClient(base_url=url, timeout=30.0) as http, asyncio.TaskGroup() as clients:
+        for _ in range(CLIENTS):
+            clients.create_task(client(http))
+    return told, problems
+
+
+def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[Told]) -> list[str]:
+    """States that two transactions committed with, and rejections for no reason."""
+    consumer: dict[str, str] = {}
+    committed = [told.transaction_id for told in decisions if told.outcome == "committed"]
+    problems = [
+        f"{state} was spent twice: by {consumer[state]} and by {id_}"
+        for id_ in committed
+        for state in inputs[id_]
+        if consumer.setdefault(state, id_) != id_
+    ]
+    for told in decisions:
+        if (told.outcome == "committed") != (not told.conflicts):
+            problems.append(f"{told.transaction_id} is {told.outcome} with {len(told.conflicts)} conflicts")
+        for conflict in told.conflicts:
+            by = consumer.get(conflict.state)
+            if conflict.state not in inputs[told.transaction_id] or by is None or conflict.consumed_by != _hash_of(by):
+                problems.append(f"{told.transaction_id} was rejected for {conflict.state}, which was consumed by {by}")
+    return problems
+
+
+def changed(first: Sequence[Told], again: Sequence[Told]) -> list[str]:
+    """Who heard another outcome when asking again. A peer that does not record rejections may know of more conflicts by then."""
+    problems: list[str] = []
+    heard = {told.transaction_id: told for told in again}
+    for told in first:
+        now = heard[told.transaction_id]
+        if now.outcome != told.outcome or not set(told.conflicts) <= set(now.conflicts):
+            problems.append(f"{told.transaction_id} was {told.outcome}, and is now {now.outcome}, or for other reasons")
+    return problems
+
+
+def _inputs_of(made: Sequence[Made]) -> dict[str, Sequence[str]]:
+    """The inputs of each transaction, by its id."""
+    inputs: dict[str, Sequence[str]] = {}
+    for each in made:
+        for at, request in enumerate(_decode_asked(each.body).requests):
+            inputs[each.ids[32 * at : 32 * at + 32].hex()] = request.inputs
+    return inputs
+
+
+def _writer() -> Writer:
+    return Writer(NOTARY, PARTY, party_key().sign)
+
+
+def _bytes_of(state: str) -> bytes:
+    hash_, _, index = state.partition(":")
+    return bytes.fromhex(hash_) + int(index).to_bytes(4, "big")
+
+
+def _hash_of(transaction_id: str) -> str:
+    return sha256(bytes.fromhex(transaction_id)).hexdigest()

@@ -1,0 +1,245 @@
+"""etcd: a transaction for each request, which puts the request's keys if none of them was ever put.
+
+What etcd offers for this is exactly its compare-and-put: one key for each state, its value the id of the transaction that consumed it.
+Requests do not wait for each other; etcd puts the proposals that come together into one write of its log. Rejections are not recorded,
+nor who asked, nor the request: less than what the notary keeps.
+
+Three members, as there are three brokers: what is acknowledged is on two disks at least, fsynced. One member is measured too (`members`):
+it saves two thirds of the work on a machine that all three share, and does not outlive its disk.
+
+etcd comes from its own Go modules, pinned in `etcd_client/go.mod`, and is built here. Its tuning is its manual's: a larger space quota
+(etcd stops at 2 GiB), fewer snapshots, longer heartbeats for members that share two cores. Python has no client for etcd that keeps up
+with it, so the front hands requests to a small Go program with etcd's own client (`etcd_client/main.go`), several connections spread
+over the members. `load_alone` lets that program make transactions by itself, with nothing before it: what etcd does at its best.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+import httpx
+import msgspec
+
+from deploy.local import CannotRun
+from deploy.local.files import locked
+from deploy.local.ports import free_ports
+from loadtest.peers import front
+from loadtest.peers.front import Verdict
+from loadtest.peers.servers import Servers
+from ordering.errors import OutcomeUnknown
+from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES
+from payload import Submission
+
+MODULE: Final = Path(__file__).parent / "etcd_client"
+SERVER_PACKAGE: Final = "go.etcd.io/etcd/server/v3"
+_CACHE: Final = Path(__file__).parents[2] / ".cache" / "etcd"
+
+SETTINGS: Final = {
+    "quota-backend-bytes": str(8 << 30),
+    "snapshot-count": "100000",
+    "heartbeat-interval": "250",
+    "election-timeout": "2500",
+    "max-txn-ops": "10000",
+    "log-level": "warn",
+}
+
+_HEAD = Struct(">IQ")
+_NUMBER = Struct(">Q")
+_COUNT = Struct(">H")
+_COMMITTED, _REJECTED = 0, 1
+_CONFLICT_BYTES = STATE_REF_BYTES + TRANSACTION_ID_BYTES
+
+
+class Binaries(msgspec.Struct, frozen=True):
+    """What was built."""
+
+    server: Path
+    client: Path
+
+
+class Etcd:
+    """The members and the front before them."""
+
+    def __init__(self, servers: Servers, binaries: Binaries, members: int) -> None:
+        """Use `started`."""
+        self._servers = servers
+        self._binaries = binaries
+        ports = free_ports(2 * members)
+        self._ports = list(zip(ports[:members], ports[members:], strict=True))
+        self.url = ""
+
+    def start(self) -> None:
+        """Start the members on the data that they have, and the front."""
+        peers = ",".join([f"m{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(self._ports)])
+        flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        for at, (port, peer) in enumerate(self._ports):
+            command = [
+                str(self._binaries.server),
+                f"--name=m{at}",
+                f"--data-dir={self._servers.folder / f'data-{at}'}",
+                f"--listen-client-urls=http://127.0.0.1:{port}",
+                f"--advertise-client-urls=http://127.0.0.1:{port}",
+                f"--listen-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-cluster={peers}",
+                *flags,
+            ]
+            last = at == len(self._ports) - 1
+            self._servers.start(f"etcd-{at}", command, self._serves if last else lambda: True)
+        self.url = front.start(self._servers, "etcd", f"{self._binaries.client} {self.endpoints}")
+
+    def crash(self) -> None:
+        """End all at once: the members replay their logs when they start again."""
+        for name in ("front", *[f"etcd-{at}" for at in range(len(self._ports))]):
+            self._servers.kill(name)
+
+    def pids(self) -> dict[str, list[int]]:
+        """Who does the work now; the worker is the front with its client."""
+        return {"server": self._servers.pids(*[f"etcd-{at}" for at in range(len(self._ports))]), "worker": self._servers.pids("front")}
+
+    @property
+    def endpoints(self) -> str:
+        """The members' addresses for clients."""
+        return ",".join([f"127.0.0.1:{port}" for port, _ in self._ports])
+
+    def load_alone(self, seconds: float, in_flight: int, inputs: int) -> float:
+        """Requests a second that etcd's own client gets decided, with no HTTP, no signatures and no Python before it."""
+        flags = [f"-load={seconds}s", f"-in-flight={in_flight}", f"-inputs={inputs}"]
+        done = subprocess.run([str(self._binaries.client), *flags, self.endpoints], capture_output=True, check=False, timeout=seconds + 60)
+        if done.returncode:
+            raise CannotRun(f"etcd-client ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+        return float(json.loads(done.stdout)["requests_per_s"])
+
+    def _serves(self) -> bool:
+        # A member that has a leader answers so; a read through the log would need one too.
+        try:
+            return all(httpx.get(f"http://127.0.0.1:{port}/health", timeout=2.0).json()["health"] == "true" for port, _ in self._ports)
+        except (httpx.TransportError, ValueError, KeyError):
+            return False
+
+
+@contextlib.contextmanager
+def started(members: int = 3) -> Iterator[Etcd]:
+    """New members and their front, for the length of a block. Raises `CannotRun` where etcd cannot be built."""
+    binaries = build()
+    with Servers.opened("etcd") as servers:
+        peer = Etcd(servers, binaries, members)
+        peer.start()
+        yield peer
+
+
+def build() -> Binaries:
+    """Build etcd and our client of it, if that has not been done for these sources. Raises `CannotRun`."""
+    digest = hashlib.sha256(b"".join([(MODULE / name).read_bytes() for name in ("go.mod", "go.sum", "main.go")])).hexdigest()[:16]
+    folder = _CACHE / digest
+    binaries = Binaries(folder / "server", folder / "etcd-client")
+    if binaries.client.exists():
+        return binaries
+    if shutil.which("go") is None:
+        raise CannotRun("etcd is built with Go 1.25 or newer, and there is none on the PATH (https://go.dev/dl)")
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(_CACHE / "build.lock"):
+        if not binaries.client.exists():
+            beside = _CACHE / f"{digest}.new"
+            command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", f"{beside}{os.sep}", SERVER_PACKAGE, "."]
+            beside.mkdir(exist_ok=True)
+            done = subprocess.run(command, cwd=MODULE, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise CannotRun(f"etcd does not build (the first time its modules are fetched):\n{done.stderr}")
+            beside.rename(folder)
+    return binaries
+
+
+# ---- in the front's process ----
+
+
+class EtcdDecider:
+    """Hands submissions to etcd's own client, and its answers back; all of them are under way at once."""
+
+    def __init__(self, client: asyncio.subprocess.Process) -> None:
+        """Use `open_decider`."""
+        assert client.stdin is not None
+        self._client = client
+        self._to_client = client.stdin
+        self._number = 0
+        self._waiting: dict[int, tuple[Submission, asyncio.Future[Sequence[Verdict]]]] = {}
+        self._ended = False
+
+    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+        """Verdicts that a majority of the members has."""
+        if self._ended:
+            raise OutcomeUnknown("the client of etcd ended")
+        self._number += 1
+        parts = [b""]
+        for request in submission.requests:
+            parts += [request.transaction_id, _COUNT.pack(len(request.inputs)), *request.inputs]
+        body = b"".join(parts)
+        answer: asyncio.Future[Sequence[Verdict]] = asyncio.get_running_loop().create_future()
+        self._waiting[self._number] = (submission, answer)
+        self._to_client.write(_HEAD.pack(_NUMBER.size + len(body), self._number) + body)
+        return await answer
+
+    async def read(self) -> None:
+        """Give answers to those who wait, until cancelled or the client ends."""
+        assert self._client.stdout is not None
+        try:
+            while True:
+                length, number = _HEAD.unpack(await self._client.stdout.readexactly(_HEAD.size))
+                body = await self._client.stdout.readexactly(length - _NUMBER.size)
+                submission, answer = self._waiting.pop(number)
+                verdicts = _verdicts(submission, body)
+                if not answer.done():
+                    if verdicts is None:
+                        answer.set_exception(OutcomeUnknown("etcd did not answer in time"))
+                    else:
+                        answer.set_result(verdicts)
+        except asyncio.IncompleteReadError:
+            self._ended = True
+            for _, answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(OutcomeUnknown("the client of etcd ended"))
+
+
+@contextlib.asynccontextmanager
+async def open_decider(address: str) -> AsyncIterator[EtcdDecider]:
+    """Start the client; `address` is its program and etcd's endpoints."""
+    client = await asyncio.create_subprocess_exec(
+        *address.split(" "), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=16 << 20
+    )
+    decider = EtcdDecider(client)
+    reading = asyncio.create_task(decider.read())
+    try:
+        yield decider
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert client.stdin is not None
+        client.stdin.close()  # its end
+        await client.wait()
+
+
+def _verdicts(submission: Submission, body: bytes) -> list[Verdict] | None:
+    verdicts: list[Verdict] = []
+    at = 0
+    for request in submission.requests:
+        outcome = body[at]
+        at += 1
+        conflicts: list[tuple[bytes, bytes]] = []
+        if outcome == _REJECTED:
+            (count,) = _COUNT.unpack_from(body, at)
+            at += _COUNT.size
+            pieces = [body[start : start + _CONFLICT_BYTES] for start in range(at, at + count * _CONFLICT_BYTES, _CONFLICT_BYTES)]
+            conflicts = [(piece[:STATE_REF_BYTES], piece[STATE_REF_BYTES:]) for piece in pieces]
+            at += count * _CONFLICT_BYTES
+        elif outcome != _COMMITTED:
+            return None
+        verdicts.append(Verdict(request.transaction_id, tuple(conflicts)))
+    return verdicts

@@ -1,0 +1,151 @@
+"""The door of a peer that has none: HTTP, decoding, signatures. What the notary does before the log, with the notary's own code.
+
+The server (`notary.http.Server`), the decoder and the check of signatures (`notary.admission`) are those of a worker, and answers have
+the form of docs/http.md, without position, log time and receipt: no peer has these. So a peer's front does somewhat less than a worker's,
+never more: no metrics, no patience with slow bodies, no quotas.
+
+Peers decide requests of inputs only. References and time windows are not in the load; a request that has them is refused.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+
+import httpx
+import msgspec
+
+from deploy.local.ports import free_ports
+from loadtest.bench.generate import NOTARY, PARTY, party_key_pem
+from loadtest.peers.servers import Servers
+from notary.admission import Admission
+from notary.http import Server
+from notary.http.answers import JSON, TEXT, Answer
+from notary.http.body import Message, Receive, Room, Send, check_json, read_body
+from notary.http.problems import problem_of
+from notary.parties import Parties
+from ordering.errors import Malformed, NotaryError, OutcomeUnknown
+from ordering.ids import StateRef, TransactionId, format_state
+from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, SUBMISSION_BYTES_MAX, Submission
+
+BODIES_BYTES_MAX: Final = 64 << 20
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What a peer decided of a request: committed, unless states were consumed before."""
+
+    transaction_id: TransactionId
+    conflicts: tuple[tuple[StateRef, TransactionId], ...] = ()
+    """The states that were, each with the transaction that consumed it."""
+
+
+class Decider(Protocol):
+    """A peer, as its front sees it."""
+
+    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+        """Durable verdicts, in the order of the requests. Raises `OutcomeUnknown`."""
+        ...
+
+
+Open = Callable[[str], AbstractAsyncContextManager[Decider]]
+"""Connects to the peer at an address."""
+
+
+class _ConflictJson(msgspec.Struct):
+    state: str
+    kind: str
+    consumed_by: str
+
+
+class _DecisionJson(msgspec.Struct):
+    transaction_id: str
+    outcome: str
+    reason: str | None
+    conflicts: list[_ConflictJson]
+
+
+class _Decisions(msgspec.Struct):
+    decisions: list[_DecisionJson]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Front:
+    """A plain ASGI application: `POST /v1/submissions`, and `/readyz`."""
+
+    def __init__(self, admission: Admission, decider: Decider) -> None:
+        self._admission = admission
+        self._decider = decider
+        self._room = Room()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except OutcomeUnknown as problem:
+            status, headers, body = 202, TEXT, str(problem).encode()
+        except NotaryError as problem:
+            status, headers, body = problem_of(problem)
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Message, receive: Receive) -> Answer:
+        if scope["path"] == "/readyz":
+            return 200, TEXT, b"ok\n"
+        if scope["path"] != "/v1/submissions" or scope["method"] != "POST":
+            return 404, TEXT, b"POST /v1/submissions\n"
+        check_json(scope["headers"])
+        with self._room.share(BODIES_BYTES_MAX, lambda: 0) as take:
+            body = await read_body(scope["headers"], receive, SUBMISSION_BYTES_MAX, take)
+        submission = await self._admission.admit(body)
+        for request in submission.requests:
+            if request.references or not request.inputs or (request.from_ms, request.until_ms) != (OPEN_FROM_MS, OPEN_UNTIL_MS):
+                raise Malformed("the peers decide requests of inputs only: no references, no time window")
+        return 200, JSON, _encode(_Decisions([_told(verdict) for verdict in await self._decider.decide(submission)]))
+
+
+def _told(verdict: Verdict) -> _DecisionJson:
+    conflicts = [_ConflictJson(format_state(state), "input", sha256(consumer).hexdigest()) for state, consumer in verdict.conflicts]
+    if conflicts:
+        return _DecisionJson(verdict.transaction_id.hex(), "rejected", "input-conflict", conflicts)
+    return _DecisionJson(verdict.transaction_id.hex(), "committed", None, conflicts)
+
+
+async def serve(open_decider: Open, address: str, port: int, parties: Path) -> None:
+    """Serve one peer until SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
+    async with open_decider(address) as decider:
+        server = Server(Front(admission, decider), "127.0.0.1", port)
+        await server.start()
+        await stop.wait()
+        await server.stop(5.0)
+    admission.close()
+
+
+def start(servers: Servers, kind: str, address: str) -> str:
+    """Start the front of a peer whose servers run; its URL."""
+    parties = servers.folder / "parties.json"
+    parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "loadtest.peers.serve", kind, address, str(port), str(parties)]
+    servers.start("front", command, lambda: is_ready(url))
+    return url
+
+
+def is_ready(url: str) -> bool:
+    """Whether whoever serves there says that it is ready."""
+    try:
+        return httpx.get(f"{url}/readyz", timeout=2.0).status_code == 200
+    except httpx.TransportError:
+        return False

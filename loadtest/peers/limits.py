@@ -1,0 +1,127 @@
+"""What bounds the notary from above: the log alone, deciding alone, checking signatures alone.
+
+| figure | question |
+|---|---|
+| append and read | how many requests a second can the log take and give back, with nothing decoded or decided? |
+| verify | how many a second can be decoded and their signatures checked, with nothing before or after? |
+| apply | how many can be decided and kept (`loadtest.bench.apply`)? |
+| etcd alone | how many transactions does etcd's own client get decided, with no front before it? |
+"""
+
+import asyncio
+import tempfile
+import time
+import uuid
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from loadtest.bench import apply
+from loadtest.bench.end_to_end import INPUTS
+from loadtest.bench.generate import NOTARY, PARTY, party_key_pem, payload_values, submissions
+from loadtest.bench.raw import ENTRY_BYTES, IN_FLIGHT, KEY, PARTITIONS, WARM_UP_SHARE, producer
+from loadtest.bench.report import Report
+from loadtest.peers.etcd import Etcd
+from notary.admission import Admission
+from notary.parties import Parties
+from ordering.topics import create_topics, topic_names
+
+APPEND = ((1, 32 << 10), (100, 512 << 10))
+"""(requests of a submission, bytes of a batch), as `loadtest.bench.raw` has them."""
+WARM_UP_BATCHES = 20
+VERIFIED_AT_ONCE = 64
+ALONE_IN_FLIGHT = 256
+
+
+def measure(report: Report, bootstrap: str, etcd: Etcd | None, seconds: float, seed: int) -> dict[int, float]:
+    """Report them all; append and read in requests a second, by the requests of a submission. `etcd`: if it is up."""
+    limits: dict[int, float] = {}
+    for requests, batch_bytes in APPEND:
+        figures = uvloop.run(_append_and_read(bootstrap, requests, batch_bytes, seconds, seed))
+        limits[requests] = figures["requests_per_s"]
+        report.add("limits", f"append and read, {requests} a submission", figures, {"batch_bytes": batch_bytes, "seed": seed})
+    for requests in (1, 100):
+        figures = uvloop.run(_verify(requests, seconds, seed))
+        report.add("limits", f"verify, {requests} a submission", figures, {"at_once": VERIFIED_AT_ONCE, "seed": seed})
+    apply.measure(report, seconds / 2, seed)
+    if etcd is not None:
+        figures = {"requests_per_s": etcd.load_alone(seconds, ALONE_IN_FLIGHT, INPUTS)}
+        report.add("limits", "etcd alone, by its own client", figures, {"in_flight": ALONE_IN_FLIGHT})
+    return limits
+
+
+async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Append to both topics, as a worker does, and read both at the same time: it counts what has come back."""
+    prefix = f"limit-{uuid.uuid4().hex[:8]}"
+    await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
+    ordering, payload = topic_names(prefix)
+    values = [value for value, _ in zip(payload_values(seed, requests, INPUTS, batch_bytes), range(32), strict=False)]
+    entries = [bytes(ENTRY_BYTES) + b"".join(value.ids) for value in values]
+    partitions = [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=100,
+        fetch_max_bytes=16 << 20,
+        max_partition_fetch_bytes=4 << 20,
+        max_poll_records=4096,
+    )
+    await consumer.start()
+    try:
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
+        appended, ends_at = 0, float("inf")
+
+        async def append(send: Any) -> None:
+            nonlocal appended
+            while time.perf_counter() < ends_at:
+                at, appended = appended % len(values), appended + 1
+                both = await asyncio.gather(
+                    send.send(payload, values[at].value, KEY, at % PARTITIONS), send.send(ordering, entries[at], None, 0)
+                )
+                await asyncio.gather(*both)
+
+        per_batch = sum([len(value.ids) for value in values]) / len(values)
+        async with producer(bootstrap) as send, asyncio.TaskGroup() as tasks:
+            appending = [tasks.create_task(append(send)) for _ in range(IN_FLIGHT)]
+            warm_at, counts_from = time.perf_counter() + seconds * WARM_UP_SHARE, 0.0
+            read = before = 0
+            while read < 2 * appended or not all(task.done() for task in appending):
+                read += sum(map(len, (await consumer.getmany(timeout_ms=100)).values()))
+                if not counts_from and read >= 2 * WARM_UP_BATCHES and time.perf_counter() >= warm_at:
+                    counts_from, before = time.perf_counter(), appended
+                    ends_at = counts_from + seconds
+            took_s = time.perf_counter() - counts_from
+        # What was appended since then, and all of it read: a reader that lags makes the time longer, never the count larger.
+        return {"requests_per_s": (appended - before) * per_batch / took_s, "requests_per_batch": per_batch}
+    finally:
+        await consumer.stop()
+
+
+async def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
+    """What a worker does before the log: decode, and check the signature in its thread."""
+    bodies = [made.body for made in islice(submissions(seed, requests, INPUTS), max(1, 2_000 // requests))]
+    with tempfile.TemporaryDirectory(prefix="limit-") as directory:
+        parties = Path(directory) / "parties.json"
+        parties.write_bytes(msgspec.json.encode({PARTY: party_key_pem().decode()}))
+        admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
+        began, cpu, ends_at = time.perf_counter(), time.process_time(), time.perf_counter() + seconds
+        done = 0
+
+        async def client() -> None:
+            nonlocal done
+            while time.perf_counter() < ends_at:
+                at, done = done % len(bodies), done + 1
+                await admission.admit(bodies[at])
+
+        await asyncio.gather(*[client() for _ in range(VERIFIED_AT_ONCE)])
+        took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        admission.close()
+    return {"requests_per_s": done * requests / took_s, "cpu_us_per_request": cpu_s / (done * requests) * 1e6}

@@ -1,0 +1,310 @@
+"""PostgreSQL: a unique index on states, many requests a transaction, as a notary with a database is built.
+
+The schema is that of Corda's JPA notary (`JPAUniquenessProvider` in its public source): committed states with the transaction that
+consumed each, committed transactions, and a log of who asked with which signature. Its way of working too: requests gather while a
+batch is under way, and a batch is one database transaction. Three of it are measured:
+
+| `way`, `standbys` | what it is |
+|---|---|
+| `insert`, 0 | PostgreSQL at its fastest: what is acknowledged is on one disk |
+| `insert`, 2 | as safe as three brokers with two in sync, as Corda's guidelines ask: a standby has flushed it too |
+| `jpa`, 0 | step by step what Corda's code does, one disk |
+
+`jpa` asks which of the batch's states are consumed, decides in memory, and inserts row by row in one flight, over one connection. (It
+waits 200 ms for 32 requests; here it never waits, and takes up to 1,000.) `insert` does better by what PostgreSQL's users know: it inserts
+the batch at once from arrays, one statement and one round trip, and only when the unique index objects it takes that back and goes `jpa`'s
+way; and it has several connections, so that one's commit is another's work. COPY instead of arrays took a transaction of its own around
+three commands, and came to half to two thirds of it here. In both ways keys are 36 and 32 raw bytes, where Corda has text.
+
+The server is tuned as its manual and its users advise for many small commits on a machine of its own, and promises what a notary
+needs: `fsync`, `full_page_writes` and `synchronous_commit` are on. PostgreSQL 15 as Debian has it, or the newest that is there.
+Rejections are not recorded: a state that was spent stays spent, so that asking again has the same outcome.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import asyncpg
+import msgspec
+
+from deploy.local import CannotRun
+from deploy.local.ports import free_ports
+from loadtest.peers import front
+from loadtest.peers.front import Verdict
+from loadtest.peers.servers import Servers
+from ordering.errors import OutcomeUnknown
+from ordering.ids import StateRef, TransactionId
+from payload import Submission
+
+Way: TypeAlias = Literal["insert", "jpa"]
+
+USER: Final = "postgres"
+CONNECTIONS: Final = {"insert": 3, "jpa": 1}
+BATCH_REQUESTS_MAX: Final = 1_000
+TRIES_MAX: Final = 20
+
+SETTINGS: Final = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "1GB",
+    "effective_cache_size": "4GB",
+    "wal_buffers": "64MB",
+    "wal_compression": "lz4",  # new pages of a random index go whole into the log
+    "min_wal_size": "2GB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "15min",
+    "checkpoint_completion_target": "0.9",
+    "random_page_cost": "1.1",
+    "jit": "off",
+    "max_connections": "20",
+    "unix_socket_directories": "",
+    "listen_addresses": "127.0.0.1",
+}
+
+_SCHEMA = """
+CREATE TABLE committed_states (state bytea PRIMARY KEY, consumed_by bytea NOT NULL);
+CREATE TABLE committed_transactions (transaction_id bytea PRIMARY KEY);
+CREATE TABLE request_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, party text NOT NULL, signature bytea NOT NULL,
+    transaction_ids bytea NOT NULL, requested_at timestamptz NOT NULL DEFAULT now()
+);
+"""
+
+_INSERT = """
+WITH states AS (INSERT INTO committed_states SELECT * FROM unnest($1::bytea[], $2::bytea[])),
+     transactions AS (INSERT INTO committed_transactions SELECT unnest($3::bytea[]))
+INSERT INTO request_log (party, signature, transaction_ids) SELECT * FROM unnest($4::text[], $5::bytea[], $6::bytea[])
+"""
+
+_INSERT_ROWS = (
+    "INSERT INTO committed_states VALUES ($1, $2)",
+    "INSERT INTO committed_transactions VALUES ($1)",
+    "INSERT INTO request_log (party, signature, transaction_ids) VALUES ($1, $2, $3)",
+)
+
+_LOOK_UP = "SELECT state, consumed_by FROM committed_states WHERE state = ANY($1::bytea[])"
+
+
+class Postgresql:
+    """A server, its standbys, and the front before it."""
+
+    def __init__(self, servers: Servers, binaries: Path, way: Way, standbys: int) -> None:
+        """Use `started`."""
+        self._servers = servers
+        self._binaries = binaries
+        self._way = way
+        self._ports = free_ports(1 + standbys)
+        self._names = [f"postgresql-{at}" for at in range(1 + standbys)]
+        self.url = ""
+
+    def start(self) -> None:
+        """Start the servers on the data that they have (a standby without any copies it first), and the front."""
+        for at, name in enumerate(self._names):
+            if not (self._servers.folder / name).exists():
+                data = self._servers.folder_for(name, USER)
+                source = f"host=127.0.0.1 port={self._ports[0]} user={USER} application_name=standby{at}"
+                copy = [str(self._binaries / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "--checkpoint=fast", "--no-sync"]
+                self._servers.run("pg_basebackup", copy, user=USER)
+            self._start_server(at)
+        address = f"postgresql://{USER}@127.0.0.1:{self._ports[0]}/postgres"
+        self.url = front.start(self._servers, "postgresql", f"{self._way} {address}")
+
+    def crash(self) -> None:
+        """End all at once: the servers replay their logs when they start again."""
+        self._servers.kill("front")
+        for name in self._names:
+            self._servers.kill(name, signal.SIGQUIT)
+
+    def pids(self) -> dict[str, list[int]]:
+        """Who does the work now."""
+        return {"server": self._servers.pids(*self._names), "worker": self._servers.pids("front")}
+
+    def _start_server(self, at: int) -> None:
+        settings = dict(SETTINGS)
+        if len(self._names) > 1:
+            settings["synchronous_standby_names"] = f"ANY 1 ({', '.join([f'standby{at}' for at in range(1, len(self._names))])})"
+        flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        ready = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._ports[at])]
+        self._servers.start(
+            self._names[at],
+            [str(self._binaries / "postgres"), "-D", str(self._servers.folder / self._names[at]), "-p", str(self._ports[at]), *flags],
+            lambda: subprocess.run(ready, check=False).returncode == 0,
+            user=USER,
+            end_with=signal.SIGQUIT,  # at once, its shared memory included; the data goes too
+        )
+
+
+@contextlib.contextmanager
+def started(way: Way = "insert", standbys: int = 0) -> Iterator[Postgresql]:
+    """New servers and their front, for the length of a block. Raises `CannotRun` where there is no PostgreSQL."""
+    binaries = find_binaries()
+    with Servers.opened("postgresql") as servers:
+        peer = Postgresql(servers, binaries, way, standbys)
+        data = servers.folder_for("postgresql-0", USER)
+        initdb = [str(binaries / "initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        servers.run("initdb", initdb, user=USER)
+        peer.start()
+        yield peer
+
+
+def find_binaries() -> Path:
+    """Where initdb and postgres are: Debian keeps them off the PATH. Raises `CannotRun`."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda file: int(file.parts[-3]))
+    on_path = shutil.which("initdb")
+    if not debian and on_path is None:
+        raise CannotRun("there is no PostgreSQL here: `make peers` as root installs Debian's postgresql-15")
+    return debian[-1].parent if debian else Path(str(on_path)).resolve().parent
+
+
+# ---- in the front's process ----
+
+
+class _Waiting(msgspec.Struct):
+    submission: Submission
+    answer: asyncio.Future[Sequence[Verdict]]
+
+
+class PostgresqlDecider:
+    """Gathers submissions into batches; each connection has one under way."""
+
+    def __init__(self, way: Way) -> None:
+        """Use `open_decider`."""
+        self._way = way
+        self._queue: deque[_Waiting] = deque()
+        self._wake = asyncio.Event()
+
+    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+        """Verdicts that are committed in the database."""
+        answer: asyncio.Future[Sequence[Verdict]] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Waiting(submission, answer))
+        self._wake.set()
+        return await answer
+
+    async def work(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """Decide batches over one connection, until cancelled."""
+        while True:
+            while not self._queue:
+                self._wake.clear()
+                await self._wake.wait()
+            batch = self._take()
+            try:
+                verdicts = await self._decide(connection, [waiting.submission for waiting in batch])
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as problem:
+                for waiting in batch:
+                    if not waiting.answer.done():
+                        waiting.answer.set_exception(OutcomeUnknown(f"the database did not answer: {problem}"))
+                await asyncio.sleep(0.1)  # a front whose database is gone has nothing better to do
+                continue
+            for waiting, told in zip(batch, verdicts, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(told)
+
+    def _take(self) -> list[_Waiting]:
+        batch = [self._queue.popleft()]
+        requests = len(batch[0].submission.requests)
+        while self._queue and (requests := requests + len(self._queue[0].submission.requests)) <= BATCH_REQUESTS_MAX:
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _decide(self, connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> list[list[Verdict]]:
+        if self._way == "insert" and await _insert_at_once(connection, batch):
+            return [[Verdict(request.transaction_id) for request in each.requests] for each in batch]
+        states = sorted({state for each in batch for request in each.requests for state in request.inputs})
+        for _ in range(TRIES_MAX):
+            consumed: dict[StateRef, TransactionId] = {row[0]: row[1] for row in await connection.fetch(_LOOK_UP, states)}
+            known, new = len(consumed), list[TransactionId]()
+            verdicts = [[_judge(request.transaction_id, request.inputs, consumed, new) for request in each.requests] for each in batch]
+            try:
+                await (_insert if self._way == "insert" else _insert_rows)(connection, batch, dict(list(consumed.items())[known:]), new)
+            except asyncpg.UniqueViolationError:
+                continue  # another connection was faster with one of these states
+            return verdicts
+        raise OutcomeUnknown(f"not decided after {TRIES_MAX} tries")
+
+
+@contextlib.asynccontextmanager
+async def open_decider(address: str) -> AsyncIterator[PostgresqlDecider]:
+    """Connect, and make the tables if they are not there. `address`: the way, and the server's."""
+    word, _, server = address.partition(" ")
+    way: Way = "jpa" if word == "jpa" else "insert"
+    decider = PostgresqlDecider(way)
+    async with contextlib.AsyncExitStack() as stack:
+        connections = []
+        for _ in range(CONNECTIONS[way]):
+            connections.append(await asyncpg.connect(server))
+            stack.push_async_callback(connections[-1].close, timeout=2)
+        if await connections[0].fetchval("SELECT to_regclass('committed_states')") is None:
+            await connections[0].execute(_SCHEMA)
+        working = [asyncio.create_task(decider.work(connection)) for connection in connections]
+        try:
+            yield decider
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.wait(working)
+
+
+def _judge(
+    transaction_id: TransactionId, inputs: Sequence[StateRef], consumed: dict[StateRef, TransactionId], new: list[TransactionId]
+) -> Verdict:
+    conflicts = tuple([(state, consumed[state]) for state in inputs if state in consumed])
+    if not conflicts:
+        consumed.update(dict.fromkeys(inputs, transaction_id))
+        new.append(transaction_id)
+    elif all(consumed.get(state) == transaction_id for state in inputs):
+        conflicts = ()  # asked again
+    return Verdict(transaction_id, conflicts)
+
+
+async def _insert_at_once(connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> bool:
+    """Commit the whole batch; False when that cannot be, and then nothing was done."""
+    requests = [request for each in batch for request in each.requests]
+    consumed = {state: request.transaction_id for request in requests for state in request.inputs}
+    # A state that two of them want would not be noticed by the index: the dictionary has it once.
+    if len(consumed) != sum([len(request.inputs) for request in requests]):
+        return False
+    try:
+        await _insert(connection, batch, consumed, [request.transaction_id for request in requests])
+    except asyncpg.UniqueViolationError:
+        return False
+    return True
+
+
+async def _insert(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    batch: list[Submission],
+    consumed: dict[StateRef, TransactionId],
+    transaction_ids: list[TransactionId],
+) -> None:
+    """One statement, so one transaction, that is durable when it returns. Raises `UniqueViolationError`, and then did nothing.
+
+    In the order of their keys: two batches that want the same states wait for each other in one direction only.
+    """
+    states = sorted(consumed)
+    parties, signatures, ids = zip(*[_logged(each) for each in batch], strict=True)
+    await connection.execute(_INSERT, states, [consumed[state] for state in states], sorted(transaction_ids), parties, signatures, ids)
+
+
+async def _insert_rows(
+    connection: "asyncpg.Connection[asyncpg.Record]",
+    batch: list[Submission],
+    consumed: dict[StateRef, TransactionId],
+    transaction_ids: list[TransactionId],
+) -> None:
+    """The same, each row by a statement of its own; those of one table travel together, as a JDBC batch does."""
+    rows = (sorted(consumed.items()), [(id_,) for id_ in sorted(transaction_ids)], [_logged(each) for each in batch])
+    async with connection.transaction():
+        for statement, of_table in zip(_INSERT_ROWS, rows, strict=True):
+            await connection.executemany(statement, of_table)
+
+
+def _logged(submission: Submission) -> tuple[str, bytes, bytes]:
+    return submission.party, submission.signature, b"".join([request.transaction_id for request in submission.requests])

@@ -1,0 +1,172 @@
+"""The processes of one peer and the folder that their data is in: on loopback, known by their pids, ended whatever happens.
+
+    with Servers.opened("postgresql") as servers:
+        servers.start("postmaster", [...])      # a process of its own session; what it prints is in the folder
+        servers.kill("postmaster", SIGKILL)     # as a crash would
+    # the processes have ended and the folder is gone
+
+A watcher ends them when the block's own process dies without leaving it (SIGKILL, a time limit), as in `deploy.local.tether`.
+"""
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from deploy.local import CannotRun
+from deploy.local.process import Process, spawn
+
+START_S_MAX = 60.0
+END_S_MAX = 10.0
+LOG_TAIL_LINES = 12
+_ROOT = Path(__file__).parents[2]
+
+# Not a module of its own: it would import all this before it is needed.
+_WATCH = """
+import sys
+sys.stdin.buffer.read()
+from pathlib import Path
+from loadtest.peers.servers import end_all
+end_all(Path(sys.argv[1]))
+"""
+
+
+class Servers:
+    """One peer's processes, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use `Servers.opened`."""
+        self.folder = folder
+        self._running: dict[str, tuple[Process, signal.Signals]] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, peer: str) -> Iterator["Servers"]:
+        """A folder for the length of a block; whatever was started in it ends with the block."""
+        folder = Path(tempfile.mkdtemp(prefix=f"peer-{peer}-"))
+        folder.chmod(0o711)  # a server that is another user finds its own folder in here
+        watcher = subprocess.Popen(
+            [sys.executable, "-c", _WATCH, str(folder)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # it must outlive a Ctrl-C that ends the block
+        )
+        assert watcher.stdin is not None
+        try:
+            yield cls(folder)
+        finally:
+            end_all(folder)
+            watcher.stdin.close()
+            watcher.wait()
+
+    def start(
+        self,
+        name: str,
+        command: list[str],
+        ready: Callable[[], bool],
+        *,
+        user: str | None = None,
+        end_with: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        """Start a process and wait until it is ready; `user`: who it is, if we are root. Raises `CannotRun` with the end of its log."""
+        log = self.folder / f"{name}.log"
+        process = spawn([*_as_user(user), *command], log)
+        self._running[name] = (process, end_with)
+        # A crash between these two lines leaves a process that nobody ends; it has only a moment of life behind it.
+        self._write_down()
+        deadline = time.monotonic() + START_S_MAX
+        while not ready():
+            if not process.alive:
+                raise CannotRun(f"{name} ended while it started:\n{_tail(log)}")
+            if time.monotonic() > deadline:
+                raise CannotRun(f"{name} was not ready after {START_S_MAX:g} s:\n{_tail(log)}")
+            time.sleep(0.05)
+
+    def run(self, name: str, command: list[str], *, user: str | None = None) -> None:
+        """Run a command to its end. Raises `CannotRun` with what it said when it fails."""
+        done = subprocess.run([*_as_user(user), *command], capture_output=True, text=True, check=False, timeout=120, cwd=self.folder)
+        if done.returncode:
+            raise CannotRun(f"{name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+    def folder_for(self, name: str, user: str | None = None) -> Path:
+        """A new folder for a server's data, its user's own."""
+        made = self.folder / name
+        made.mkdir(mode=0o700)
+        if user is not None and _as_user(user):
+            entry = pwd.getpwnam(user)
+            os.chown(made, entry.pw_uid, entry.pw_gid)
+        return made
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """End one with that signal, and wait until it is gone."""
+        process, _ = self._running.pop(name)
+        process.send(number)
+        process.wait(END_S_MAX)
+        self._write_down()
+
+    def pids(self, *names: str) -> list[int]:
+        """The pids of those processes and of all that descend from them now."""
+        return descendants([self._running[name][0].pid for name in names])
+
+    def _write_down(self) -> None:
+        rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
+        beside = self.folder / "processes.new"
+        beside.write_text(json.dumps(rows))
+        beside.replace(self.folder / "processes.json")
+
+
+def end_all(folder: Path) -> None:
+    """End all processes that were started in that folder, the last one first, and remove it."""
+    file = folder / "processes.json"
+    rows = json.loads(file.read_text()) if file.exists() else []
+    for pid, born, number in reversed(rows):
+        process = Process(pid, born)
+        process.send(signal.SIGCONT)
+        process.send(signal.Signals(number))
+        if not process.wait(END_S_MAX):
+            process.send(signal.SIGKILL)
+            process.wait(END_S_MAX)
+    # What they started ends with them, but not in the same moment: a file may still come while the folder goes.
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(0.05)
+
+
+def descendants(pids: list[int]) -> list[int]:
+    """These pids and those of all their children, and children's children, that run now. Linux; elsewhere only these."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything; the parent is the second field after it.
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = list(pids)
+    for pid in found:  # it grows while it is walked
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _as_user(user: str | None) -> list[str]:
+    # setpriv becomes the command, so that the pid is the command's.
+    if user is None or os.geteuid() != 0:
+        return []
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        raise CannotRun(f"as root this server runs as the user {user}, and there is none: add it, or be another user") from None
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])

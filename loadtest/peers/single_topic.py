@@ -1,0 +1,254 @@
+"""The single-topic design: whole requests through one partition, with the same worker.
+
+This is the notary's own worker, to the last line (front, admission, batches, joiner, decisions, index, tree), on a log of another shape.
+Where the notary sends a batch's ids to the ordering topic and its requests to some payload partition, `SingleTopicLog` puts both into one
+record of one partition, and cuts that in two again for whoever reads. So a batch is one append instead of two at once, there are no holes
+and no orphans, and one broker leads every byte. What the difference costs, and saves, is the difference between the two figures.
+
+It guarantees what the notary does: the same brokers, replicas and acknowledgements.
+
+On one machine all leaders share the same cores and the same disk, so the one thing that the split is for, that no single leader carries
+all bytes, is worth nothing here. What shows is its price: two appends for one.
+
+| a record's value | |
+|---|---|
+| u32 length, ordering record | both empty for a fill |
+| u8 | 1: a payload follows, 2: a fill |
+| 16-byte batch key, payload | only if so |
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+import uvloop
+
+from deploy.local import Cluster
+from loadtest.bench.service import make
+from loadtest.peers.ours import OurWorker
+from loadtest.peers.servers import Servers
+from notary.cli.serve import set_up_logging
+from notary.config import Config, load, parse_listen
+from notary.http import App, Server
+from notary.service import serve_until
+from notary.worker import Worker, open_log
+from ordering.errors import NotaryError, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
+from ordering.records import Entry, batch_key, decode
+
+PAYLOAD: Final = 0
+"""The only payload partition, as workers see it."""
+
+_LENGTH = Struct(">I")
+_KEY_BYTES: Final = 16
+_NOTHING, _PAYLOAD, _FILL = 0, 1, 2
+
+
+class SingleTopicLog:
+    """A `Log` with one payload partition, all in the one partition of another log's ordering stream."""
+
+    def __init__(self, inner: Log) -> None:
+        self._inner = inner
+
+    @property
+    def payload_partitions(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def identity(self) -> str:
+        """Not that of the log below: an index of the one is none of the other."""
+        return f"single-topic:{self._inner.identity}"
+
+    async def open_writer(self) -> "SingleTopicWriter":
+        """Raises `NotReady`."""
+        return SingleTopicWriter(await self._inner.open_writer())
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> "SingleTopicReader":
+        """Raises `NotReady`."""
+        first = {stream: offsets_next.get(stream, 0) for stream in (ORDERING, PAYLOAD)}
+        return SingleTopicReader(await self._inner.open_reader({ORDERING: min(first.values())}), first)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        """The same for both. Raises `NotReady`."""
+        bounds = (await self._inner.bounds())[ORDERING]
+        return {ORDERING: bounds, PAYLOAD: bounds}
+
+    def leaders(self) -> Mapping[int, str | None]:
+        """Who leads the one partition is asked by nobody: an append waits for a new leader."""
+        return {PAYLOAD: None}
+
+    async def close(self) -> None:
+        """Close the log below."""
+        await self._inner.close()
+
+
+class SingleTopicWriter:
+    """A `Writer` that holds a payload back until its entry comes, or the other way round, and appends both as one."""
+
+    def __init__(self, inner: Writer) -> None:
+        self._inner = inner
+        self._halves: dict[bytes, tuple[int, bytes, asyncio.Future[None]]] = {}  # by batch key: the half that came first
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        """Raises `OutcomeUnknown`, both halves of a batch alike."""
+        if stream == PAYLOAD:
+            assert key is not None, "a payload has its batch's key"
+            if value is None:
+                await self._inner.append(ORDERING, None, join(b"", key, None))
+            else:
+                await self._half(PAYLOAD, key, value)
+            return
+        assert value is not None, "an ordering record has a value"
+        record = decode(value)
+        if isinstance(record, Entry):
+            await self._half(ORDERING, batch_key(record.incarnation, record.sequence), value)
+        else:
+            await self._inner.append(ORDERING, None, join(value, None, None))
+
+    async def close(self) -> None:
+        """A half that waits for its other is appended by nobody any more."""
+        for _, _, whole in self._halves.values():
+            if not whole.done():
+                whole.set_exception(OutcomeUnknown("this writer is closed: open another"))
+        await self._inner.close()
+
+    async def _half(self, stream: int, key: bytes, value: bytes) -> None:
+        first = self._halves.pop(key, None)
+        if first is None:
+            whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._halves[key] = (stream, value, whole)
+            await whole
+            return
+        _, other, whole = first
+        ordering, payload = (value, other) if stream == ORDERING else (other, value)
+        try:
+            await self._inner.append(ORDERING, None, join(ordering, key, payload))
+        except NotaryError as problem:
+            if not whole.done():
+                whole.set_exception(problem)
+            raise
+        if not whole.done():
+            whole.set_result(None)
+
+
+class SingleTopicReader:
+    """A `Reader` that cuts each record in two; both halves have its offset."""
+
+    def __init__(self, inner: Reader, offsets_first: Mapping[int, int]) -> None:
+        self._inner = inner
+        self._offsets_first = offsets_first
+        self._paused: frozenset[int] = frozenset()
+        self._held: list[Record] = []
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Raises what the reader below does."""
+        if self._held and not self._paused:
+            held, self._held = self._held, []
+            return held
+        records: list[Record] = []
+        for record in await self._inner.poll(timeout_ms):
+            if record.stream != ORDERING or record.value is None:
+                continue
+            ordering, key, payload = cut(record.value)
+            halves = []
+            if key is not None:
+                # Before its entry, so that the head never waits.
+                halves.append(Record(PAYLOAD, record.offset, record.append_time_ms, key, payload))
+            if ordering:
+                halves.append(Record(ORDERING, record.offset, record.append_time_ms, None, ordering))
+            for half in halves:
+                if half.offset >= self._offsets_first[half.stream]:
+                    (self._held if half.stream in self._paused else records).append(half)
+        return records
+
+    def offset_next(self, stream: int) -> int:
+        """How far the one partition was read; for a stream that is paused, up to what is held back of it."""
+        held = [record.offset for record in self._held if record.stream == stream]
+        return min(held, default=max(self._inner.offset_next(ORDERING), self._offsets_first[stream]))
+
+    def pause(self, streams: Collection[int]) -> None:
+        """Payloads are held back here; with the ordering stream everything pauses."""
+        self._paused = frozenset(streams)
+        self._inner.pause([ORDERING] if ORDERING in self._paused else [])
+
+    async def close(self) -> None:
+        """Close the reader below."""
+        await self._inner.close()
+
+
+def join(ordering: bytes, key: bytes | None, payload: bytes | None) -> bytes:
+    """One record of both; without a key there is no payload half, and with a key and no payload it is a fill."""
+    kind = _NOTHING if key is None else _FILL if payload is None else _PAYLOAD
+    return b"".join([_LENGTH.pack(len(ordering)), ordering, bytes((kind,)), key or b"", payload or b""])
+
+
+def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
+    """What `join` was given."""
+    (length,) = _LENGTH.unpack_from(value)
+    at = _LENGTH.size + length
+    ordering, kind = value[_LENGTH.size : at], value[at]
+    if kind == _NOTHING:
+        return ordering, None, None
+    key_end = at + 1 + _KEY_BYTES
+    return ordering, value[at + 1 : key_end], value[key_end:] if kind == _PAYLOAD else None
+
+
+# ---- the worker's process ----
+
+
+@contextlib.contextmanager
+def started(cluster: Cluster) -> Iterator[OurWorker]:
+    """A worker on a log of its own in these brokers, for the length of a block."""
+    with Servers.opened("single-topic") as servers:
+        # Of the two topics that this makes only the ordering topic is used.
+        config = make(servers.folder / "notary", cluster.bootstrap, f"peer-{uuid.uuid4().hex[:8]}", "--partitions", "1")
+        worker = OurWorker(servers, config, ["loadtest.peers.single_topic"], cluster)
+        worker.start()
+        yield worker
+
+
+async def _serve(config: Config, listen: str) -> int:
+    """`notary serve` in few words, on a log of another shape."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    app = App()
+    host, port = parse_listen(listen)
+    server = Server(app, host, port)
+    await server.start()
+
+    async def start() -> Worker:
+        return await Worker.start(config, SingleTopicLog(await open_log(config)))
+
+    async def when_started(worker: Worker) -> None:
+        pass
+
+    try:
+        ending = await serve_until([app], start, stop, when_started)
+    finally:
+        await server.stop(5.0)
+    for problem in ending.problems:
+        print(problem, file=sys.stderr)
+    return 2 if ending.failed else 0
+
+
+def main() -> int:
+    """What `started` starts."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.peers.single_topic")
+    for flag in ("--config", "--name", "--listen"):
+        parser.add_argument(flag, required=True)
+    chosen = parser.parse_args()
+    set_up_logging("info", as_json=False)
+    return uvloop.run(_serve(load(Path(chosen.config), {"worker.name": chosen.name}), chosen.listen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Who is compared, and how they take turns: a load for each, then again for each, so that what the machine does meanwhile meets all."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from deploy.local import Cluster
+from loadtest.bench import end_to_end
+from loadtest.bench.load import Outcome, Plan
+from loadtest.bench.report import progress
+from loadtest.peers import etcd, ours, postgresql, single_topic
+from loadtest.peers.contest import recheck
+
+INPUTS: Final = end_to_end.INPUTS
+WARM_UP_S: Final = 3.0
+WARM_UP_REQUESTS_PER_S: Final = {1: 5_000}
+WARM_UP_REQUESTS_PER_S_ELSE: Final = 50_000
+"""Made ahead for each second of a first load; later ones take half as many again as came out of it."""
+
+
+class Peer(Protocol):
+    """Whoever does the notary's work."""
+
+    url: str
+
+    def pids(self) -> dict[str, list[int]]:
+        """The processes of its servers and of its worker, now."""
+        ...
+
+
+PEERS: Final[Mapping[str, Callable[[], AbstractContextManager[Peer]]]] = {
+    "postgresql": postgresql.started,
+    "postgresql-3": lambda: postgresql.started(standbys=2),
+    "postgresql-jpa": lambda: postgresql.started("jpa"),
+    "etcd": etcd.started,
+    "etcd-1": lambda: etcd.started(members=1),
+}
+ON_BROKERS: Final[Mapping[str, Callable[[Cluster], AbstractContextManager[Peer]]]] = {
+    "notary": ours.started,
+    "single-topic": single_topic.started,
+}
+
+
+def start(name: str, cluster: Cluster | None) -> AbstractContextManager[Peer]:
+    """One of them, for the length of a block. Those on brokers need these."""
+    if name in PEERS:
+        return PEERS[name]()
+    assert cluster is not None
+    return ON_BROKERS[name](cluster)
+
+
+def connections(requests: int) -> int:
+    """How many connections load with submissions of that size; as many as in `loadtest.bench`, where that measures it."""
+    return {size: count for size, count, *_ in end_to_end.CASES}.get(requests, 24)
+
+
+def take_turns(
+    peers: Mapping[str, Peer], requests: int, seconds: float, rounds: int, seed: int, wrong: Mapping[str, list[str]]
+) -> dict[str, list[Outcome]]:
+    """What each load of each peer saw, the first ones left out: they warm up, and tell how much to make. Adds to `wrong`.
+
+    Each load has a seed of its own: the second time its states would be consumed.
+    """
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in peers}
+    ahead_per_s = dict.fromkeys(peers, WARM_UP_REQUESTS_PER_S.get(requests, WARM_UP_REQUESTS_PER_S_ELSE) / requests)
+    for turn in range(rounds + 1):
+        for name, peer in peers.items():
+            took_s = seconds if turn else min(seconds, WARM_UP_S)
+            # What the one before left to be written must not be this one's burden.
+            os.sync()
+            seed += 1
+            plan = Plan(
+                url=peer.url,
+                seed=seed,
+                requests=requests,
+                inputs=INPUTS,
+                connections=connections(requests),
+                seconds=took_s,
+                submissions_max=max(int(ahead_per_s[name] * took_s), 1),
+                pids=peer.pids(),
+                receipts=False,
+            )
+            progress(f"{name}, {'round ' + str(turn) if turn else 'warming up'}")
+            outcome = end_to_end.run_load(plan)
+            wrong[name].extend(outcome.failures)
+            if outcome.submissions:
+                wrong[name].extend(recheck(peer.url, seed, requests, INPUTS))
+            if turn:
+                outcomes[name].append(outcome)
+            else:
+                ahead_per_s[name] = max(1.5 * outcome.submissions / max(outcome.seconds, 0.1), 20.0)
+    return outcomes

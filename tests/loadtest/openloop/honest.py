@@ -1,0 +1,96 @@
+"""A notary of a few lines, honest by the judge of `tests/checkers`, with real receipts; what it says is then spoilt by the tests."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from loadtest.bench.generate import NOTARY, PARTY, party_key
+from loadtest.openloop.answers import Told
+from loadtest.openloop.checker import Checker
+from loadtest.openloop.generate import Asked, generate
+from loadtest.openloop.plan import Mix
+from loadtest.signing import Writer
+from notary.decision import leaf
+from notary.receipts import Issuer
+from notary.receipts.note import VerifierKey
+from notary.tree import Tree, View, leaf_hash
+from notary.verify import NotVerified, decision_of, verify_receipt
+from tests.checkers.judge import hashed, judge
+
+ORIGIN = "notary.example/honest"
+LOG_TIME = 1_760_000_000_000
+BUSY = Mix(submission_requests=3, inputs=2, inputs_distribution="poisson", double_spends=0.3, references=0.3, windows=0.3, retries=0.2)
+"""Everything happens within a few submissions."""
+
+
+def asked(count: int, mix: Mix = BUSY, seed: str = "s") -> list[Asked]:
+    """What a process asks."""
+    return list(generate(mix, seed, count, Writer(NOTARY, PARTY, party_key().sign)))
+
+
+class Honest:
+    """Decides in the order in which it is asked."""
+
+    def __init__(self, position_first: int = 0) -> None:
+        self.position_next = position_first
+        self._decided: dict[str, dict[str, Any]] = {}
+        self._consumer: dict[str, str] = {}
+        self._tree = Tree()
+        self._view = View(0, [], _never)
+        self._key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+        self._issuer = Issuer(ORIGIN, self._key, lambda: self._view)
+
+    @property
+    def verifier_key(self) -> VerifierKey:
+        """What its receipts are verified with."""
+        return VerifierKey(ORIGIN, self._key.public_key().public_bytes_raw())
+
+    def verify(self, told: Told) -> str | None:
+        """As a checker wants it."""
+        decision = msgspec.to_builtins(told)
+        try:
+            verify_receipt(decision.pop("receipt"), decision, self.verifier_key)
+        except NotVerified as problem:
+            return problem.reason
+        return None
+
+    def answer(self, asked: Asked, *, receipts: bool = False) -> list[Told]:
+        """Its decisions; receipts only for the first 256 of all."""
+        requests = json.loads(asked.body)["requests"]
+        ids = [asked.ids[start : start + 32].hex() for start in range(0, len(asked.ids), 32)]
+        decisions = [dict(self._decide(id_, request)) for id_, request in zip(ids, requests, strict=True)]
+        if receipts:
+            for decision in decisions:
+                decision["receipt"] = json.loads(self._issuer.receipt_json(decision["position"]))
+        return msgspec.convert(decisions, list[Told])
+
+    def _decide(self, id_: str, request: dict[str, Any]) -> dict[str, Any]:
+        if id_ not in self._decided:
+            log_time = LOG_TIME + self.position_next // 2
+            reason, conflicts = judge(request, self._consumer, log_time)
+            outcome = "rejected" if reason else "committed"
+            decision = {"transaction_id": id_, "position": self.position_next, "outcome": outcome, "reason": reason}
+            self._decided[id_] = decision | {"conflicts": conflicts, "log_time": log_time}
+            self.position_next += 1
+            if reason is None:
+                self._consumer.update(dict.fromkeys(request.get("inputs", ()), hashed(id_)))
+            if self.position_next <= 250:
+                self._tree.append([leaf_hash(leaf(decision_of(self._decided[id_])))])
+                self._view = View(self._tree.size, self._tree.edge, _never)
+        return self._decided[id_]
+
+
+def checked(answered: Iterable[tuple[Asked, list[Told]]]) -> list[str]:
+    """What a checker without receipts has against these answers, in their order, one after the other."""
+    checker = Checker(receipts=False)
+    for one, answers in answered:
+        checker.answered(one, answers, checker.position_highest)
+    checker.settle()
+    return checker.violations
+
+
+def _never(level: int, index: int) -> list[list[bytes]]:
+    raise AssertionError("a tree of less than 256 leaves has no full tile")

@@ -1,0 +1,135 @@
+"""The checker has nothing against an honest notary, and something against each lie."""
+
+from random import Random
+
+import msgspec
+import pytest
+
+from loadtest.openloop.answers import Told, WrongAnswer
+from loadtest.openloop.checker import Checker
+from loadtest.openloop.generate import Asked
+from loadtest.openloop.plan import Mix
+from tests.loadtest.openloop.honest import Honest, asked, checked
+
+replace = msgspec.structs.replace
+
+
+def _run(count: int = 150) -> list[tuple[Asked, list[Told]]]:
+    honest = Honest()
+    return [(one, honest.answer(one)) for one in asked(count)]
+
+
+def _first(run: list[tuple[Asked, list[Told]]], reason: str | None, *, marked: bool | None = None) -> tuple[int, int]:
+    """Where the first decision of that reason is that was told once; `marked`: whether its request bears a mark."""
+    for number, (one, answers) in enumerate(run):
+        for at, told in enumerate(answers):
+            if told.reason == reason and not one.twice and (marked is None or marked == (at in one.marks)):
+                return number, at
+    raise AssertionError(f"the load has no {reason}")
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_an_honest_notary_is_clean(shuffled: bool) -> None:
+    """Whatever was asked, and however the answers overtake each other on their way."""
+    checker = Checker(receipts=False)
+    run = _run()
+    if shuffled:
+        Random(1).shuffle(run)
+    for one, answers in run:
+        # All of them were under way when the first answer came.
+        checker.answered(one, answers, -1)
+    checker.settle()
+    assert checker.violations == []
+    assert {"committed", "input-conflict", "reference-conflict", "outside-time-window", "repeated"} <= checker.counts.keys()
+    assert checker.decided == len({told.transaction_id for _, answers in run for told in answers})
+
+
+def test_a_double_spend_that_commits() -> None:
+    """Both transactions are named, at once: not only when all is settled."""
+    run = _run()
+    number, at = _first(run, "input-conflict")
+    one, answers = run[number]
+    answers[at] = replace(answers[at], outcome="committed", reason=None, conflicts=())
+    checker = Checker(receipts=False)
+    for one, answers in run:
+        checker.answered(one, answers, checker.position_highest)
+    assert [text for text in checker.violations if "DOUBLE SPEND" in text]
+
+
+def test_a_lone_request_that_is_rejected() -> None:
+    """Nobody else names its states, so that nothing could have consumed them."""
+    run = _run()
+    number, at = _first(run, None, marked=False)
+    refused = run[_first(run, "input-conflict")[0]][1][_first(run, "input-conflict")[1]]
+    run[number][1][at] = replace(run[number][1][at], outcome="rejected", reason="input-conflict", conflicts=refused.conflicts)
+    assert any("the only one that names its states" in text for text in checked(run))
+
+
+@pytest.mark.parametrize("reason", ["input-conflict", "reference-conflict", "outside-time-window"])
+def test_each_rejection_must_follow_from_what_came_before(reason: str) -> None:
+    """A request that was rejected with good reason is found out when it is told to be committed."""
+    run = _run()
+    number, at = _first(run, reason)
+    run[number][1][at] = replace(run[number][1][at], outcome="committed", reason=None, conflicts=())
+    assert checked(run)
+
+
+def test_conflicts_are_held_to_the_letter() -> None:
+    """Another consumer than the one that did consume the state is found out."""
+    run = _run()
+    number, at = _first(run, "input-conflict")
+    told = run[number][1][at]
+    conflicts = tuple([replace(conflict, consumed_by="00" * 32) for conflict in told.conflicts])
+    run[number][1][at] = replace(told, conflicts=conflicts)
+    assert any("what stands before it makes it" in text for text in checked(run))
+
+
+@pytest.mark.parametrize("member", ["position", "log_time"])
+def test_a_retry_that_is_decided_otherwise(member: str) -> None:
+    """The same bytes again must be told the same, member for member."""
+    run = _run()
+    number = next(number for number, (one, _) in enumerate(run) if one.again)
+    run[number][1][0] = replace(run[number][1][0], **{member: 10**6})
+    assert any("was decided twice" in text for text in checked(run))
+
+
+def test_a_decision_from_before_it_was_asked() -> None:
+    """Whoever was answered before another was sent stands before it in the order."""
+    one, other = asked(2, Mix(double_spends=0, references=0, windows=0, retries=0))
+    honest = Honest()
+    late, early = honest.answer(other), honest.answer(one)
+    checker = Checker(receipts=False)
+    checker.answered(one, early, checker.position_highest)
+    checker.answered(other, late, checker.position_highest)
+    assert any("was told before it was sent" in text for text in checker.violations)
+
+
+def test_receipts_of_the_sample_are_verified() -> None:
+    """All of an honest notary's verify, and as many as were to be are."""
+    honest = Honest()
+    checker = Checker(verify=honest.verify)
+    for one in asked(30):
+        checker.answered(one, honest.answer(one, receipts=True), -1)
+    assert checker.violations == []
+    assert checker.counts["receipts_verified"] == 90
+
+
+def test_a_receipt_of_another_decision() -> None:
+    """A receipt that proves something else than what is told is found out."""
+    honest = Honest()
+    checker = Checker(verify=honest.verify)
+    [one] = asked(1)
+    told = honest.answer(one, receipts=True)
+    checker.answered(one, [replace(told[0], receipt=told[1].receipt), *told[1:]], -1)
+    assert any("does not verify: wrong-position" in text for text in checker.violations)
+
+
+@pytest.mark.parametrize("receipts", [True, False])
+def test_receipts_are_there_when_they_were_asked_for(receipts: bool) -> None:
+    """One that is missing, and one that nobody wanted, make the answer a wrong one."""
+    honest = Honest()
+    [one] = asked(1)
+    checker = Checker(receipts=receipts, verify=honest.verify)
+    with pytest.raises(WrongAnswer, match="receipt"):
+        checker.answered(one, honest.answer(one, receipts=not receipts), -1)
+    assert not checker.counts

@@ -1,0 +1,57 @@
+"""Positions of all processes."""
+
+import pytest
+
+from loadtest.openloop.checker import HEARD, Checker
+from loadtest.openloop.ledger import PAGE, Ledger
+from tests.loadtest.openloop.honest import Honest, asked
+
+
+def _heard(*records: tuple[int, int]) -> bytes:
+    """(position, log time) each, of a transaction that is named after the position."""
+    return b"".join([HEARD.pack(position, b"%8d" % position, log_time) for position, log_time in records])
+
+
+def _violations(heard: bytes, *, first: int = 0, alone: bool = True) -> list[str]:
+    ledger = Ledger(first)
+    ledger.hear(heard)
+    ledger.close(alone=alone)
+    return ledger.violations
+
+
+def test_what_checkers_hear_is_dense() -> None:
+    """Two processes of one honest notary fill all positions from the first on, repeated answers included."""
+    honest, ledger, checkers = Honest(17), Ledger(17), [Checker(receipts=False) for _ in range(2)]
+    for pair in zip(asked(100), asked(100, seed="t"), strict=True):
+        for checker, one in zip(checkers, pair, strict=True):
+            checker.answered(one, honest.answer(one), -1)
+    for checker in checkers:
+        ledger.hear(checker.take_heard())
+    ledger.close(alone=True)
+    assert ledger.violations == []
+    assert ledger.heard == honest.position_next - 17 == sum([checker.decided for checker in checkers])
+
+
+@pytest.mark.parametrize("at", [0, 5, PAGE - 1, PAGE, 2 * PAGE])
+def test_a_gap(at: int) -> None:
+    """A position that nobody was told of is found, wherever it is; when others ask too, it may be theirs."""
+    heard = _heard(*[(position, 1) for position in range(2 * PAGE + 9) if position != at])
+    assert any("gaps" in text for text in _violations(heard))
+    assert _violations(heard, alone=False) == []
+
+
+def test_one_position_of_two_transactions() -> None:
+    """Two processes that are told one position for different transactions."""
+    assert any(
+        "position 3 was told of" in text for text in _violations(HEARD.pack(3, b"one     ", 1) + HEARD.pack(3, b"other   ", 1), first=3)
+    )
+
+
+def test_a_position_from_before_the_run() -> None:
+    """What was decided before the run began was asked before: the seed is an old one."""
+    assert any("--seed" in text for text in _violations(_heard((4, 1), (5, 1)), first=5))
+
+
+def test_log_time_that_falls() -> None:
+    """Log time never falls as position rises, whoever was told of it first."""
+    assert any("log time falls" in text for text in _violations(_heard((2, 30), (0, 20), (1, 31))))

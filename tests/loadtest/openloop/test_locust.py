@@ -1,0 +1,238 @@
+"""Locust itself, as a process: nothing here is timed, only whether a run has a figure. In this process the library stays as it is."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import cycle
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtest.bench.generate import NOTARY
+from loadtest.bench.service import Service, serve
+from loadtest.openloop.generate import Asked
+from payload import decode_submission
+from tests.loadtest.openloop.honest import Honest
+
+ROOT = Path(__file__).parents[3]
+BUSY = ["--double-spends", "0.2", "--references", "0.2", "--windows", "0.2", "--retries", "0.2", "--users", "20"]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A worker on the embedded log."""
+    with serve(tmp_path / "notary", None, "x") as running:
+        yield running
+
+
+def _locust(tmp_path: Path, url: str, *options: str, headless: bool = True) -> "subprocess.Popen[str]":
+    ours = ["--host", url, "--figure", str(tmp_path / "figure.json"), *BUSY, *(["--headless"] if headless else [])]
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", *ours, *options]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def _decisions(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/v1/checkpoint") as reply:  # noqa: S310 - a worker of this test
+        return int(reply.read().split(b"\n")[1])
+
+
+def _page(locust: "subprocess.Popen[str]", url: str, form: bytes | None = None) -> bytes:
+    """What Locust's web server says; nothing while it is not there yet."""
+    assert locust.poll() is None
+    try:
+        with urllib.request.urlopen(url, form) as reply:  # noqa: S310 - the Locust of this test
+            content: bytes = reply.read()
+            return content
+    except urllib.error.URLError:
+        time.sleep(0.05)
+        return b""
+
+
+def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
+    """Two processes, two steps, everything in the mix and every receipt verified: a figure, Locust's own reports, and exit code 0."""
+    port = _free_port()
+    options = ["--processes", "2", "--master-port", port, "--master-bind-port", port, "--shape", "steps", "--steps", "20,60"]
+    options += [
+        "--run-time",
+        "6",
+        "--warm-up",
+        "2",
+        "--requests-per-submission",
+        "2",
+        "--inputs-distribution",
+        "poisson",
+        "--deadline",
+        "60",
+    ]
+    reports = ["--html", str(tmp_path / "report.html"), "--csv", str(tmp_path / "run")]
+    locust = _locust(tmp_path, service.url, "--receipt-sample", "1", *options, *reports)
+    output, errors = locust.communicate()
+    assert locust.returncode == 0, output + errors
+    told = json.loads((tmp_path / "figure.json").read_text())["figure"]
+    assert (told["submissions"], told["requests"]) == (120, 240)
+    assert [stage["intended_requests_per_s"] for stage in told["stages"]] == [20, 60]
+    assert all(told["outcomes"].values()), told["outcomes"]
+    assert told["transactions_decided"] == sum(told["outcomes"].values()) == _decisions(service.url)
+    assert told["receipts_verified"] == told["transactions_decided"] + told["asked_again_and_told_the_same"] == 280
+    assert "submissions, 60/s" in (tmp_path / "report.html").read_text()
+    assert "transactions, 60/s" in (tmp_path / "run_stats.csv").read_text()
+    assert "60/s" in output
+
+
+def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
+    """Killed midway: what it did not answer are failures, the exit code is 1, and a figure of an earlier run is gone."""
+    (tmp_path / "figure.json").write_text("an earlier run's")
+    locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "6", "--deadline", "2")
+    while _decisions(service.url) < 20:
+        assert locust.poll() is None
+        time.sleep(0.05)
+    os.kill(service.pid, signal.SIGKILL)
+    output, errors = locust.communicate()
+    assert locust.returncode == 1, output + errors
+    assert "NO FIGURE" in errors
+    assert "submissions failed" in errors
+    assert not (tmp_path / "figure.json").exists()
+
+
+def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
+    """Ctrl-C midway: nothing has failed, and still there is no figure."""
+    locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
+    while _decisions(service.url) < 20:
+        assert locust.poll() is None
+        time.sleep(0.05)
+    locust.send_signal(signal.SIGINT)
+    output, errors = locust.communicate()
+    assert locust.returncode == 1, output + errors
+    assert "NO FIGURE: cut short" in errors
+    assert not (tmp_path / "figure.json").exists()
+
+
+def test_a_run_from_the_web_form(tmp_path: Path, service: Service) -> None:
+    """The page knows the load's options; a run that it starts ends by itself and has a figure; so has the next one, with other requests."""
+    port = _free_port()
+    locust = _locust(tmp_path, service.url, "--seed", "form", "--web-host", "127.0.0.1", "--web-port", port, headless=False)
+    web = f"http://127.0.0.1:{port}"
+    try:
+        while b"requests_per_submission" not in _page(locust, web):
+            pass
+        for decided in (60, 120):
+            assert b"Swarming started" in _page(locust, f"{web}/swarm", b"user_count=5&spawn_rate=5&run_time=2s&rate=30&retries=0")
+            while not (tmp_path / "figure.json").exists():
+                assert locust.poll() is None
+                time.sleep(0.05)
+            assert _decisions(service.url) == decided
+            (tmp_path / "figure.json").unlink()
+        assert b"submissions, 30/s" in _page(locust, f"{web}/stats/report")
+    finally:
+        locust.terminate()
+        output, errors = locust.communicate()
+    assert locust.returncode == 0, output + errors
+
+
+async def test_a_notary_that_commits_everything_has_no_figure(tmp_path: Path) -> None:
+    """Every submission is answered, at any speed; but two transactions that spent one state were committed, and are named."""
+    positions: dict[bytes, int] = {}
+
+    def decide(id_: bytes) -> dict[str, object]:
+        decided = {"transaction_id": id_.hex(), "position": positions.setdefault(id_, len(positions))}
+        return decided | {"outcome": "committed", "reason": None, "conflicts": [], "log_time": 1_760_000_000_000}
+
+    def reply(body: bytes, ids: list[bytes]) -> Reply:
+        return 200, json.dumps({"decisions": [decide(id_) for id_ in ids]}).encode()
+
+    async with _notary(reply) as url:
+        locust = _locust(tmp_path, url, "--rate", "50", "--run-time", "3", "--no-receipts", "--deadline", "60")
+        output, errors = await asyncio.to_thread(locust.communicate)
+    assert locust.returncode == 1, output + errors
+    assert "NO FIGURE: the notary broke its word" in errors
+    assert "DOUBLE SPEND" in errors
+    assert not (tmp_path / "figure.json").exists()
+
+
+async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
+    """After a 503, a 202 that knows half of it, and a broken connection, the same bytes are sent to the other URL, and it is counted."""
+    honest, turns, bodies = Honest(), cycle((503, 202, 0)), dict[bytes, bytes]()
+
+    def reply(body: bytes, ids: list[bytes]) -> Reply:
+        if bodies.setdefault(b"".join(ids), body) is body:
+            status = next(turns)
+            known = msgspec.to_builtins(honest.answer(Asked(body, b"".join(ids), {})))[:1] if status == 202 else []
+            return status, json.dumps({"decisions": [*known, *[None] * (len(ids) - len(known))]}).encode()
+        assert bodies[b"".join(ids)] == body
+        decisions = msgspec.to_builtins(honest.answer(Asked(body, b"".join(ids), {})))
+        return 200, json.dumps({"decisions": decisions}).encode()
+
+    async with _notary(reply) as url, _notary(reply) as other:
+        options = ["--rate", "20", "--run-time", "3", "--requests-per-submission", "2", "--no-receipts", "--deadline", "60"]
+        locust = _locust(tmp_path, f"{url},{other}", *options)
+        output, errors = await asyncio.to_thread(locust.communicate)
+    assert locust.returncode == 0, output + errors
+    told = json.loads((tmp_path / "figure.json").read_text())["figure"]
+    assert told["attempts_retried"].keys() == {"status 202", "status 503", "broken: HTTPConnectionClosed"}
+    assert sum(told["attempts_retried"].values()) == len(bodies)
+
+
+def test_what_cannot_be_loaded_says_so(tmp_path: Path) -> None:
+    """Nobody there, and a schedule that is none: exit code 1 and the reason."""
+    for options, why in ((["--rate", "1"], "refused"), (["--rate", "0"], "")):
+        locust = _locust(tmp_path, f"http://127.0.0.1:{_free_port()}", *options)
+        _, errors = locust.communicate()
+        assert locust.returncode == 1
+        assert "NO FIGURE" in errors
+        assert why in errors
+
+
+def test_this_process_is_not_patched() -> None:
+    """What the tests import of the load leaves sockets, threads and clocks alone."""
+    assert not {"gevent", "locust", "geventhttpclient"} & sys.modules.keys()
+
+
+Reply = tuple[int, bytes]
+"""(status, body); the status 0 breaks the connection."""
+
+
+@asynccontextmanager
+async def _notary(reply: Callable[[bytes, list[bytes]], Reply]) -> AsyncIterator[str]:
+    """A server that has no decisions at first; `reply` gets a submission and its ids."""
+
+    def about(path: bytes) -> bytes:
+        return b"origin\n0\nroot\n" if path == b"/v1/checkpoint" else json.dumps({"name": NOTARY, "verifier_key": ""}).encode()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                method, path, _ = head.split(b" ", 2)
+                length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+                body = await reader.readexactly(int(length or 0))
+                status, answer = 200, b""
+                if method == b"POST":
+                    status, answer = reply(body, [request.transaction_id for request in decode_submission(body, NOTARY).requests])
+                else:
+                    answer = about(path)
+                if not status:
+                    break
+                writer.write(b"HTTP/1.1 %d X\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (status, len(answer), answer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

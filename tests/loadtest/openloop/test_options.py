@@ -1,0 +1,77 @@
+"""Options come to a plan, or to a line that says why not."""
+
+from argparse import ArgumentParser, Namespace
+
+import pytest
+
+from loadtest.openloop.options import Unusable, add_arguments, plan_of, urls_of
+from loadtest.openloop.plan import Plan
+
+
+def _parsed(*arguments: str) -> Namespace:
+    parser = ArgumentParser()
+    parser.add_argument("--run-time", type=float)
+    add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def _plan(*arguments: str) -> Plan:
+    return plan_of(_parsed(*arguments), ("http://a:1",), run="r", seed="s", notary_name="N", verifier_key="K")
+
+
+def test_defaults() -> None:
+    """Four inputs a request, one request a submission, a thousand a second; names and key are what the notary says."""
+    plan = _plan()
+    assert (plan.mix.inputs, plan.mix.inputs_distribution, plan.mix.submission_requests) == (4.0, "fixed", 1)
+    assert [stage.requests_per_s for stage in plan.stages] == [1_000.0]
+    assert (plan.notary_name, plan.verifier_key, plan.key_file) == ("N", "K", None)
+
+
+def test_every_option_arrives() -> None:
+    """What is given stands in the plan."""
+    text = """--shape steps --steps 10,20 --run-time 8 --warm-up 1 --deadline 3 --requests-per-submission 7
+        --inputs 5 --inputs-distribution poisson --double-spends .1 --references .2 --windows .3 --retries .4
+        --notary-name M --party P --key F --verifier-key V --receipt-sample 1"""
+    plan = _plan(*text.split())
+    assert [(stage.requests_per_s, stage.seconds) for stage in plan.stages] == [(10, 1), (10, 4), (20, 4)]
+    mix = plan.mix
+    assert (mix.submission_requests, mix.inputs, mix.inputs_distribution) == (7, 5, "poisson")
+    assert (mix.double_spends, mix.references, mix.windows, mix.retries) == (0.1, 0.2, 0.3, 0.4)
+    assert (plan.notary_name, plan.party, plan.key_file, plan.verifier_key) == ("M", "P", "F", "V")
+    assert (plan.receipt_sample, plan.deadline_s) == (1, 3)
+
+
+def test_defaults_keep_their_types() -> None:
+    """No default of an option that the web form shows is None: Locust's form would make text of it."""
+    own = vars(_parsed())
+    assert [name for name, value in own.items() if value is None] == ["run_time"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--rate 0",
+        "--shape steps --steps 1,two",
+        "--inputs 0",
+        "--requests-per-submission 1001",
+        "--retries 0.9",
+        "--receipt-sample 2",
+        "--deadline 0",
+    ],
+)
+def test_what_makes_no_load(wrong: str) -> None:
+    """Values out of bounds are refused before anything is made."""
+    with pytest.raises(Unusable):
+        _plan(*wrong.split())
+
+
+@pytest.mark.parametrize("host", [None, "", "localhost:80", "ftp://a", "http://a/path"])
+def test_hosts_that_are_none(host: str | None) -> None:
+    """Without a usable URL there is nothing to load."""
+    with pytest.raises(Unusable):
+        urls_of(host)
+
+
+def test_several_hosts() -> None:
+    """`--host` takes several URLs, parted by commas."""
+    assert urls_of("http://a:1, http://b:2/") == ("http://a:1", "http://b:2")
