@@ -58,7 +58,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     watch_s: float = 1.0
     stall_s: float = 10.0
     unreachable_s: float = 3.0
-    contradiction_s: float = 10.0  # two metadata ages (ordering/connection.py): then no client asks a leader of the past
+    contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
     clock_alarm_ms: int = 60_000
 
 

@@ -54,8 +54,10 @@ async def serve_until(
                 app.attach(worker)
             return await _until_stopped(worker, apps, stopping, when_started)
         finally:
-            worker.close()
-            await worker.log.close()
+            try:
+                worker.close()
+            finally:
+                await worker.log.close()
     finally:
         stopping.cancel()
 

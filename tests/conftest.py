@@ -4,8 +4,13 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from deploy.local import Cluster
+
+# Machines here are shared: how long an example takes says nothing.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,6 +5,7 @@ with an 8 MiB cache and no bloom filter, at a fraction of the speed. So what is 
 that RocksDB writes then and from its properties, and wrong settings refuse to start.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,11 +67,11 @@ class RocksStore:
         self._store.flush_wal(True)
 
     def close(self) -> None:
-        """Let go of the files and their lock."""
-        for family in self._families.values():
-            family.close()
-        self._families, self._handles = {}, {}
-        self._store.close()
+        """Let go of the files and their lock. What closing cannot write any more, on a full disk say, is read again from the log (R8)."""
+        families, self._families, self._handles = self._families, {}, {}
+        for opened in (*families.values(), self._store):
+            with contextlib.suppress(Exception):  # rocksdict raises bare Exception
+                opened.close()
 
 
 def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = False) -> Rdict:
@@ -90,6 +91,11 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         # By the file's name: RocksDB also says "block", of what is corrupt.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
+        if "No space left on device" in text:
+            raise Fatal(
+                f"the index {directory} does not open: {text}. Free or replace its disk, then start again"
+                " (docs/runbook.md, 'A disk is full')"
+            ) from problem
         raise Fatal(
             f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
             " and let this worker replay the log (docs/runbook.md, 'An index does not open')"

@@ -76,6 +76,7 @@ async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
             assert await b.ended() == 2
             scene.note(b.messages.strip().splitlines()[-1])
             assert "cannot be written" in b.messages
+            assert "Traceback" not in b.messages
             assert "No space left on device" in b.messages
             assert "nobody foresaw" not in b.messages
             await load.until(50)
@@ -83,6 +84,7 @@ async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
             assert await b.ended() == 2
             scene.note(b.messages.strip().splitlines()[-1])
             assert "No space left on device" in b.messages
+            assert "Free or replace its disk" in b.messages
             assert "nobody foresaw" not in b.messages
             (disk / "ballast").unlink()
             scene.note("there is space again")
