@@ -59,6 +59,7 @@ class SubmissionQueue(Generic[Decision]):
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._queue: deque[Pending[Decision]] = deque()
+        self._pending: dict[bytes, Pending[Decision]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self.rate = Rate()
@@ -82,11 +83,17 @@ class SubmissionQueue(Generic[Decision]):
             raise Overloaded(f"{self.pending_requests} requests are waiting already: send the same again later", wait_s)
 
     def put(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
-        """Take a submission in; what its decisions will come by. Raises `Overloaded`."""
+        """Take a submission in; what its decisions will come by. Raises `Overloaded`.
+
+        The same bytes again, while the first wait, wait with them: else clients that retry what takes long would make it take longer.
+        """
+        if (same := self._pending.get(submission.encoded)) is not None:
+            return same.answer
         self.check_room(len(submission.requests), len(submission.encoded))
         answer: asyncio.Future[Sequence[Decision]] = asyncio.get_running_loop().create_future()
         pending = Pending(submission, answer)
         self._queue.append(pending)
+        self._pending[pending.encoded] = pending
         self.queued_bytes += len(pending.encoded)
         self.pending_requests += len(pending.requests)
         self.pending_bytes += len(pending.encoded)
@@ -136,6 +143,7 @@ class SubmissionQueue(Generic[Decision]):
         await self._idle.wait()
 
     def _let_go(self, pending: Pending[Decision]) -> None:
+        del self._pending[pending.encoded]
         self.pending_requests -= len(pending.requests)
         self.pending_bytes -= len(pending.encoded)
         if not self.pending_requests:

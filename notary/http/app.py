@@ -144,11 +144,14 @@ class App:
         submission = await self._read(headers, receive)
         # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
         worker = self._ready_worker()
+        # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look tells.
+        decisions: Sequence[Decision] | None = worker.index.decisions([request.transaction_id for request in submission.requests])
+        if decisions is not None:
+            return await self._tell(worker, submission, decisions, receipts=receipts)
         answer = worker.sender.submit(submission)
         settings = worker.config.http
         asked = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
         wait_ms = settings.wait_ms_default if asked is None else int(asked[1]) * 1000
-        decisions: Sequence[Decision] | None = None
         try:
             async with _at_most(min(wait_ms, settings.wait_ms_max) / 1000, self._waiting):
                 # Shielded: whether this client waits does not matter to the log.

@@ -258,6 +258,16 @@ class Index:
             self.tree.check(decision.position, [leaf(decision)])
             return decision
 
+    def decisions(self, transaction_ids: Sequence[TransactionId]) -> list[Decision] | None:
+        """The decisions of all these transactions, None when there is one that this worker has not decided."""
+        found: list[Decision] = []
+        for transaction_id in transaction_ids:
+            decision = self.decision(transaction_id)
+            if decision is None:
+                return None
+            found.append(decision)
+        return found
+
     def leaves_at(self, first: int, count: int) -> list[bytes]:
         """The leaves of `count` positions that there are, from the first on, made from their rows and held against the tree."""
         leaves: list[bytes] = []

@@ -36,6 +36,20 @@ async def test_overloaded_by_bytes() -> None:
     assert sender.queue.pending_bytes == 2 * size
 
 
+async def test_the_same_again_waits_with_the_first() -> None:
+    """A retry of what is still pending takes no room, makes no batch of its own, and is answered with it."""
+    sender = _sender(pending_requests_max=2)
+    first = sender.submit(submission("a", "b"))
+    assert sender.submit(submission("a", "b")) is first
+    assert (sender.queue.pending_requests, len(sender.queue)) == (2, 1)
+    batch = sender.queue.take_batch()
+    assert sender.submit(submission("a", "b")) is first
+    sender.queue.answer(batch, ["decision of a", "decision of b"])
+    assert await first == ["decision of a", "decision of b"]
+    assert sender.queue.pending_requests == 0
+    assert sender.submit(submission("a", "b")) is not first
+
+
 async def test_one_larger_than_the_queue() -> None:
     """A submission larger than the whole queue is taken when nothing else waits: else it never could be."""
     sender = _sender(pending_requests_max=1)

@@ -198,4 +198,18 @@ MUTANTS: Final = (
         "            put(rows.tile_key(level, index), tile)",
         "            level or put(rows.tile_key(level, index), tile)",
     ),
+    Mutant(
+        "no receipt is given",
+        "contract",
+        "notary/worker.py",
+        "msgspec.Raw(self.issuer.receipt_json(decision.position))) if receipts else to_json(decision)",
+        "msgspec.Raw(self.issuer.receipt_json(decision.position))) if False else to_json(decision)",
+    ),
+    Mutant(
+        "a worker writes the root of another size",
+        "R9",
+        "notary/self_check.py",
+        "return Checkpoint(incarnation, size, tree.root_at(size))",
+        "return Checkpoint(incarnation, size, tree.root_at(size - 1))",
+    ),
 )

@@ -4,6 +4,7 @@ from ordering.log import ORDERING
 from tests.checkers import indexes, memory, receipts
 from tests.checkers.replay import Replayed, replay
 from tests.checkers.violation import Violation
+from tests.simulation.faults import FORGED_ROOT
 from tests.simulation.premises import NOTARY, premises
 from tests.simulation.world import World
 
@@ -13,11 +14,17 @@ def violations(world: World) -> list[str]:
     replayed = replay(world.cluster.streams, NOTARY, world.plan.partitions)
     if replayed.ended_by != "end" and not world.problems:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
-    found = indexes.all_violations({slot.label: slot.disk.contents() for slot in world.slots if not slot.disk.altered}, replayed)
+    sound = [slot for slot in (*world.slots, *world.gone) if not slot.disk.altered]
+    found = indexes.all_violations({slot.label: slot.disk.contents() for slot in sound}, replayed)
     found += world.history.violations(replayed.decisions, set(replayed.consumed))
     found += receipts.violations(premises().verifier_keys, world.history.receipts(), replayed.tree)
     found += _memory(world)
     told = [decision for decision in world.clients.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
+    # What workers wrote of their roots (R9): no index was ever changed in a way that a root shows, so every one is the log's.
+    roots = [root for root in replayed.checkpoints if root.counted and root.root != FORGED_ROOT]
+    wrong = [root for root in roots if root.size > len(replayed.decisions) or root.root != replayed.root(root.size)]
+    world.counts["checkpoints"] = len(roots)
+    world.problems += [f"checkpoint of life {root.incarnation} at {root.size} decisions has another root than the log" for root in wrong]
     problems = world.problems + world.clients.problems + [f"looked up {decision}: the log decides otherwise" for decision in told]
     return problems + [str(violation) for violation in found]
 

@@ -83,13 +83,17 @@ class Clients:
                     return
             await asyncio.sleep(draw.choice([0.01, 0.2, 1.0]))
 
-    async def insist(self, process: Process, submission: Submission) -> None:
-        """Ask one process until it tells, without a network in between."""
+    async def insist(self, running: Callable[[], Process | None], submission: Submission) -> None:
+        """Ask whoever runs there until it tells, without a network in between; then it knows each transaction, too."""
         while True:
-            sent_s = asyncio.get_running_loop().time()
-            if self._note(submission, process, sent_s, await self._call(process, submission, 5, receipts=True)) == 200:
-                return
+            process, sent_s = running(), asyncio.get_running_loop().time()
+            answer = None if process is None else await self._call(process, submission, 5, receipts=True)
+            if process is not None and self._note(submission, process, sent_s, answer, receipts=True) == 200:
+                break
             await asyncio.sleep(0.5)
+        for id_ in submission.ids:
+            if await self.look_up(process, id_) is None:
+                self.problems.append(f"{process.name} has answered {id_}, and does not know it")
 
     async def _call(self, process: Process, submission: Submission, wait_s: int, *, receipts: bool) -> Answer | None:
         query = "" if receipts else "?receipts=false"
@@ -99,24 +103,27 @@ class Clients:
         """Ask once, over a network that may lose the call or its answer; whether it is all decided."""
         sent_s = asyncio.get_running_loop().time()
         answer: Answer | None = None
+        receipts = draw.random() < 0.7
         try:
             async with asyncio.timeout(CALL_S_MAX):
                 await asyncio.sleep(draw.expovariate(1 / 0.002))
                 if draw.random() >= self.loss:
-                    answer = await self._call(process, submission, draw.choice([0, 1, 10]), receipts=draw.random() < 0.7)
+                    answer = await self._call(process, submission, draw.choice([0, 1, 10]), receipts=receipts)
                 await asyncio.sleep(draw.expovariate(1 / 0.002))
         except TimeoutError:
             answer = None
         if draw.random() < self.loss:
             answer = None
-        return self._note(submission, process, sent_s, answer) == 200
+        return self._note(submission, process, sent_s, answer, receipts=receipts) == 200
 
-    def _note(self, submission: Submission, process: Process, sent_s: float, answer: Answer | None) -> int:
+    def _note(self, submission: Submission, process: Process, sent_s: float, answer: Answer | None, *, receipts: bool) -> int:
         status = 0 if answer is None else answer.status
         told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
         now_s = asyncio.get_running_loop().time()
         body = answer.body if answer is not None and status == 200 else None
         self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, told, body))
+        if any(("receipt" in decision) is not receipts for decision in told if decision is not None):
+            self.problems.append(f"{process.name} answered with receipts or without, whatever was asked: {receipts=}")
         if status not in (0, 200, 202, 503):
             self.problems.append(f"{process.name} answered {status} to a good submission: {answer}")
         if answer is not None and status in (202, 503) and int(answer.headers.get(b"retry-after", b"0")) < 1:

@@ -20,16 +20,19 @@ class SimulatedDisk:
     def __init__(self, seed: str) -> None:
         self._draw = random.Random(seed)
         self.full = False
-        self.altered = False
-        """Whether a row was changed by something that is not the index."""
         self.wipe()
 
     def wipe(self) -> None:
         """A new disk."""
         self.journal: list[list[Row]] = []
         self.flushed = 0
-        self.altered = False
+        self._altered_at: int | None = None
         self._load()
+
+    @property
+    def altered(self) -> bool:
+        """Whether a row was changed by something that is not the index."""
+        return self._altered_at is not None
 
     def write(self, rows: list[Row]) -> None:
         """One batch: all of it or nothing."""
@@ -54,6 +57,8 @@ class SimulatedDisk:
     def restore(self, batches: int) -> None:
         """Go back to how it was after so many batches."""
         del self.journal[batches:]
+        if self._altered_at is not None and self._altered_at >= batches:
+            self._altered_at = None
         self.flushed = len(self.journal)
         self._load()
 
@@ -65,9 +70,9 @@ class SimulatedDisk:
         key = self._draw.choice(sorted(rows))
         row = bytearray(rows[key])
         row[self._draw.randrange(len(row))] ^= 1 << self._draw.randrange(8)
+        self._altered_at = len(self.journal)
         self.journal.append([(family, key, bytes(row))])
         self._apply(self.journal[-1])
-        self.altered = True
         return key
 
     def contents(self) -> dict[str, list[tuple[bytes, bytes]]]:

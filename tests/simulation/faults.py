@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HOLDS_S = (0.1, 0.7, 3.0, 12.0)
 """How long what does not heal by itself holds."""
 _NAME = Struct(">QQ")
+FORGED_ROOT = bytes(32)
 GARBAGE = (b"", b"[", b"{}", b"null", b"[]", b'[{"party":""}]', None)
 
 
@@ -179,6 +180,7 @@ class Faults:
         other.ended = True
         other.kill()
         world.slots.remove(other)
+        world.gone.append(other)
 
     async def _forge(self) -> None:
         """Whoever may write to the topics can write anything: nonsense, repeats, contents under names that are not theirs."""
@@ -191,7 +193,7 @@ class Faults:
         if kind == "nonsense":
             cluster.land(ORDERING, None, draw.choice([b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(1))]))
         elif kind == "root":
-            cluster.land(ORDERING, None, encode(Checkpoint(len(ordering) + 1, sequence, bytes(32))))
+            cluster.land(ORDERING, None, encode(Checkpoint(len(ordering) + 1, sequence, FORGED_ROOT)))
         elif kind == "fence":
             cluster.land(ORDERING, None, encode(Fence(incarnation, max(0, sequence - 1))))
         elif kind == "key":

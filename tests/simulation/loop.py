@@ -11,10 +11,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 RESOLUTION_S = 1e-6
+TURNS_MAX = 200_000
+"""How often the loop may turn without time passing."""
 
 
 class NothingToWaitFor(Exception):
     """Every task waits, and nothing will ever wake one."""
+
+
+class TimeStandsStill(Exception):
+    """Something runs again and again, and never waits."""
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -35,12 +41,18 @@ class _Clock:
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise NothingToWaitFor
+        self._turns += 1
         if timeout > 0:
             self.now_s += max(timeout, RESOLUTION_S)
+            self._turns = 0
+        if self._turns > TURNS_MAX:
+            self._turns = 0
+            raise TimeStandsStill
         return []
 
 
@@ -62,8 +74,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
         """Do it now; tell the result later."""
         done: asyncio.Future[Any] = self.create_future()
-        result = func(*args)
-        self.call_later(self._thread_s(), lambda: done.done() or done.set_result(result))
+        try:
+            result = func(*args)
+        except Exception as problem:
+            # Else the lambda would have no `problem` any more when it runs.
+            failed = problem
+            self.call_later(self._thread_s(), lambda: done.done() or done.set_exception(failed))
+        else:
+            self.call_later(self._thread_s(), lambda: done.done() or done.set_result(result))
         return done
 
     def _process_events(self, event_list: list[Any]) -> None:

@@ -12,8 +12,6 @@ class Slot:
         self.name = name
         self.skew_ms = skew_ms
         self.disk = SimulatedDisk(f"disk {label} of {seed}")
-        self.snapshots: list[int] = []
-        """After how many batches the disk was copied."""
         self.process: Process | None = None
         self.processes = 0
         """How many there have been."""

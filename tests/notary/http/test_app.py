@@ -149,6 +149,32 @@ async def test_a_202_tells_what_is_decided(own_directory: NotaryDirectory, bank:
         assert (answer.status_code, answer.json()) == (202, {"decisions": [None, decision]})
 
 
+async def test_a_retry_of_what_is_decided_needs_no_log(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """All of it decided: the same answer at once, while the log takes nothing, and nothing is sent to it."""
+    async with serving(own_directory) as service:
+        service.gate.set()
+        body = bank.body(spend(), spend())
+        first = await service.post(body)
+        service.gate.clear()
+        sent = service.worker.sender.batches_sent
+        again = await service.post(body)
+        assert (again.status_code, again.json()) == (200, first.json())
+        assert service.worker.sender.batches_sent == sent
+
+
+async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The same submission on two connections makes one batch, and both hear its decisions."""
+    async with serving(own_directory) as service:
+        body = bank.body(spend())
+        calls = [asyncio.create_task(service.post(body)) for _ in range(2)]
+        await service.pending()
+        assert (await service.post(body, prefer="wait=0")).status_code == 202
+        service.gate.set()
+        one, other = [(await call).json() for call in calls]
+        assert one == other
+        assert service.worker.sender.batches_sent == 1
+
+
 async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirectory, bank: Bank) -> None:
     """Nobody waits longer than the worker's limit."""
     async with serving(own_directory, {"http.wait_ms_max": 50}) as service:
@@ -282,8 +308,8 @@ async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknow
         service.worker.index._decisions[bytes.fromhex(transaction_id(request))] = b"garbage"
         waiting = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
         await service.pending()
-        answer = await service.post(bank.body(request), prefer="wait=0")
-        assert (answer.status_code, answer.json()) == (202, {"decisions": [None]})
+        answer = await service.post(bank.body(spend(), request), prefer="wait=0")
+        assert (answer.status_code, answer.json()) == (202, {"decisions": [None, None]})
         # Who waits for something else hears it too, at once.
         assert (await waiting).json() == {"decisions": [None]}
         assert (await service.post(bank.body(spend()))).json()["type"] == "/problems/not-ready"
