@@ -6,7 +6,7 @@ aiokafka as it comes, without a line of `ordering`: the limit that everything el
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -109,9 +109,37 @@ async def _throughput(
 
 async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
     """(seconds, records) of reading everything in both topics, with the fetch settings of `ordering.kafka`."""
+    partitions = streams(prefix)
+    async with consumer(bootstrap) as client:
+        ends = await client.end_offsets(partitions)
+        started = time.perf_counter()
+        read_all(client, partitions)
+        left, read = sum(ends.values()), 0
+        while left > read:
+            fetched = await client.getmany(timeout_ms=10_000)
+            if not fetched:
+                raise RuntimeError(f"{left - read} records of {prefix} do not come")
+            read += sum(map(len, fetched.values()))
+        return time.perf_counter() - started, read
+
+
+def streams(prefix: str) -> list[TopicPartition]:
+    """The ordering partition and all payload partitions."""
     ordering, payload = topic_names(prefix)
-    partitions = [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
-    consumer = AIOKafkaConsumer(
+    return [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
+
+
+def read_all(client: Any, partitions: Sequence[TopicPartition]) -> None:
+    """Have a consumer read these from their beginnings."""
+    client.assign(partitions)
+    for partition in partitions:
+        client.seek(partition, 0)
+
+
+@contextlib.asynccontextmanager
+async def consumer(bootstrap: str) -> AsyncIterator[Any]:
+    """A consumer of nothing yet, with the fetch settings of `ordering.kafka`."""
+    client = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=None,
         enable_auto_commit=False,
@@ -121,22 +149,11 @@ async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
         max_partition_fetch_bytes=4 << 20,
         max_poll_records=4096,
     )
-    await consumer.start()
+    await client.start()
     try:
-        ends = await consumer.end_offsets(partitions)
-        started = time.perf_counter()
-        consumer.assign(partitions)
-        for partition in partitions:
-            consumer.seek(partition, 0)
-        left, read = sum(ends.values()), 0
-        while left > read:
-            fetched = await consumer.getmany(timeout_ms=10_000)
-            if not fetched:
-                raise RuntimeError(f"{left - read} records of {prefix} do not come")
-            read += sum(map(len, fetched.values()))
-        return time.perf_counter() - started, read
+        yield client
     finally:
-        await consumer.stop()
+        await client.stop()
 
 
 @contextlib.asynccontextmanager

@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 import uvloop
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from loadtest.bench import apply
 from loadtest.bench.end_to_end import INPUTS
 from loadtest.bench.generate import NOTARY, PARTY, party_key_pem, payload_values, submissions
-from loadtest.bench.raw import ENTRY_BYTES, IN_FLIGHT, KEY, PARTITIONS, WARM_UP_SHARE, producer
+from loadtest.bench.raw import ENTRY_BYTES, IN_FLIGHT, KEY, PARTITIONS, WARM_UP_SHARE, consumer, producer, read_all, streams
 from loadtest.bench.report import Report
 from loadtest.peers.etcd import Etcd
 from notary.admission import Admission
@@ -61,22 +60,8 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
     ordering, payload = topic_names(prefix)
     values = [value for value, _ in zip(payload_values(seed, requests, INPUTS, batch_bytes), range(32), strict=False)]
     entries = [bytes(ENTRY_BYTES) + b"".join(value.ids) for value in values]
-    partitions = [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        fetch_max_wait_ms=100,
-        fetch_max_bytes=16 << 20,
-        max_partition_fetch_bytes=4 << 20,
-        max_poll_records=4096,
-    )
-    await consumer.start()
-    try:
-        consumer.assign(partitions)
-        for partition in partitions:
-            consumer.seek(partition, 0)
+    async with consumer(bootstrap) as client:
+        read_all(client, streams(prefix))
         appended, ends_at = 0, float("inf")
 
         async def append(send: Any) -> None:
@@ -94,15 +79,13 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
             warm_at, counts_from = time.perf_counter() + seconds * WARM_UP_SHARE, 0.0
             read = before = 0
             while read < 2 * appended or not all(task.done() for task in appending):
-                read += sum(map(len, (await consumer.getmany(timeout_ms=100)).values()))
+                read += sum(map(len, (await client.getmany(timeout_ms=100)).values()))
                 if not counts_from and read >= 2 * WARM_UP_BATCHES and time.perf_counter() >= warm_at:
                     counts_from, before = time.perf_counter(), appended
                     ends_at = counts_from + seconds
             took_s = time.perf_counter() - counts_from
         # What was appended since then, and all of it read: a reader that lags makes the time longer, never the count larger.
         return {"requests_per_s": (appended - before) * per_batch / took_s, "requests_per_batch": per_batch}
-    finally:
-        await consumer.stop()
 
 
 async def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
