@@ -23,9 +23,14 @@ class Violence:
     delay_ms: float
 
     @property
+    def long(self) -> bool:
+        """Whether there is time for everything."""
+        return self.seconds >= LONG_S
+
+    @property
     def times(self) -> int:
         """How often the same thing is done again: once in a short run, three times in a long one."""
-        return 1 if self.seconds < LONG_S else 3
+        return 3 if self.long else 1
 
 
 @dataclass

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.chaos.flags import Violence
+import pytest
+
+from tests.chaos.flags import LONG_S, Violence
 from tests.chaos.scene import Scene
 from tests.checkers import indexes
 from tests.kafka.asking import until
@@ -52,8 +54,10 @@ async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
 
 
 @needs_root
-async def test_broker_disk_full(scene: Scene, tmp_path: Path) -> None:
+async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path) -> None:
     """The ordering leader's disk is full, and it ends; the others go on. With space again it starts, and copies what it lacks."""
+    if not violence.long:
+        pytest.skip(f"in long runs only: --chaos-seconds {LONG_S}")
     await scene.start("a", "b")
     broker = await scene.ordering_leader()
     async with scene.load() as load:
