@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.checkers.history import Call, Decided, History, Submission
 
 CALL_S_MAX = 60.0
+ASKED_FOR_RECEIPTS = 0.5
 OPEN_FROM, OPEN_UNTIL = -(2**63), 2**63 - 1
 
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -152,34 +153,42 @@ class Client:
         self.http = http
         self.history = history
         self._wait_s = wait_s
+        self._draw = random.Random(0)
 
-    async def ask(self, url: str, submission: Submission) -> Answer:
-        """Ask once. Raises `ConnectionError`."""
+    async def ask(self, url: str, submission: Submission, *, receipts: bool = False) -> Answer:
+        """Ask once, with receipts or without. Raises `ConnectionError`."""
         self.history.submissions.append(submission)
         sent_s = time.monotonic()
         headers = {"prefer": f"wait={self._wait_s}"}
         try:
-            answer = await self.http.call(url, "POST", "/v1/submissions?receipts=false", submission.body, headers)
+            path = f"/v1/submissions{'' if receipts else '?receipts=false'}"
+            answer = await self.http.call(url, "POST", path, submission.body, headers)
         except (ConnectionError, asyncio.CancelledError):
             self.history.calls.append(Call(submission, url, sent_s, time.monotonic(), 0, ()))
             raise
         decisions = answer.json()["decisions"] if answer.status in (200, 202) else ()
         body = answer.body if decisions else None
         self.history.calls.append(Call(submission, url, sent_s, time.monotonic(), answer.status, decisions, body))
+        for decision in decisions:
+            assert decision is None or ("receipt" in decision) is receipts, f"{receipts=} was asked for: {decision}"
         return answer
 
     async def decide(self, urls: Sequence[str], submission: Submission) -> list[Decided]:
-        """Ask, at one after the other, until all of it is decided. The test's time limit is the only one."""
+        """Ask, at one after the other, until all of it is decided; the decisions, without the receipts that half of the calls ask for.
+
+        The test's time limit is the only one.
+        """
         while True:
             for url in urls:
                 try:
-                    answer = await self.ask(url, submission)
+                    answer = await self.ask(url, submission, receipts=self._draw.random() < ASKED_FOR_RECEIPTS)
                 except ConnectionError:
                     await asyncio.sleep(0.05)
                     continue
                 if answer.status == 200:
-                    decisions: list[Decided] = answer.json()["decisions"]
-                    return decisions
+                    return [
+                        {name: value for name, value in decision.items() if name != "receipt"} for decision in answer.json()["decisions"]
+                    ]
                 # 202: not known yet; 503: not now. Anything else is a bug.
                 assert answer.status in (202, 503), answer
                 assert int(answer.headers["retry-after"]) >= 1
