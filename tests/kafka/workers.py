@@ -17,10 +17,12 @@ from notary import cli, parties
 from notary.config import load
 from notary.index import Index
 from notary.worker import open_log
+from tests.asking.http import Http
+from tests.asking.load import Client, until
+from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Decided, History
 from tests.checkers.violation import describe
-from tests.kafka.asking import Client, Http, Party, until
 
 ROOT = Path(__file__).parents[2]
 NAME = "O=Notary Service,L=London,C=GB"

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
-from tests.kafka.asking import Party, spend, state
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, Plan
 from tests.simulation.process import Answer, Process
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import cli, keys, parties
 from notary.config import load
-from tests.kafka.asking import Party
+from tests.asking.party import Party
 from tests.simulation.process import SimulatedConfig
 
 NOTARY = "O=Notary Service,L=London,C=GB"
