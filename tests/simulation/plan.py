@@ -6,7 +6,9 @@ from typing import Final
 import msgspec
 
 FAULTS_S: Final = 25.0
-"""How long things break; after that everything heals, and progress is demanded."""
+"""How long things break, mostly; after that everything heals, and progress is demanded."""
+FAULTS_S_LONG: Final = (70.0, 300.0)
+"""Some plans last so long that lives grow old in them."""
 HEALED_S: Final = 240.0
 """Virtual seconds that the healed system has to decide all that was asked."""
 CLOCK_STANDS_AT_MS: Final = 5_000
@@ -73,6 +75,17 @@ class Plan(msgspec.Struct, frozen=True):
     altered_rows: int
     namesake: bool
     forgers: int
+    faults_s: float
+    crowd: bool
+    """All clients come at once, in a few bursts, and do not pause."""
+    late_registers: int
+    """Register records of a process that is gone, which come only now."""
+    hostile: int
+    """Calls of those who should be refused."""
+    quota_per_s: int
+    """How many requests a second a party may send to one worker; 0 for any number."""
+    readings: int
+    """How often somebody reads a checkpoint with its tiles, a receipt or a state."""
 
 
 def plan(seed: int) -> Plan:
@@ -85,6 +98,10 @@ def plan(seed: int) -> Plan:
     def rate(chance: float, most: float) -> float:
         return most * draw.random() ** 2 if draw.random() < chance else 0.0
 
+    # What came later is drawn apart, so that the rest of a plan stays what it was.
+    load = random.Random(f"load {seed}")
+    kind = load.random()
+    long, crowd = kind < 0.05, 0.05 <= kind < 0.12
     workers = draw.choice([1, 2, 2, 3, 3, 3, 4])
     calm = draw.random() < 0.05
     fates = AppendFates(
@@ -94,7 +111,7 @@ def plan(seed: int) -> Plan:
         repeated=rate(0.5, 0.3),
         delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
     )
-    return Plan(
+    usual = Plan(
         seed=seed,
         workers=workers,
         partitions=draw.choice([1, 1, 2, 3, 5]),
@@ -131,4 +148,27 @@ def plan(seed: int) -> Plan:
         altered_rows=0 if calm else some(0.1, 1),
         namesake=not calm and draw.random() < 0.15,
         forgers=some(0.2, 12),
+        faults_s=FAULTS_S,
+        crowd=crowd,
+        late_registers=0 if calm or load.random() >= 0.1 else load.randint(1, 3),
+        hostile=load.randint(2, 12) if load.random() < 0.3 else 0,
+        quota_per_s=load.choice([8, 30]) if load.random() < 0.08 else 0,
+        readings=load.randint(1, 8) if load.random() < 0.5 else 0,
     )
+    if long:
+        return msgspec.structs.replace(
+            usual,
+            faults_s=load.uniform(*FAULTS_S_LONG),
+            worker_timeout_ms=load.choice([usual.worker_timeout_ms, 30_000]),
+            late_registers=0 if calm or load.random() < 0.3 else load.randint(2, 6),
+        )
+    if crowd:
+        clients = load.randint(30, 60)
+        return msgspec.structs.replace(
+            usual,
+            clients=clients,
+            submissions=clients * load.randint(1, 3),
+            requests_max=load.choice([1, 1, 3, 6]),
+            pending_requests_max=load.choice([12, 40, 40_000]),
+        )
+    return usual
