@@ -85,7 +85,8 @@ class Clients:
 
     async def _client(self, draw: random.Random, mine: Sequence[Submission]) -> None:
         for at, submission in enumerate(mine):
-            await asyncio.sleep(draw.expovariate(1) * self.plan.faults_s / (len(mine) + 1))
+            left_s = max(0.0, self.plan.faults_s - asyncio.get_running_loop().time())
+            await asyncio.sleep(min(left_s, draw.expovariate(1) * self.plan.faults_s / (len(mine) + 1)))
             await self.decide(draw, submission)
             if draw.random() < ASKED_AGAIN:
                 await self.decide(draw, submission)
