@@ -82,8 +82,10 @@ class Hostile:
                 at_s = self._draw.uniform(0, self._plan.faults_s)
                 if chosen < 0.1:
                     tasks.create_task(self._at(at_s, self._ask_once))
-                elif self._plan.quota_per_s and chosen < 0.5:
-                    tasks.create_task(self._at(at_s, self._draw.choice([self._ask_too_much, self._use_up])))
+                elif chosen < (0.3 if self._plan.quota_per_s else 0.2):
+                    tasks.create_task(self._at(at_s, self._hide_behind))
+                elif self._plan.quota_per_s and chosen < 0.6:
+                    tasks.create_task(self._at(at_s, self._ask_too_much))
                 else:
                     attack = self._draw.choice(kinds)()
                     tasks.create_task(self._at(at_s, partial(self._strike, attack=attack)))
@@ -121,9 +123,10 @@ class Hostile:
         if passed > 1 + asyncio.get_running_loop().time() - began_s:
             self._calls.problem(process, f"of a burst of {BURST} times the quota {passed} have passed: {statuses}")
 
-    async def _use_up(self, process: Process) -> None:
-        """The same in another's name: that costs the other nothing."""
-        await asyncio.gather(*[self._strike(process, self._signed_by_another(self._plan.quota_per_s)) for _ in range(BURST)])
+    async def _hide_behind(self, process: Process) -> None:
+        """As much in another's name, which costs the other nothing, together with a submission that is good."""
+        attacks = [self._signed_by_another(self._plan.quota_per_s or 1) for _ in range(BURST)]
+        await asyncio.gather(self._ask_once(process), *[self._strike(process, attack) for attack in attacks])
 
     async def _submit(self, process: Process, submission: Submission) -> int:
         self._history.submissions.append(submission)

@@ -11,6 +11,8 @@ FAULTS_S_LONG: Final = (70.0, 300.0)
 """Some plans last so long that lives grow old in them."""
 HEALED_S: Final = 240.0
 """Virtual seconds that the healed system has to decide all that was asked."""
+QUOTA_MIN, QUOTA_MAX = 8, 30
+"""Every call costs quota, also one that asks the same again: submissions are smaller, and a crowd has more, or it would take for ever."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stands still at multiples of this."""
 
@@ -152,9 +154,11 @@ def plan(seed: int) -> Plan:
         crowd=crowd,
         late_registers=0 if calm or load.random() >= 0.1 else load.randint(1, 3),
         hostile=load.randint(2, 12) if load.random() < 0.3 else 0,
-        quota_per_s=load.choice([8, 30]) if load.random() < 0.08 else 0,
+        quota_per_s=load.choice([QUOTA_MIN, QUOTA_MAX]) if load.random() < 0.08 else 0,
         readings=load.randint(1, 8) if load.random() < 0.5 else 0,
     )
+    if usual.requests_max > QUOTA_MIN:
+        usual = msgspec.structs.replace(usual, quota_per_s=0)
     if long:
         return msgspec.structs.replace(
             usual,
@@ -169,6 +173,7 @@ def plan(seed: int) -> Plan:
             clients=clients,
             submissions=clients * load.randint(1, 3),
             requests_max=load.choice([1, 1, 3, 6]),
-            pending_requests_max=load.choice([12, 40, 40_000]),
+            quota_per_s=QUOTA_MAX if usual.quota_per_s else 0,
+            pending_requests_max=load.choice([6, 15, 30, 40_000]),
         )
     return usual
