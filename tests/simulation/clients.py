@@ -20,7 +20,7 @@ ASKED_AGAIN = 0.3
 LOOKED_UP = 0.2
 WAITED_FOR = 0.2
 ASKED_LATER = 0.2
-BURSTS_MAX = 3
+BURSTS_MAX = 2
 RETRY_AFTER_S_MAX = 5
 """Nobody here waits for longer than that, whatever a worker says."""
 INSISTED_S_MAX = 15.0

@@ -168,12 +168,16 @@ def plan(seed: int) -> Plan:
         )
     if crowd:
         clients = load.randint(30, 60)
+        workers = min(workers, load.choice([1, 1, 2, 3]))
         return msgspec.structs.replace(
             usual,
+            workers=workers,
+            skews_ms=usual.skews_ms[:workers],
             clients=clients,
-            submissions=clients * load.randint(1, 3),
+            submissions=clients * load.randint(2, 4),
             requests_max=load.choice([1, 1, 3, 6]),
             quota_per_s=QUOTA_MAX if usual.quota_per_s else 0,
-            pending_requests_max=load.choice([6, 15, 30, 40_000]),
+            fates=msgspec.structs.replace(usual.fates, delay_s=load.choice([0.01, 0.1, 0.3])),  # what comes meanwhile goes together
+            pending_requests_max=load.choice([12, 40, 40_000, 40_000]),
         )
     return usual
