@@ -10,7 +10,7 @@ from notary.index.store import DECISIONS
 from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, Activate, Checkpoint, Fence, Register, batch_key, encode
 from payload import decode_submission, encode_batch
-from tests.simulation.plan import CLOCK_STANDS_AT_MS
+from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.premises import NOTARY
 from tests.simulation.slot import Slot
 
@@ -184,10 +184,12 @@ class Faults:
         world.gone.append(other)
 
     async def _register_late(self) -> None:
-        """A process that is gone was a worker of this name, and only now the brokers have its register record. Always the same name's."""
+        """A process that is gone was a worker of this name, and only now the brokers have its register records. Always the same name's."""
         slot = self.world.slots[0]
-        self.world.cluster.land(ORDERING, None, encode(Register(self.draw.randbytes(16), FORMAT_VERSION, slot.name, "gone")))
-        self._tell(slot.label, "a register record of a process that is gone comes late", "late register records")
+        for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
+            self.world.cluster.land(ORDERING, None, encode(Register(self.draw.randbytes(16), FORMAT_VERSION, slot.name, "gone")))
+            self._tell(slot.label, "a register record of a process that is gone comes late", "late register records")
+            await asyncio.sleep(self.draw.choice([2.0, 10.0]))
 
     async def _forge(self) -> None:
         """Whoever may write to the topics can write anything: nonsense, repeats, contents under names that are not theirs."""

@@ -102,7 +102,7 @@ class Hostile:
 
     async def _strike(self, process: Process, attack: Attack) -> None:
         self.refused += attack.traces
-        answer = await self._calls.call(process, attack.method, attack.path, attack.body, attack.headers, wait_s=0)
+        answer = await self._calls.call(process, attack.method, attack.path, attack.body, {b"prefer": b"wait=0", **attack.headers})
         if answer is not None and answer.status == 503:
             self._calls.hold_refusal(process, answer, attack.requests)
         elif answer is not None and answer.status != attack.status:
@@ -112,26 +112,27 @@ class Hostile:
 
     async def _ask_once(self, process: Process) -> None:
         """A good submission that is not sent again: when it is refused, nothing of it was taken in."""
-        await self._submit(process, self._submission(premises().rival, self._draw.randint(1, 3)))
+        await self._submit(process, premises().rival, self._draw.randint(1, 3))
 
     async def _ask_too_much(self, process: Process) -> None:
-        """Submissions as large as the quota, at once: the first may pass."""
-        made = [self._submission(premises().rival, self._plan.quota_per_s) for _ in range(BURST)]
+        """Submissions as large as the quota, at once: the first may pass. Others have quotas of their own."""
         began_s = asyncio.get_running_loop().time()
-        statuses = await asyncio.gather(*[self._submit(process, submission) for submission in made])
+        statuses = await asyncio.gather(*[self._submit(process, premises().rival, self._plan.quota_per_s) for _ in range(BURST)])
         passed = len([status for status in statuses if status in (200, 202)])
         if passed > 1 + asyncio.get_running_loop().time() - began_s:
             self._calls.problem(process, f"of a burst of {BURST} times the quota {passed} have passed: {statuses}")
+        await self._submit(process, premises().party, 1)
 
     async def _hide_behind(self, process: Process) -> None:
         """As much in another's name, which costs the other nothing, together with a submission that is good."""
         attacks = [self._signed_by_another(self._plan.quota_per_s or 1) for _ in range(BURST)]
         await asyncio.gather(self._ask_once(process), *[self._strike(process, attack) for attack in attacks])
 
-    async def _submit(self, process: Process, submission: Submission) -> int:
+    async def _submit(self, process: Process, party: Party, requests: int) -> int:
+        submission = self._submission(party, requests)
         self._history.submissions.append(submission)
         sent_s = asyncio.get_running_loop().time()
-        answer = await self._calls.submit(process, premises().rival.name, submission.body, len(submission.requests), wait_s=0)
+        answer = await self._calls.submit(process, party.name, submission.body, requests, wait_s=0)
         status = 0 if answer is None else answer.status
         told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
         self._history.calls.append(Call(submission, process.name, sent_s, asyncio.get_running_loop().time(), status, told))

@@ -164,7 +164,10 @@ def plan(seed: int) -> Plan:
             usual,
             faults_s=load.uniform(*FAULTS_S_LONG),
             worker_timeout_ms=load.choice([usual.worker_timeout_ms, 30_000]),
-            late_registers=0 if calm or load.random() < 0.3 else load.randint(2, 6),
+            # Where every append may fail no life grows old, nor where every call may be the last.
+            fates=usual.fates if load.random() < 0.3 else AppendFates(0, 0, 0, 0, fates.delay_s),
+            crash_at_steps=usual.crash_at_steps * 0.1,
+            late_registers=0 if calm or load.random() < 0.3 else load.randint(1, 4),
         )
     if crowd:
         clients = load.randint(30, 60)
