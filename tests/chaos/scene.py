@@ -14,9 +14,10 @@ from deploy.centres import Centres
 from deploy.local import Cluster
 from deploy.local.state import Broker
 from ordering.topics import topic_names
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
 from tests.chaos import brokers_say
 from tests.checkers.history import Decided
-from tests.kafka.asking import Load, spend, state, until
 from tests.kafka.workers import Notary, Worker
 
 LEASHED = ("-m", "tests.chaos.leashed")

@@ -13,11 +13,13 @@ from aiokafka.errors import KafkaError
 
 from deploy.centres import Centres
 from deploy.local import Cluster, Place
+from tests.asking.http import Http
+from tests.asking.load import Client, Load, until
+from tests.asking.party import spend, state
 from tests.chaos import brokers_say, faults
 from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, Timeline, Violence
 from tests.chaos.scene import Scene
 from tests.chaos.torment import torment
-from tests.kafka.asking import Client, Http, Load, spend, state, until
 from tests.kafka.workers import Notary, connect_from
 from tests.rights import needs_root
 

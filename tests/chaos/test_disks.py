@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.asking.load import until
 from tests.chaos.flags import LONG_S, Violence
 from tests.chaos.scene import Scene
 from tests.checkers import indexes
-from tests.kafka.asking import until
 from tests.kafka.reading_back import read_rows
 from tests.rights import needs_root
 

@@ -5,11 +5,11 @@ import random
 import signal
 from functools import partial
 
+from tests.asking.load import until
 from tests.chaos.faults import ALONE, ON_BROKERS, ON_WORKERS
 from tests.chaos.flags import Violence
 from tests.chaos.scene import Scene
 from tests.chaos.torment import torment
-from tests.kafka.asking import until
 
 WORKERS, BROKERS = ("a", "b", "c"), ("1", "2", "3")
 FROZEN_S, SILENT_S = 1.5, 0.5

@@ -9,10 +9,10 @@ from functools import partial
 from aiokafka.errors import KafkaError
 
 from ordering.topics import topic_names
+from tests.asking.load import Load
 from tests.chaos import brokers_say, faults
 from tests.chaos.faults import Fault
 from tests.chaos.scene import Scene
-from tests.kafka.asking import Load
 
 BROKER_ENDS_S = 5.0
 

@@ -18,8 +18,9 @@ from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
 from notary.verify import Checkpoint, verify_checkpoint, verify_consistency, verify_receipt
 from ordering.ids import parse_state
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
 from tests.checkers.history import Submission
-from tests.kafka.asking import Load, spend, state, until
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka

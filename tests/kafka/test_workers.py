@@ -15,8 +15,9 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from ordering.records import Checkpoint, Entry, Fence, Register, batch_key, encode
 from ordering.topics import create_topics, topic_names
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
 from tests.checkers import indexes
-from tests.kafka.asking import Load, spend, state, until
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka

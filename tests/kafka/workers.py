@@ -15,12 +15,14 @@ from deploy.local.ports import free_ports
 from deploy.namespace import inside, run_inside
 from notary import cli, keys, parties
 from notary.config import load
+from tests.asking.http import CALL_S_MAX, Http
+from tests.asking.load import Client, until
+from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Decided, History
 from tests.checkers.indexes import Rows
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
-from tests.kafka.asking import CALL_S_MAX, Client, Http, Party, until
 from tests.kafka.reading_back import read_rows, read_streams
 
 ROOT = Path(__file__).parents[2]

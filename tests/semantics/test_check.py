@@ -15,11 +15,11 @@ import pytest
 from rocksdict import Options, Rdict
 
 from ordering.log import ORDERING
+from tests.asking.load import Load
 from tests.checkers.history import History
 from tests.checkers.records import Entry, Ordering, Root, ordering_record
 from tests.checkers.remains import Remains
 from tests.checkers.violation import Kind
-from tests.kafka.asking import Load
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 
