@@ -98,9 +98,10 @@ class Calls:
         """A 503 to a submission of so many requests: the queue has no room for them, or the worker is not ready, and `/readyz` says so."""
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
-            (pending,) = [int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")]
-            if not pending or pending + requests <= self._plan.pending_requests_max:
-                self.problem(process, f"overloaded, with {pending} requests pending and {requests} more")
+            counted = ("pending requests: ", "requests being verified: ")
+            here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith(counted)])
+            if not here or here + requests <= self._plan.pending_requests_max:
+                self.problem(process, f"overloaded, with {here} requests here and {requests} more")
         elif f"not ready: {told['detail']}" not in health:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
 
