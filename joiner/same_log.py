@@ -89,8 +89,11 @@ async def regrown(log_: Log, read_next: Mapping[int, int], offset_last: int, jud
         raise NotReady(f"the log did not give ordering record {offset_last} again within {REREAD_S_MAX} s") from None
     finally:
         await reader.close()
-    if records[0].offset == offset_last and records[0].digest() == judged_digest:
-        return ""
+    return "" if records[0].digest() == judged_digest else another(offset_last)
+
+
+def another(offset_last: int) -> str:
+    """What is told when another ordering record stands where the last one applied was."""
     return (
         f"ordering record {offset_last} is not the one that this index has applied: the log was cut and has grown again, or is another"
         f" one. See {RUNBOOK}, 'The index is ahead of its log'"
