@@ -51,8 +51,8 @@ class Clients:
         self.history = history
         self.history.submissions += submissions(plan, party, now_ms)
         self.problems: list[str] = []
-        self.looked_up: list[dict[str, Any]] = []
-        """Decisions that workers told when they were asked for one."""
+        self.looked_up: list[tuple[str, float, dict[str, Any]]] = []
+        """Decisions that workers told when they were asked for one: (who, when in s, what)."""
         self.loss = plan.client_loss
         self._processes = processes
 
@@ -138,7 +138,7 @@ class Clients:
         if answer.status == 404:
             return None
         told: dict[str, Any] = json.loads(answer.body)
-        self.looked_up.append(told)
+        self.looked_up.append((process.name, asyncio.get_running_loop().time(), told))
         return told
 
     async def _look_up(self, draw: random.Random, process: Process, submission: Submission) -> None:

@@ -73,6 +73,10 @@ class Plan(msgspec.Struct, frozen=True):
     altered_rows: int
     namesake: bool
     forgers: int
+    diverged: int
+    """Rows of consumed states changed; never with a log that is lost."""
+    losses: int
+    """How often the log loses its end and grows again."""
 
 
 def plan(seed: int) -> Plan:
@@ -94,6 +98,10 @@ def plan(seed: int) -> Plan:
         repeated=rate(0.5, 0.3),
         delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
     )
+    # Drawn apart: what came before it means the same as it did.
+    apart = random.Random(f"rare {seed}")
+    lost = not calm and apart.random() < 0.06
+    diverged = not calm and not lost and workers >= 3 and apart.random() < 0.2
     return Plan(
         seed=seed,
         workers=workers,
@@ -129,6 +137,8 @@ def plan(seed: int) -> Plan:
         wiped=0 if calm else some(0.2, 1),
         full_disks=0 if calm else some(0.15, 1),
         altered_rows=0 if calm else some(0.1, 1),
+        diverged=int(diverged),
+        losses=int(lost),
         namesake=not calm and draw.random() < 0.15,
         forgers=some(0.2, 12),
     )
