@@ -32,10 +32,10 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == SEEDS
     kinds = {
-        "altered indexes noticed", "altered rows", "checkpoints", "clock jumps", "clocks that stand still", "crashes", "cut logs",
-        "cut off",
-        "deaths at a step", "forged records", "full disks", "full disks noticed", "machine crashes", "namesakes", "new disks",
-        "orderly ends", "snapshots", "stalled readers", "streams without a leader",
+        "altered indexes noticed", "altered rows", "altered states", "checkpoints", "clock jumps", "clocks that stand still", "crashes",
+        "cut logs", "cut logs noticed", "cut off", "deaths at a step", "diverged indexes condemned", "forged records", "full disks",
+        "full disks noticed", "lost logs", "machine crashes", "namesakes", "namesakes noticed", "new disks", "orderly ends",
+        "regrown logs refused", "snapshots", "stalled readers", "streams without a leader",
     }  # fmt: skip
     assert kinds <= result["counts"].keys(), kinds - result["counts"].keys()
     assert result["counts"]["decisions"] > SEEDS
@@ -44,8 +44,8 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
-    """Another process, with other hashes and other addresses, comes to the same log, to the byte."""
-    seeds = (5, 17, 23)
+    """Another process, with other hashes and other addresses, comes to the same log, answers and disks, to the byte."""
+    seeds = (5, 17, 23, 33)
     code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
