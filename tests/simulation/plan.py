@@ -100,7 +100,7 @@ def plan(seed: int) -> Plan:
     )
     # Drawn apart: what came before it means the same as it did.
     apart = random.Random(f"rare {seed}")
-    lost = not calm and apart.random() < 0.06
+    lost = not calm and apart.random() < 0.1
     diverged = not calm and not lost and workers >= 3 and apart.random() < 0.2
     return Plan(
         seed=seed,

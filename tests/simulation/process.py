@@ -196,9 +196,9 @@ class Process:
 
     def _told(self, path: str) -> None:
         """It answers: not while its index is in dispute, or condemned (R9)."""
-        why = None if self.worker is None else self.worker.withheld()
-        if why is not None and path.startswith(TOLD):
-            self.problems.append(f"it answers {path}, and should not: {why}")
+        agreement = None if self.worker is None else self.worker.index.agreement
+        if agreement is not None and (agreement.disputed or agreement.condemned) and path.startswith(TOLD):
+            self.problems.append(f"it answers {path}, and should not: {agreement.condemned or agreement.votes.told()}")
 
     async def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes], answered: "asyncio.Future[Answer | None]"
