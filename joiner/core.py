@@ -129,6 +129,16 @@ class Joiner:
         """Per stream the offset that the next record handed in should have at least: where a remade reader starts."""
         return dict(self._read_next)
 
+    def forget_unjudged(self) -> None:
+        """Be as after a restart (R8): what was read and not judged has to be handed in again, from `read_next` on."""
+        self._read_next = self._offsets_next()
+        self._queue.clear()
+        self._queue_ids = 0
+        self._buffer = Buffer(self._partitions)
+        self._hole, self._fills_due_ms = None, 0
+        self._fill_proposed_ms.clear()
+        self._silent.clear()
+
     def step(self, records: Sequence[Record], now_ms: int) -> Ready:
         """Take records and the time; say what follows."""
         ready = Ready({}, self._log_time_ms)

@@ -21,7 +21,7 @@ import msgspec
 from joiner.core import Joiner
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
-from joiner.same_log import Trust, contradiction, regrown
+from joiner.same_log import Trust, another, contradiction, regrown
 from joiner.sender import Sender
 from joiner.standstill import Standstill
 from ordering.errors import Fatal, NotReady
@@ -89,6 +89,7 @@ class Driver(Generic[Decision]):
         self._reader: Reader | None = None
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = False
+        self._afresh = True  # the next reader begins as after a restart: what was read before may be gone from the log
         self._proposals = Proposals(log_, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000)
         self._polls = self._polls_seen = 0
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
@@ -154,7 +155,7 @@ class Driver(Generic[Decision]):
         while True:
             await self._trust.wait()
             try:
-                reader = await self._log.open_reader(self.joiner.read_next())
+                reader = await self._log.open_reader(self._begin())
             except NotReady as problem:
                 self._no_reader = str(problem)
                 log.info("no reader yet: %s", problem)
@@ -167,6 +168,7 @@ class Driver(Generic[Decision]):
                 await self._read_with(reader, tasks)
             except NotReady as problem:
                 lost = self._no_reader = str(problem)
+                self._afresh = True
                 log.warning("reader lost, making another: %s", problem)
             finally:
                 # At once: one that failed may stand behind records that it lost.
@@ -174,6 +176,29 @@ class Driver(Generic[Decision]):
                 await reader.close()
             if lost:
                 await asyncio.sleep(self._settings.watch_s)
+
+    def _begin(self) -> dict[int, int]:
+        """Where the next reader begins.
+
+        While nobody read, the log may have lost its end and grown again. So nothing is kept that was read and not applied, and the last
+        record that was applied is read once more, before those behind it.
+        """
+        if not self._afresh:
+            return self.joiner.read_next()
+        self.joiner.forget_unjudged()
+        offsets = self.joiner.read_next()
+        return offsets if self._applier.judged_digest is None else {**offsets, ORDERING: offsets[ORDERING] - 1}
+
+    def _is_same_log(self, records: Sequence[Record]) -> bool:
+        """Whether the first ordering record of a reader that began afresh is the last one applied."""
+        first = next((record for record in records if record.stream == ORDERING), None)
+        judged_digest = self._applier.judged_digest
+        if first is not None or judged_digest is None:
+            self._afresh = False
+        if first is None or judged_digest is None or first.digest() == judged_digest:
+            return True
+        self._contradicted(another(first.offset))
+        return False
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> None:
         self._remake_reader = False
@@ -186,6 +211,8 @@ class Driver(Generic[Decision]):
                 return
             if not self._trust:
                 return  # what was read meanwhile may be another log's; it is read again
+            if self._afresh and not self._is_same_log(records):
+                return
             self._polls += 1
             self._polled_at_s, self._no_reader = self._now_s(), ""
             ready = self._step(records, tasks)
@@ -267,6 +294,7 @@ class Driver(Generic[Decision]):
 
     def _contradicted(self, why: str) -> None:
         """From here on nothing is read and nothing taken in, until the log agrees again or the worker stops."""
+        self._afresh = True
         if self._trust.contradicted(why, self._now_s()):
             log.warning("in doubt, stopping if it lasts: limit_s=%g: %s", self._settings.contradiction_s, why)
 

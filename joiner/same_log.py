@@ -1,7 +1,8 @@
 """Whether the log is still the one that this index was made from (R8, R9).
 
 A log that ends before what was read, or begins after what is still needed, was cut, or is another one. One that was cut and has grown
-again looks right from outside; there the last ordering record that was applied is another than before.
+again looks right from outside; there the last ordering record that was applied is another than before. That can happen while no reader is
+open, so a reader that follows one that failed begins with that record (`driver.py`).
 
 A single look may mislead. A client that knows of an election late, or a broker that does, asks or answers for a leader that is none any
 more, and what comes back is older than what was read. So nothing is read and nothing is taken in from the first contradiction on, but
@@ -89,8 +90,11 @@ async def regrown(log_: Log, read_next: Mapping[int, int], offset_last: int, jud
         raise NotReady(f"the log did not give ordering record {offset_last} again within {REREAD_S_MAX} s") from None
     finally:
         await reader.close()
-    if records[0].offset == offset_last and records[0].digest() == judged_digest:
-        return ""
+    return "" if records[0].digest() == judged_digest else another(offset_last)
+
+
+def another(offset_last: int) -> str:
+    """What is told when another ordering record stands where the last one applied was."""
     return (
         f"ordering record {offset_last} is not the one that this index has applied: the log was cut and has grown again, or is another"
         f" one. See {RUNBOOK}, 'The index is ahead of its log'"

@@ -339,7 +339,8 @@ class Index:
         return found
 
 
-_encode_agreement = msgspec.msgpack.Encoder().encode
+# Sets in one order: the same log makes the same bytes in every process.
+_encode_agreement = msgspec.msgpack.Encoder(order="deterministic").encode
 _agreement_decoder = msgspec.msgpack.Decoder(Agreement)
 
 

@@ -53,8 +53,11 @@ class Life:
 
     incarnation: int
     name: str
+    nonce: bytes = b""
     sequence_last: int = 0
     fenced: bool = False
+    fenced_by: int = 0  # the incarnation of its successor's register record; 0 when a peer fenced it
+    active_at: int = 0  # the log time at which it registered or last had an entry counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +124,17 @@ def replay(streams: Streams, notary: str, partitions: int, offset_stop: int | No
                     return replayed
                 life.sequence_last = said.sequence
                 log_time = max(replayed.log_time, min(record.append_time_ms, said.sent_at + SENT_AT_AHEAD_MAX_MS))
-                replayed.log_time = log_time
+                replayed.log_time = life.active_at = log_time
                 _decide(replayed, record.offset, said, contents[said.partition][key].value, notary, consumer, positions)
         elif isinstance(said, Register):
             if said.nonce not in nonces:
                 nonces.add(said.nonce)
+                incarnation = len(replayed.lives) + 1
                 for life in replayed.lives:
-                    life.fenced = life.fenced or life.name == said.name
-                replayed.lives.append(Life(len(replayed.lives) + 1, said.name))
+                    if life.name == said.name and not life.fenced:
+                        life.fenced, life.fenced_by = True, incarnation
+                active_at = max(replayed.log_time, record.append_time_ms)
+                replayed.lives.append(Life(incarnation, said.name, said.nonce, active_at=active_at))
         elif isinstance(said, Fence):
             life = replayed.life(said.incarnation)
             if life is not None and life.sequence_last == said.sequence_last:

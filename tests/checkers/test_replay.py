@@ -43,7 +43,11 @@ def test_replay_joins_as_the_joiner_does(history: tuple[list[Any], list[list[Any
     for life in replayed.lives:
         other = worker.joiner.lives.get(life.incarnation)
         assert other is not None
-        assert (life.name, life.sequence_last, life.fenced) == (other.name, other.sequence_last, other.fenced)
+        assert (life.name, life.nonce, life.sequence_last) == (other.name, other.nonce, other.sequence_last)
+        assert (life.fenced, life.active_at) == (other.fenced, other.active_at_ms)
+        successor = next((later for later in replayed.lives[life.incarnation :] if later.name == life.name), None)
+        assert life.fenced_by in (0, 0 if successor is None else successor.incarnation)
+        assert life.fenced or not successor
     assert worker.joiner.lives.get(len(replayed.lives) + 1) is None
     kept = {"read_next": worker.joiner.read_next(), "offsets_next": worker._offsets, "buffered_records": worker.joiner.buffered_records}
     assert memory.violations(log, replayed, **kept) == []

@@ -698,6 +698,52 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
     assert (log.ends(), again.index.position_next) == (ends, 2)
 
 
+async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: FaultyLog) -> None:
+    """A reader that is made anew begins with the last record applied: a log that lost its end meanwhile, and is longer now, is noticed."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=0.2))
+    await worker.decided("a")
+    ends = log.ends()
+    await worker.decided("b")
+
+    def lost(records: list[Record]) -> list[Record]:
+        # Within one turn of the loop: no look at the log's end comes in between.
+        log.on_poll = None
+        log.cut(*ends)
+        for _ in range(9):
+            for stream in range(ORDERING, PARTITIONS):
+                log.put(stream, batch_key(9, 9), b"another history")
+        raise NotReady("the connection broke")
+
+    log.on_poll = lost
+    assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.index.position_next == 2
+
+
+async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, log: FaultyLog) -> None:
+    """What a worker had read and not applied when the log lost it does not come in: it decides what a new worker decides."""
+    limits = JoinerLimits(hole_timeout_ms=10**9)
+    worker = start(limits=limits)
+    await worker.decided("a")
+    ends = log.ends()
+    log.say(Register(nonce("peer"), 1, "w9", "0.1"))
+    log.say(Entry(2, 1, 0, 0, tuple([request.transaction_id for request in requests("lost")])))  # a hole: nothing behind it is applied
+    log.say(Register(nonce("lost"), 1, "w8", "0.1"))
+    await worker.until(lambda: worker.driver.joiner.queued_records == 2)
+    kept = ends[0] + 1
+
+    def lost(records: list[Record]) -> list[Record]:
+        log.on_poll = None
+        log.cut(kept, *ends[1:])
+        for name in ("w5", "w6", "w7"):
+            log.say(Register(nonce(name), 1, name, "0.1"))
+        raise NotReady("the connection broke")
+
+    log.on_poll = lost
+    await worker.until(lambda: worker.driver.joiner.offset_head == kept + 3)
+    names = [worker.driver.joiner.lives.get(incarnation) for incarnation in range(2, 6)]
+    assert [life and life.name for life in names] == ["w9", "w5", "w6", "w7"]
+
+
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
 async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
     """An answer that is older than what was read, given for a while, stops nobody: not ready meanwhile, then on with the work."""

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import __main__ as runner
 from tests.mutants.__main__ import ROOT, main, run
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.simulation.test_simulation import SEEDS
 
 RUN_EVERY_TIME = ("sequence unchecked", "the last record wins", "a retry is decided again", "resume past the buffer")
 
@@ -28,9 +30,24 @@ def test_there_are_enough() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUN_EVERY_TIME)
 def test_is_noticed(name: str) -> None:
-    """The simulator or the small scopes notice it."""
+    """The simulator notices it, within the seeds that it states."""
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
-    assert run(mutant).by
+    caught = run(mutant)
+    assert 0 < caught.seeds <= mutant.seeds, caught.how
+
+
+def test_states_within_how_many_seeds() -> None:
+    """No mutant may be given more than the simulator runs in `make test`."""
+    assert all(0 < mutant.seeds <= SEEDS for mutant in MUTANTS)
+
+
+def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that does not end is not taken for a check that noticed."""
+    harmless = Mutant("harmless", "none", "notary/version.py", 'VERSION = "0+checkout"', 'VERSION = "0+checkout"')
+    monkeypatch.setattr(runner, "SECONDS_MAX", 0.01)
+    caught = run(harmless)
+    assert caught.seeds == 0
+    assert caught.how.startswith("it hangs")
 
 
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,12 @@
 """The simulated log without faults, on any event loop: to hold it to the contract of all logs."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
 from ordering.clock import clock_ms
+from ordering.log import Record
 from tests.simulation.cluster import Cluster, SimulatedLog
 from tests.simulation.plan import AppendFates, plan
 
@@ -18,6 +20,9 @@ class _Alive:
 
     def step(self, where: str) -> None:
         """Nothing happens here."""
+
+    def polled(self, records: Sequence[Record]) -> None:
+        """It keeps nothing."""
 
 
 def calm_log(partitions: int) -> SimulatedLog:

@@ -62,8 +62,8 @@ class Clients:
         """What good clients ask, until they are told."""
         self.history.submissions += self.submissions
         self.problems: list[str] = []
-        self.looked_up: list[dict[str, Any]] = []
-        """Decisions that workers told when they were asked for one."""
+        self.looked_up: list[tuple[str, float, dict[str, Any]]] = []
+        """Decisions that workers told when they were asked for one: (who, when in s, what)."""
         self.loss = plan.client_loss
         self.calls = Calls(plan, self.problems)
         self.hostile = Hostile(plan, self.calls, history, self.submissions, processes)
@@ -169,12 +169,13 @@ class Clients:
         """What a process says of a transaction now; None for a 404. It is held against the log in the end."""
         told = await self.calls.look_up(process, id_)
         if told:
-            self.looked_up.append(told)
+            self.looked_up.append((process.name, asyncio.get_running_loop().time(), told))
         return told
 
     async def _wait_for(self, process: Process, id_: str, wait_s: int) -> None:
         """Not ask again, but wait until this worker knows."""
-        self.looked_up += [told for told in await self.calls.wait_for(process, id_, wait_s) if told]
+        told = await self.calls.wait_for(process, id_, wait_s)
+        self.looked_up += [(process.name, asyncio.get_running_loop().time(), one) for one in told if one]
 
     async def _look_up(self, draw: random.Random, process: Process, submission: Submission) -> None:
         """What a worker has answered it knows: it says so when it is asked for one transaction (status that never lags)."""

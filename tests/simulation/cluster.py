@@ -8,7 +8,7 @@ may stop without a word; leaders go away; and brokers of the past show less than
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,6 +33,10 @@ class Host(Protocol):
         """A place where it may die; raises when it does, or has."""
         ...
 
+    def polled(self, records: Sequence[Record]) -> None:
+        """A reader of it is about to return these."""
+        ...
+
 
 class Cluster:
     """All brokers as one: the records, who leads, and the brokers' clock."""
@@ -47,6 +51,10 @@ class Cluster:
         self.leaderless: set[int] = set()
         self.shown: dict[int, int] = {}
         """Streams of which a broker of the past shows no more than so many records; they take no append meanwhile."""
+        self.away = False
+        """Whether all brokers are down."""
+        self.generation = 0
+        """How often the brokers were made anew after a loss: what was opened or on its way before is gone."""
         self.fates: AppendFates = plan.fates
         self.lag_s = plan.reader_lag_s
         self.draw = random.Random(f"cluster {plan.seed}")
@@ -54,16 +62,19 @@ class Cluster:
 
     def takes(self, stream: int) -> bool:
         """Whether an append can be taken now."""
-        return stream not in self.leaderless and stream not in self.shown
+        return not self.away and stream not in self.leaderless and stream not in self.shown
 
     def end(self, stream: int) -> int:
         """The offset after the last record that is shown."""
         return self.shown.get(stream, len(self.streams[stream]))
 
-    def land(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """A record is in the log, for ever. While its stream takes none, it waits."""
+    def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None) -> None:
+        """A record is in the log, for ever. While its stream takes none, it waits. What set out in an earlier generation is gone."""
+        generation = self.generation if generation is None else generation
+        if generation != self.generation:
+            return
         if not self.takes(stream):
-            self.loop.call_later(LOOK_AGAIN_S, self.land, stream, key, value)
+            self.loop.call_later(LOOK_AGAIN_S, self.land, stream, key, value, generation)
             return
         records = self.streams[stream]
         records.append(Record(stream, len(records), self.clock_ms(), key, value))
@@ -102,6 +113,7 @@ class SimulatedWriter:
         self._log = log
         self._cluster = log.cluster
         self._queues: dict[int, deque[_Append]] = {stream: deque() for stream in log.cluster.streams}
+        self._generation = log.cluster.generation
         self._closed = False
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -110,6 +122,8 @@ class SimulatedWriter:
         self._log.host.step(f"append to {stream}")
         if self._closed:
             raise OutcomeUnknown("this writer is closed")
+        if self._generation != self._cluster.generation:
+            raise OutcomeUnknown("the brokers do not know this producer")
         if stream not in self._queues:
             raise ConfigurationError(f"there is no payload partition {stream}")
         cluster, loop = self._cluster, self._cluster.loop
@@ -140,6 +154,9 @@ class SimulatedWriter:
 
     def _pump(self, stream: int) -> None:
         queue, cluster = self._queues[stream], self._cluster
+        if self._generation != cluster.generation:
+            while queue:
+                _fail(queue.popleft(), "the brokers do not know this producer")
         if not queue:
             return
         if self._log.host.cut_off or not cluster.takes(stream):
@@ -177,7 +194,8 @@ class SimulatedWriter:
             _fail(append, f"the append was {what}")
 
     def _late(self, stream: int, append: _Append) -> None:
-        self._cluster.loop.call_later(self._cluster.draw.choice([0.01, 1.0, 8.0]), self._cluster.land, stream, append.key, append.value)
+        late_s = self._cluster.draw.choice([0.01, 1.0, 8.0])
+        self._cluster.loop.call_later(late_s, self._cluster.land, stream, append.key, append.value, self._generation)
 
     def _time_out(self, stream: int, append: _Append) -> None:
         queue = self._queues[stream]
@@ -200,6 +218,7 @@ class SimulatedReader:
         self._cluster = log.cluster
         self._next = {stream: offsets_next.get(stream, 0) for stream in log.cluster.streams}
         self._lag_s = dict.fromkeys(self._next, 0.0)
+        self._generation = log.cluster.generation
         self._paused: frozenset[int] = frozenset()
         self._closed = False
         self.stalled = False
@@ -213,8 +232,11 @@ class SimulatedReader:
         await asyncio.sleep(0)
         while True:
             host.step("poll")
+            if cluster.away or self._generation != cluster.generation:
+                raise NotReady("the brokers went away")
             records, soonest_s = self._take()
             if records or cluster.loop.time() >= until_s or self._closed:
+                host.polled(records)
                 return records
             if host.cut_off and cluster.draw.random() < 0.1:
                 raise NotReady("the connection to the brokers broke")
@@ -324,5 +346,5 @@ class SimulatedLog:
         self.host.step(what)
         if self._closed:
             raise NotReady("this log is closed")
-        if self.host.cut_off:
+        if self.host.cut_off or self.cluster.away:
             raise NotReady(f"the brokers cannot be reached to {what}")

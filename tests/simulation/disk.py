@@ -9,7 +9,8 @@ from typing import Any
 
 from notary.index.store import FAMILIES
 
-Row = tuple[str, bytes, bytes]
+Row = tuple[str, bytes, bytes | None]
+"""(family, key, value); None takes the row away, which only a fault does."""
 FLUSHED_CHANCE = 0.2
 """How likely the system writes out all that is there so far, after a batch."""
 
@@ -26,13 +27,13 @@ class SimulatedDisk:
         """A new disk."""
         self.journal: list[list[Row]] = []
         self.flushed = 0
-        self._altered_at: int | None = None
+        self._altered: list[tuple[int, str]] = []
         self._load()
 
     @property
-    def altered(self) -> bool:
-        """Whether a row was changed by something that is not the index."""
-        return self._altered_at is not None
+    def altered(self) -> frozenset[str]:
+        """The families in which a row was changed by something that is not the index."""
+        return frozenset([family for _, family in self._altered])
 
     def write(self, rows: list[Row]) -> None:
         """One batch: all of it or nothing."""
@@ -57,21 +58,20 @@ class SimulatedDisk:
     def restore(self, batches: int) -> None:
         """Go back to how it was after so many batches."""
         del self.journal[batches:]
-        if self._altered_at is not None and self._altered_at >= batches:
-            self._altered_at = None
+        self._altered = [(at, family) for at, family in self._altered if at < batches]
         self.flushed = len(self.journal)
         self._load()
 
-    def alter(self, family: str) -> bytes | None:
-        """Change one row behind the index's back; its key, None when there is no row."""
+    def alter(self, family: str, *, remove: bool = False) -> bytes | None:
+        """Change one row behind the index's back, or take it away; its key, None when there is no row."""
         rows = self.families[family]
         if not rows:
             return None
         key = self._draw.choice(sorted(rows))
         row = bytearray(rows[key])
         row[self._draw.randrange(len(row))] ^= 1 << self._draw.randrange(8)
-        self._altered_at = len(self.journal)
-        self.journal.append([(family, key, bytes(row))])
+        self._altered.append((len(self.journal), family))
+        self.journal.append([(family, key, None if remove else bytes(row))])
         self._apply(self.journal[-1])
         return key
 
@@ -86,7 +86,10 @@ class SimulatedDisk:
 
     def _apply(self, rows: list[Row]) -> None:
         for family, key, value in rows:
-            self.families[family][key] = value
+            if value is None:
+                self.families[family].pop(key, None)
+            else:
+                self.families[family][key] = value
 
 
 class SimulatedFamily:

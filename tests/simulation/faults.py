@@ -10,6 +10,7 @@ from notary.index.store import DECISIONS
 from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, Activate, Checkpoint, Fence, Register, batch_key, encode
 from payload import decode_submission, encode_batch
+from tests.simulation import divergence, loss
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.premises import NOTARY
 from tests.simulation.slot import Slot
@@ -51,6 +52,8 @@ class Faults:
             (plan.forgers, self._forge),
             (plan.namesake, self._namesake),
             (plan.late_registers, self._register_late),
+            (plan.diverged, self._diverge),
+            (plan.losses, self._lose),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -118,7 +121,10 @@ class Faults:
         stream = self.draw.choice(streams)
         cluster.shown[stream] = self.draw.randrange(len(cluster.streams[stream]))
         self._tell("cluster", f"stream {stream} shows {cluster.shown[stream]} of {len(cluster.streams[stream])}", "cut logs")
+        shown = [cluster.loop.time(), float("inf")]
+        self.world.shown_less.append(shown)
         await self._hold()
+        shown[1] = cluster.loop.time()
         cluster.shown.pop(stream, None)
         cluster.wake()
 
@@ -168,6 +174,27 @@ class Faults:
         self._tell("cluster", "its clock stands still", "clocks that stand still")
         await self._hold()
         world.broker_stands_at_ms = None
+
+    async def _diverge(self) -> None:
+        if label := divergence.strike(self.world, self.draw):
+            self._tell(label, "may decide otherwise from now on", "altered states")
+
+    async def _lose(self) -> None:
+        world = self.world
+        world.loss = loss.strike(world, self.draw)
+        if world.loss is None:
+            return
+        self._tell(
+            "cluster",
+            f"the log has lost its end: { ({stream: len(records) for stream, records in world.cluster.streams.items()}) }",
+            "lost logs",
+        )
+        away_s = min(self.draw.choice(loss.AWAY_S), max(0.0, world.plan.faults_s - world.loop.time()))
+        await asyncio.sleep(away_s)
+        world.loss.back_s = world.loop.time()
+        world.cluster.away = False
+        world.cluster.wake()
+        world.operator = asyncio.create_task(loss.stop_all(world, world.loss))
 
     async def _namesake(self) -> None:
         """A second process of one name, on a disk of its own."""

@@ -8,11 +8,23 @@ from tests.checkers.records import Fence, Register, ordering_record
 LIVES_LOST_MAX = 3
 LASTED_S = 60.0
 READ_LATE_S = 45.0
-"""A life begins and ends for its worker when it reads so. One that is longer than a minute by this much in the log lasted."""
+"""A life begins and ends for its worker when it reads so. One that is longer than a minute by this much in the log lasted; one that is
+shorter by as much did not."""
 
 
-def lost_quickly(ordering: Sequence[Record], landed_s: Sequence[float], name: str, nonces: Collection[bytes]) -> int:
-    """How many lives of one process (those that began with `nonces`) registrations of others have ended, since its last that lasted."""
+def lost_quickly(
+    ordering: Sequence[Record],
+    landed_s: Sequence[float],
+    name: str,
+    identity: bytes,
+    *,
+    lasted_s: float = LASTED_S + READ_LATE_S,
+    known: Collection[int] | None = None,
+) -> int:
+    """How many lives of one process, whose nonces begin with `identity`, registrations of others have ended, since its last that lasted.
+
+    With `known`, only lives of these incarnations.
+    """
     lost = 0
     seen: set[bytes] = set()
     own, began_s, ended_s = 0, 0.0, float("inf")  # the present life: its incarnation (0: another process's), and its time
@@ -26,7 +38,9 @@ def lost_quickly(ordering: Sequence[Record], landed_s: Sequence[float], name: st
         if said.name != name:
             continue
         if own:
-            lasted = min(ended_s, now_s) - began_s > LASTED_S + READ_LATE_S
-            lost = 0 if lasted else lost + (said.nonce not in nonces)
-        own, began_s, ended_s = len(seen) if said.nonce in nonces else 0, now_s, float("inf")
+            if min(ended_s, now_s) - began_s > lasted_s:
+                lost = 0
+            elif known is None or own in known:
+                lost += not said.nonce.startswith(identity)
+        own, began_s, ended_s = len(seen) if said.nonce.startswith(identity) else 0, now_s, float("inf")
     return lost

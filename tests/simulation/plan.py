@@ -88,6 +88,10 @@ class Plan(msgspec.Struct, frozen=True):
     """How many requests a second a party may send to one worker; 0 for any number."""
     readings: int
     """How often somebody reads a checkpoint with its tiles, a receipt or a state."""
+    diverged: int
+    """Rows of consumed states changed; never with a log that is lost."""
+    losses: int
+    """How often the log loses its end and grows again."""
 
 
 def plan(seed: int) -> Plan:
@@ -113,6 +117,10 @@ def plan(seed: int) -> Plan:
         repeated=rate(0.5, 0.3),
         delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
     )
+    # Drawn apart: what came before it means the same as it did.
+    apart = random.Random(f"rare {seed}")
+    lost = not calm and apart.random() < 0.1
+    diverged = not calm and not lost and workers >= 3 and apart.random() < 0.2
     usual = Plan(
         seed=seed,
         workers=workers,
@@ -148,6 +156,8 @@ def plan(seed: int) -> Plan:
         wiped=0 if calm else some(0.2, 1),
         full_disks=0 if calm else some(0.15, 1),
         altered_rows=0 if calm else some(0.1, 1),
+        diverged=int(diverged),
+        losses=int(lost),
         namesake=not calm and draw.random() < 0.15,
         forgers=some(0.2, 12),
         faults_s=FAULTS_S,
@@ -157,6 +167,9 @@ def plan(seed: int) -> Plan:
         quota_per_s=load.choice([QUOTA_MIN, QUOTA_MAX]) if load.random() < 0.08 else 0,
         readings=load.randint(1, 8) if load.random() < 0.5 else 0,
     )
+    if lost or diverged:
+        # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
+        usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:
         usual = msgspec.structs.replace(usual, quota_per_s=0)
     if long:
@@ -176,6 +189,7 @@ def plan(seed: int) -> Plan:
             usual,
             workers=workers,
             skews_ms=usual.skews_ms[:workers],
+            diverged=usual.diverged if workers >= 3 else 0,
             clients=clients,
             submissions=clients * load.randint(2, 4),
             requests_max=load.choice([1, 1, 3, 6]),

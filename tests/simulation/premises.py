@@ -1,4 +1,7 @@
-"""What all simulations of a process share, made once: the notary's key, its parties, its configuration. Nothing in it depends on a seed."""
+"""What all simulations of a process share, made once: the notary's key, its parties, its configuration.
+
+Nothing in it depends on a seed, and nothing is random: a run is the same to the byte of each signature.
+"""
 
 import contextlib
 import functools
@@ -7,6 +10,7 @@ import tempfile
 from hashlib import sha256
 from pathlib import Path
 
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import cli, keys, parties
@@ -37,12 +41,25 @@ class Premises:
             assert parties.add(directory / "parties.json", party.name, party.public_pem, "the simulation's party")
         self.file = directory / "notary.toml"
         config = load(self.file, {}, {})
+        _replace_key(config.path(config.key_file), config.path(config.key_history_file))
         self.verifier_keys = [keys.verifier_key(ORIGIN, keys.load(config.path(config.key_file)).public_key())]
 
     def config(self, name: str, settings: dict[str, object]) -> SimulatedConfig:
         """The configuration of one worker."""
         loaded = load(self.file, {"worker.name": name, **settings}, {})
         return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
+
+
+def _key(of: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(sha256(of.encode()).digest())
+
+
+def _replace_key(key_file: Path, history_file: Path) -> None:
+    """A key that is the same in every process takes the place of the one that `notary init` drew."""
+    key = _key("the notary's key")
+    key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    history_file.unlink()
+    keys.create_history(history_file, ORIGIN, key.public_key())
 
 
 @functools.cache

@@ -7,7 +7,7 @@ world: `Log`, `Store` and ASGI.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,12 +20,17 @@ from notary.index import Index
 from notary.self_check import SelfCheckSettings
 from notary.service import Ending, leaves, serve_until
 from notary.worker import Surroundings, Worker
+from ordering.log import Record
+from tests.simulation.buffer_bound import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 from tests.simulation.plan import Plan
 
 HOST: ContextVar[str] = ContextVar("host", default="")
 """Whose code runs: for log lines."""
+
+
+TOLD = ("/v1/submissions", "/v1/transactions", "/v1/states")
 
 
 class Died(BaseException):
@@ -82,16 +87,21 @@ class Process:
     def __init__(
         self,
         name: str,
+        identity: bytes,
         config: SimulatedConfig,
         cluster: Cluster,
         disk: SimulatedDisk,
         surroundings: Surroundings,
         dies: Callable[[str], bool],
-        nonces: Collection[bytes] = (),
     ) -> None:
         self.name = name
-        self.nonces = nonces
-        """Those that it has registered with."""
+        self.identity = identity
+        """What the nonces of its lives begin with."""
+        self.began_s = cluster.loop.time()
+        self.lives: set[int] = set()
+        """The incarnations that it was seen to live under."""
+        self.problems: list[str] = []
+        """What it must not have done."""
         self.dead = False
         self.ended = False
         """Whether it came to its end, by itself or because it was told to: then it has answered all calls."""
@@ -100,6 +110,7 @@ class Process:
         self.stop = asyncio.Event()
         self.worker: Worker | None = None
         self._config = config
+        self._buffered = BufferBound(config.joiner_limits.buffer_bytes_max)
         self._disk = disk
         self._surroundings = surroundings
         self._dies = dies
@@ -143,6 +154,13 @@ class Process:
             self.die()
         if self.dead:
             raise Died(where)
+        if self.worker is not None and self.worker.sender.incarnation is not None:
+            self.lives.add(self.worker.sender.incarnation)
+
+    def polled(self, records: Sequence[Record]) -> None:
+        """Its reader is about to return these."""
+        if self.worker is not None and (wrong := self._buffered.polled(self.worker.driver.joiner, records)):
+            self.problems.append(wrong)
 
     def _bury(self) -> None:
         for call, answered in list(self._calls.items()):
@@ -187,6 +205,12 @@ class Process:
         task.add_done_callback(self._calls.pop)
         return await answered
 
+    def _told(self, path: str) -> None:
+        """It answers: not while its index is in dispute, or condemned (R9)."""
+        agreement = None if self.worker is None else self.worker.index.agreement
+        if agreement is not None and (agreement.disputed or agreement.condemned) and path.startswith(TOLD):
+            self.problems.append(f"it answers {path}, and should not: {agreement.condemned or agreement.votes.told()}")
+
     async def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"
     ) -> None:
@@ -202,6 +226,8 @@ class Process:
 
         async def send(message: Mapping[str, Any]) -> None:
             start.update(message)
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                self._told(target)
             if message["type"] == "http.response.body" and not answered.done():
                 health = self._health() if start["status"] == 503 else ""
                 answered.set_result(None if self.dead else Answer(start["status"], dict(start["headers"]), message["body"], health))

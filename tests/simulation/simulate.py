@@ -26,7 +26,7 @@ class Outcome(msgspec.Struct, frozen=True):
     seed: int
     problems: list[str]
     digest: str
-    """Of the log that came out: the same for the same seed, on every machine."""
+    """Of the log, every call with its answer, and all disks: the same for the same seed, on every machine."""
     virtual_s: float
     counts: dict[str, int]
 
@@ -84,14 +84,18 @@ def _height(world: World) -> int:
 
 
 def _digest(world: World) -> str:
-    """What the log came to, but for signatures and keys, which are no part of what is drawn."""
+    """Everything that came out, to the byte."""
     hashed = hashlib.sha256()
-    for stream, records in sorted(world.cluster.streams.items()):
-        for record in records:
-            value = record.value or b""
-            if stream >= 0 and value:
-                value = b"payload"
-            hashed.update(b"%d %d %d " % (stream, record.offset, record.append_time_ms) + (record.key or b"-") + value + b"\n")
+    for stream in sorted(world.cluster.streams):
+        for record in world.cluster.streams[stream]:
+            hashed.update(record.digest())
+    for call in world.history.calls:
+        hashed.update(
+            repr((call.url, call.sent_s, call.answered_s, call.status, call.decisions)).encode() + call.submission.body + (call.body or b"")
+        )
+    hashed.update(repr(world.clients.looked_up).encode())
+    for slot in (*world.slots, *world.gone):
+        hashed.update(repr((slot.label, slot.disk.flushed, slot.disk.journal)).encode())
     return hashed.hexdigest()[:16]
 
 

@@ -1,7 +1,11 @@
 """A place for processes of one name, one after the other, with what outlives them: the disk, the clock's error, the network's mood."""
 
+from struct import Struct
+
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.process import Process
+
+_NONCE = Struct(">4sIQ")
 
 
 class Slot:
@@ -17,6 +21,20 @@ class Slot:
         """How many there have been."""
         self.ended = False
         self._cut_off = False
+
+    def identity(self) -> bytes:
+        """What all nonces of its next process begin with."""
+        return _NONCE.pack(self.label.encode(), self.processes, 0)[:8]
+
+    def nonce(self, process: int, number: int) -> bytes:
+        """A nonce for one of its processes; `number` is one that no other nonce has."""
+        return _NONCE.pack(self.label.encode(), process, number)
+
+    @staticmethod
+    def read_nonce(nonce: bytes) -> tuple[str, int]:
+        """Of which slot it is, and of which of its processes."""
+        label, process, _ = _NONCE.unpack(nonce)
+        return label.rstrip(b"\0").decode(), process
 
     @property
     def cut_off(self) -> bool:

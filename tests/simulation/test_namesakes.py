@@ -37,4 +37,4 @@ def _other(number: int) -> Register:
 def test_lives_lost(said: Sequence[tuple[float, Register | Fence | Entry]], lost: int) -> None:
     """Only lives of the process that another's registration ended count, since the last that lasted; a life ends at its fence."""
     records = [Record(ORDERING, offset, 0, None, encode(record)) for offset, (_, record) in enumerate(said)]
-    assert lost_quickly(records, [at_s for at_s, _ in said], "w1", OWN) == lost
+    assert lost_quickly(records, [at_s for at_s, _ in said], "w1", b"o") == lost

@@ -32,10 +32,12 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == SEEDS
     kinds = {
-        "altered indexes noticed", "altered rows", "batches of many", "checkpoints", "clock jumps", "clocks that stand still", "crashes",
-        "crowds", "cut logs", "cut off", "deaths at a step", "forged records", "full disks", "full disks noticed", "late register records",
-        "long plans", "machine crashes", "namesakes", "new disks", "orderly ends", "snapshots", "stalled readers",
-        "streams without a leader",
+        "altered indexes noticed", "altered rows", "altered states", "batches of many", "checkpoints", "clock jumps",
+        "clocks that stand still", "crashes", "crowds", "cut logs", "cut logs noticed", "cut off", "deaths at a step",
+        "diverged indexes condemned", "forged records", "full disks", "full disks noticed", "late register records", "long plans",
+        "lost logs",
+        "machine crashes", "namesakes", "namesakes noticed", "new disks", "orderly ends", "regrown logs refused", "snapshots",
+        "stalled readers", "streams without a leader",
         *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),
     }  # fmt: skip
     assert kinds <= result["counts"].keys(), kinds - result["counts"].keys()
@@ -45,8 +47,8 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
-    """Another process, with other hashes and other addresses, comes to the same log, to the byte."""
-    seeds = (5, 17, 23)
+    """Another process, with other hashes and other addresses, comes to the same log, answers and disks, to the byte."""
+    seeds = (5, 17, 23, 33)
     code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)

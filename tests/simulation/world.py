@@ -11,15 +11,15 @@ from collections.abc import Callable
 import msgspec
 
 from notary.worker import Surroundings
-from ordering.errors import Condemned
-from ordering.log import ORDERING
 from tests.checkers.history import History
+from tests.simulation import bounds, divergence, ends
 from tests.simulation.calls import WAIT_S_DEFAULT, WAIT_S_MAX
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
+from tests.simulation.divergence import Divergence
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.namesakes import LIVES_LOST_MAX, lost_quickly
+from tests.simulation.loss import Loss
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
 from tests.simulation.premises import premises
 from tests.simulation.process import Process
@@ -28,6 +28,8 @@ from tests.simulation.slot import Slot
 WALL_MS = 1_760_000_000_000
 """The wall clock when a simulation begins."""
 MEMORY_LOOK_S = 0.5
+KEPT_LOOKS = 3
+"""How often, while things break, all that is kept is held against the log: that is dear."""
 OPERATOR_LOOKS_S = 5.0
 
 
@@ -42,6 +44,11 @@ class World:
         self.problems: list[str] = []
         self.counts: dict[str, int] = {}
         self.healed = self.over = False
+        self.shown_less: list[list[float]] = []
+        """From when to when less of the log was shown than there is."""
+        self.divergences: list[Divergence] = []
+        self.loss: Loss | None = None
+        self.operator: asyncio.Task[None] | None = None
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
@@ -93,10 +100,14 @@ class World:
         await asyncio.sleep(self.plan.faults_s)
         await faults
         self.heal()
+        if self.operator is not None:
+            await self.operator
         if await self._progress(asking):
+            await divergence.found_out(self)
             await self._settle()
-        asking.cancel()
-        watching.cancel()
+        for task in (asking, watching, self.operator):
+            if task is not None:
+                task.cancel()
 
     def supervise(self, slot: Slot) -> None:
         """Keep a process running in that slot."""
@@ -142,6 +153,7 @@ class World:
 
     async def _settle(self) -> None:
         """Every worker reads to the end; every submission is asked again, everywhere."""
+        what = ""
         try:
             async with asyncio.timeout(HEALED_S):
                 while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
@@ -149,8 +161,11 @@ class World:
                 for slot in self.slots:
                     for submission in self.clients.submissions[:: max(1, len(self.clients.submissions) // 8)]:
                         await self.clients.insist(slot.running, submission)
+                while silent := bounds.silent_lives(self):
+                    what = f"lives {silent} are silent, with payloads that wait, and nobody fences them"
+                    await asyncio.sleep(1)
         except TimeoutError:
-            self.problem("world", f"{HEALED_S:g} s after the last decision: {[self._state(slot) for slot in self.slots]}")
+            self.problem("world", f"{HEALED_S:g} s after the last decision: {what or [self._state(slot) for slot in self.slots]}")
 
     def _is_level(self, slot: Slot) -> bool:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
@@ -175,14 +190,16 @@ class World:
 
     async def _supervise(self, slot: Slot) -> None:
         while not slot.ended:
+            divergence.close(self, slot)
             process = slot.process = self._process(slot)
             slot.processes += 1
             process.cut_off = slot.cut_off
             self.say(slot.label, "starts")
             problems = await self._until_ended(process)
             self.count("process ends")
+            self._blame(process)
             for problem in problems:
-                self._judge_end(slot, problem)
+                self._judge_end(slot, process, problem)
             await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
 
     async def _until_ended(self, process: Process) -> tuple[Exception, ...]:
@@ -209,14 +226,17 @@ class World:
             },
         )
         config = msgspec.structs.replace(config, plan=plan)
-        nonces: list[bytes] = []
-        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, lambda: self._nonce(nonces))
-        return Process(slot.label, config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where), nonces)
+        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, self._nonces_of(slot))
+        return Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
 
-    def _nonce(self, nonces: list[bytes]) -> bytes:
-        self._nonces += 1
-        nonces.append(self._nonces.to_bytes(16, "big"))
-        return nonces[-1]
+    def _nonces_of(self, slot: Slot) -> Callable[[], bytes]:
+        process = slot.processes
+
+        def nonce() -> bytes:
+            self._nonces += 1
+            return slot.nonce(process, self._nonces)
+
+        return nonce
 
     def _dies(self, slot: Slot, where: str) -> bool:
         if self.healed or self.draw.random() >= self.plan.crash_at_steps:
@@ -225,35 +245,30 @@ class World:
         self.count("deaths at a step")
         return True
 
-    def _judge_end(self, slot: Slot, problem: Exception) -> None:
+    def _judge_end(self, slot: Slot, process: Process, problem: Exception) -> None:
         """A process ended by itself: only for what was done to it."""
         self.say(slot.label, f"ended: {problem!r}")
-        text = str(problem)
-        if slot.disk.altered:
-            # Whoever meets what was changed stops; its operator gives it a new disk.
-            self.count("altered indexes noticed")
-            slot.disk.wipe()
-        elif slot.disk.full and "No space left" in text:
-            self.count("full disks noticed")
-        elif "two processes share a name" in text and self._lost_to_a_namesake(slot):
-            # A process that is gone is a namesake too, when its register records come late: its successor stops once too often, at worst.
-            self.count("namesakes noticed")
-        elif self.plan.cuts and not isinstance(problem, Condemned) and "see docs/runbook.md" in text.lower():
-            self.count("cut logs noticed")
+        if counted := ends.judge(self, slot, process, problem):
+            self.count(counted)
         else:
             self.problem(slot.label, f"ended by itself: {problem!r}")
 
-    def _lost_to_a_namesake(self, slot: Slot) -> bool:
-        assert slot.process is not None
-        ordering, landed_s = self.cluster.streams[ORDERING], self.cluster.landed_s[ORDERING]
-        return lost_quickly(ordering, landed_s, slot.name, slot.process.nonces) >= LIVES_LOST_MAX
+    def _blame(self, process: Process) -> None:
+        for problem in process.problems:
+            self.problem(process.name, problem)
+        process.problems.clear()
 
     async def _watch_memory(self) -> None:
         """What is bounded by a setting is within it, whatever happens (with the one submission, or the one poll, that may be larger)."""
         plan = self.plan
+        kept_looks_s = sorted([self.draw.uniform(0, self.plan.faults_s) for _ in range(KEPT_LOOKS)])
         while True:
             await asyncio.sleep(MEMORY_LOOK_S)
+            if kept_looks_s and self.loop.time() >= kept_looks_s[0]:
+                del kept_looks_s[0]
+                self.problems += [f"at {self.loop.time():g} s: {violation}" for violation in bounds.kept(self)]
             for process in self.processes():
+                self._blame(process)
                 if process.worker is None:
                     continue
                 pending = process.worker.sender.queue.pending_requests

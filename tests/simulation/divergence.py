@@ -1,0 +1,108 @@
+"""One worker comes to decide otherwise (R9): a row of its consumed states is changed, or gone, and nothing shows it but its root.
+
+What can be demanded, with at least three workers, of which one has such a row:
+
+- If a decision of it came out otherwise, it is condemned, and nobody else is: the others go on. Its operator gives it a new disk.
+- What it tells until then is excused: decisions from the first position on that it had not made when the row was changed, and receipts;
+  what its process writes of its roots too. Nothing is excused of others, or of another time.
+- A row that changed no decision need not be found.
+
+Roots are compared only as log time goes on, and that goes on only with decisions: so in the end something is asked until it is found.
+"""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from notary.index.store import DECISIONS, POSITIONS, STATES
+from tests.asking.party import spend, state
+from tests.simulation.premises import premises
+from tests.simulation.slot import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+WORKERS_MIN = 3
+FOUND_S = 400.0
+"""Virtual seconds in which what was changed is found; clocks that jumped by up to 200 s may stop log time for as long."""
+
+
+class Divergence(msgspec.Struct):
+    """A worker that may decide otherwise: from when to when, from which position on, and in which processes of its slot."""
+
+    label: str
+    from_s: float
+    position_from: int
+    process_first: int
+    until_s: float = float("inf")
+    process_end: int | None = None
+
+    def excuses(self, name: str, at_s: float) -> bool:
+        """Whether what a process of that slot told at that time may come from it."""
+        return name == self.label and self.from_s <= at_s <= self.until_s
+
+    def explains(self, decision: dict[str, Any]) -> bool:
+        """Whether the decision may be another one than the log's."""
+        return bool(decision["position"] >= self.position_from)
+
+    def wrote(self, nonce: bytes) -> bool:
+        """Whether a life with that nonce is of one of its processes."""
+        label, number = Slot.read_nonce(nonce)
+        return label == self.label and self.process_first <= number and (self.process_end is None or number < self.process_end)
+
+
+def strike(world: "World", draw: random.Random) -> str:
+    """Change or take away a row of the consumed states of one worker; what was done, empty when there is no such row."""
+    slot = draw.choice(world.slots[: world.plan.workers])
+    position_from = len(slot.disk.families[POSITIONS])
+    if slot.disk.altered or (state_of := slot.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
+        return ""
+    world.divergences.append(Divergence(slot.label, world.loop.time(), position_from, max(0, slot.processes - 1)))
+    world.say(slot.label, f"its row of the consumed state {state_of.hex()} is changed")
+    return slot.label
+
+
+def close(world: "World", slot: Slot) -> None:
+    """A new process begins there: what was changed may be gone, with its disk or its last batches."""
+    if STATES not in slot.disk.altered:
+        for divergence in world.divergences:
+            if divergence.label == slot.label and divergence.process_end is None:
+                divergence.until_s, divergence.process_end = world.loop.time(), slot.processes
+
+
+async def found_out(world: "World", seconds: float = FOUND_S) -> None:
+    """Ask for something new until every index is found out that must be; a problem for each that is not."""
+    loop = world.loop
+    deadline_s = loop.time() + seconds
+    number = 0
+    while (wrong := _to_be_found(world)) and loop.time() < deadline_s:
+        party, number = premises().party, number + 1
+        submission = party.submission(spend(state("found out", number), content=f"found out {number}"))
+        world.history.submissions.append(submission)
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - loop.time())):
+                await world.clients.decide(world.draw, submission)
+        except TimeoutError:
+            break
+        await asyncio.sleep(max(2.0, world.plan.checkpoint_interval_ms / 1000))
+    for slot in wrong and _to_be_found(world):
+        world.problem(
+            slot.label, f"rows of its {sorted(slot.disk.altered)} were changed, and {seconds:g} s after all healed nobody has seen it"
+        )
+
+
+def _to_be_found(world: "World") -> list[Slot]:
+    return [slot for slot in world.slots if DECISIONS in slot.disk.altered or (STATES in slot.disk.altered and _differs(world, slot))]
+
+
+def _differs(world: "World", slot: Slot) -> bool:
+    """Whether another worker has decided something else."""
+    own = slot.disk.families
+    for other in world.slots:
+        rows = other.disk.families
+        for family in (DECISIONS, POSITIONS):
+            if any(own[family][key] != rows[family][key] for key in own[family].keys() & rows[family].keys()):
+                return True
+    return False
