@@ -18,6 +18,9 @@ from payload import Request, Submission, encode_batch
 
 Decision = TypeVar("Decision")
 
+OPENS_AT = 0.9
+"""A queue that was full takes submissions again at this share of its bounds."""
+
 
 class QueueLimits(msgspec.Struct, frozen=True):
     """How much is taken in, how much travels together, how often it is tried."""
@@ -70,6 +73,7 @@ class SubmissionQueue(Generic[Decision]):
         self.held_requests = 0
         """Of submissions that are looked at, and have their room already."""
         self._held_bytes = 0
+        self._full = False
 
     def __len__(self) -> int:
         """Submissions that are in no batch."""
@@ -82,14 +86,19 @@ class SubmissionQueue(Generic[Decision]):
     def refusal(self, requests: int, size_bytes: int) -> Overloaded | None:
         """Why there is no room for this much, with an estimate of when to come again; None when there is.
 
-        What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask.
+        What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask. Once
+        one was refused all are, until a tenth has been decided: near the bound every submission would be decoded before its size tells that
+        there is no room for it, and only small ones would ever get in.
         """
-        limits = self._limits
+        requests_max, bytes_max = self._requests_max(), self._limits.pending_bytes_max
         here = self.pending_requests + self.held_requests
         here_bytes = self.pending_bytes + self._held_bytes
+        if self._full and here <= OPENS_AT * requests_max and here_bytes <= OPENS_AT * bytes_max:
+            self._full = False
         # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
-        if not here or (here + requests <= self._requests_max() and here_bytes + size_bytes <= limits.pending_bytes_max):
+        if not here or (not self._full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max):
             return None
+        self._full = True
         self.rate.refused()
         return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
 

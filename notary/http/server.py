@@ -6,6 +6,9 @@ the number of connections with an answer of our form. `PatientProtocol` adds the
 
 import asyncio
 import contextlib
+import errno
+import functools
+import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
@@ -19,7 +22,12 @@ from notary.http.answers import Answer
 from notary.http.problems import problem_of
 from ordering.errors import ConfigurationError, Malformed, NotaryError, Overloaded
 
+log = logging.getLogger("notary.http")
+
 HEAD_BYTES_MAX = 32 << 10
+ACCEPTED_AT_ONCE = 128
+PAUSE_S = 0.5
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
 
 
@@ -265,8 +273,65 @@ class Server:
         self._socket.close()
 
 
+class _Acceptor:
+    """Takes connections in from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._loop = loop
+        self._listening = listening
+        self._protocol = protocol
+        self._connecting: set[asyncio.Task[Any]] = set()
+        listening.setblocking(False)
+        loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Take no more in."""
+        self._loop.remove_reader(self._listening)
+
+    async def wait_closed(self) -> None:
+        """As a server of asyncio has it; `close` leaves nothing to wait for."""
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as problem:  # the client is gone again, or there are no more descriptors
+                if problem.errno in _NO_DESCRIPTORS:
+                    self._pause(problem)
+                    return
+                continue
+            connecting = self._loop.create_task(self._connect(connection))
+            self._connecting.add(connecting)
+            connecting.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError:
+            connection.close()
+
+    def _pause(self, problem: OSError) -> None:
+        log.error("no connection can be taken: %s", problem)
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening, self._accept)
+
+
 class _QuietServer(uvicorn.Server):
-    """Signals are the command's affair, not the server's."""
+    """Signals are the command's affair, not the server's, and connections are taken in as they come."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take connections in."""
+        config, loop = self.config, asyncio.get_running_loop()
+        made: Any = config.http_protocol_class
+        protocol = functools.partial(made, config=config, server_state=self.server_state, app_state={})
+        self.servers = [_Acceptor(loop, listening, protocol) for listening in sockets or []]  # type: ignore[misc]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

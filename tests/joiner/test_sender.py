@@ -74,6 +74,19 @@ async def test_what_is_looked_at_has_its_room() -> None:
     assert sender.queue.pending_requests == 3
 
 
+async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
+    """Once one was refused, small ones are too, until there is room worth the name: large ones are not kept out by small ones for ever."""
+    sender = _sender(pending_requests_max=20, batch_requests_max=1)
+    queue = sender.queue
+    for number in range(19):
+        sender.submit(submission(f"{number}"))
+    assert queue.refusal(1, 1) is None
+    assert queue.refusal(2, 1) is not None
+    assert queue.refusal(1, 1) is not None
+    queue.answer(queue.take_batch(), [None])
+    assert (queue.pending_requests, queue.refusal(2, 1) is None, queue.refusal(3, 1) is None) == (18, True, False)
+
+
 async def test_no_more_than_is_decided_in_time() -> None:
     """Once the rate is known, as much waits as is decided in the time that waiting may take; one batch may always be gathered."""
     sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
@@ -84,7 +97,8 @@ async def test_no_more_than_is_decided_in_time() -> None:
     refusal = queue.refusal(2, 1)
     assert refusal is not None
     assert refusal.retry_after_s == 2
-    assert queue.refusal(1, 1) is None
+    queue.rate.per_s = 1_000.0
+    assert queue.refusal(2, 1) is None
     queue.rate.per_s = 0.1
     for _ in range(3):
         batch = queue.take_batch()

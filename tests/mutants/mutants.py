@@ -332,13 +332,13 @@ MUTANTS: Final = (
         '            raise _twice(wire.inputs, "inputs")',
         "            pass",
     ),
-    Mutant("a queue is never full", "contract", QUEUE, "if not here or (here + requests", "if True or (here + requests"),
+    Mutant("a queue is never full", "contract", QUEUE, "if not here or (not self._full and here", "if True or (not self._full and here"),
     Mutant(
         "a queue is full too early",
         "contract",
         QUEUE,
-        "(here + requests <= self._requests_max()",
-        "(2 * here + requests <= self._requests_max()",
+        "and here + requests <= requests_max",
+        "and 2 * here + requests <= requests_max",
     ),
     Mutant(
         "only seven of a batch are sent again",

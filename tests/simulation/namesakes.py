@@ -23,7 +23,7 @@ def lost_quickly(
 ) -> int:
     """How many lives of one process, whose nonces begin with `identity`, registrations of others have ended, since its last that lasted.
 
-    With `known`, only lives of these incarnations.
+    With `known`, only what its worker surely counts: lives of these incarnations that no fence record may have ended first.
     """
     lost = 0
     seen: set[bytes] = set()
@@ -40,7 +40,7 @@ def lost_quickly(
         if own:
             if min(ended_s, now_s) - began_s > lasted_s:
                 lost = 0
-            elif known is None or own in known:
+            elif known is None or (own in known and ended_s == float("inf")):
                 lost += not said.nonce.startswith(identity)
         own, began_s, ended_s = len(seen) if said.nonce.startswith(identity) else 0, now_s, float("inf")
     return lost

@@ -271,8 +271,8 @@ async def stopped_by_its_index(service: Service) -> None:
     """Return when the worker has ended by itself, its index condemned, and by nothing else."""
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(service.running), 30)
-    (problem,) = leaves(caught.value)
-    assert isinstance(problem, Condemned)
+    # The driver meets it too when it applies something in the same moment.
+    assert {type(problem) for problem in leaves(caught.value)} == {Condemned}
 
 
 @pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])
