@@ -43,7 +43,7 @@ MUTANTS: Final = (
     ),
     Mutant("a repeated registration counts", "R5", LIVES, "if nonce in self._nonces:", "if False:"),
     Mutant("namesakes are not fenced", "R5", LIVES, "self._fence(before) if before is not None else None", "None"),
-    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:"),
+    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:", seeds=100),
     Mutant("half of the lives' state is forgotten", "R8", INDEX, "for life in ready.lives:", "for life in ready.lives[1:]:"),
     # R3: content
     Mutant("the last record wins", "R3", BUFFER, "if key in records:", "if False and key in records:"),
@@ -54,13 +54,14 @@ MUTANTS: Final = (
         "if not self.lives.is_past(incarnation, sequence):",
         "if self.lives.counts(incarnation, sequence):",
     ),
-    Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:"),
+    Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
     Mutant(
         "content is taken from any partition",
         "R3",
         CORE,
         "content = self._buffer.get(entry.partition, incarnation, sequence)",
         "content = next((c for p in range(self._partitions) if (c := self._buffer.get(p, incarnation, sequence))), None)",
+        seeds=200,
     ),
     # R4: holes
     Mutant("holes are never filled", "R4", CORE, "if now_ms < self._fills_due_ms:", "if True:"),
@@ -71,7 +72,7 @@ MUTANTS: Final = (
         "                    hole = batch\n                    break",
         "                    hole = batch; self._queue.popleft(); self._offset_head = head.offset + 1; continue",
     ),
-    Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:"),
+    Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:", seeds=100),
     Mutant(
         "what was answered stays counted",
         "R4",
@@ -92,9 +93,10 @@ MUTANTS: Final = (
         SENDER,
         "                life.broken = life.broken or str(problem)\n            elif isinstance(problem, BaseException):",
         "                pass\n            elif isinstance(problem, BaseException):",
+        seeds=1000,
     ),
     # bounded memory, and progress in spite of it
-    Mutant("the hole's own partition is paused", "R4", CORE, "paused.discard(self._hole.partition)", "pass"),
+    Mutant("the hole's own partition is paused", "R4", CORE, "paused.discard(self._hole.partition)", "pass", seeds=100),
     Mutant("what was passed is kept", "R5", CORE, "dropped = self._buffer.drop_through(incarnation, sequence) - expected", "dropped = 0"),
     Mutant(
         "the buffer is never full",
@@ -109,6 +111,7 @@ MUTANTS: Final = (
         CORE,
         "if life is None or life.fenced or life.active_at_ms >= silent_since_ms:",
         "if True:",
+        seeds=200,
     ),
     Mutant("namesakes are never noticed", "R5", SENDER, "self._namesake_fences += 1", "self._namesake_fences += 0"),
     Mutant(
@@ -117,6 +120,7 @@ MUTANTS: Final = (
         DRIVER,
         "> self._settings.stall_s:\n            self._remake_reader",
         "> 10**9:\n            self._remake_reader",
+        seeds=100,
     ),
     Mutant("nothing is ever paused", "R4", DRIVER, "if ready.paused != self._paused:", "if False:"),
     # R6: time
@@ -146,6 +150,7 @@ MUTANTS: Final = (
         DECIDE,
         "request.from_ms <= log_time_ms < request.until_ms:",
         "request.from_ms <= log_time_ms <= request.until_ms:",
+        seeds=200,
     ),
     # R7: decided once
     Mutant("a retry is decided again", "R7", DECIDE, "decision = decided.get(id_)", "decision = None"),
@@ -163,6 +168,7 @@ MUTANTS: Final = (
         DECIDE,
         "consumed.update(dict.fromkeys(inputs, id_))",
         "consumed.update(dict.fromkeys((*inputs, *request.references), id_))",
+        seeds=200,
     ),
     Mutant(
         "only the first input is kept",
@@ -210,6 +216,7 @@ MUTANTS: Final = (
         INDEX,
         "            decision = from_row(transaction_id, row)\n            self.tree.check(decision.position, [leaf(decision)])\n            return decision",
         "            decision = from_row(transaction_id, row)\n            return decision",
+        seeds=100,
     ),
     Mutant(
         "tiles above the first level are not kept",
@@ -217,6 +224,7 @@ MUTANTS: Final = (
         TILES,
         "            put(rows.tile_key(level, index), tile)",
         "            level or put(rows.tile_key(level, index), tile)",
+        seeds=100,
     ),
     Mutant(
         "no receipt is given",
@@ -363,20 +371,32 @@ MUTANTS: Final = (
         "        if fenced.by is not None and",
     ),
     # R9: who is wrong is found out, and nobody else stops
-    Mutant("no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_aside(ORDERING, None, encode(record))", "pass"),
-    Mutant("roots are never compared", "R9", INDEX, "if ready.roots_seen or agreement.pending:", "if False:"),
-    Mutant("nobody is ever condemned", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n"),
-    Mutant("the first voice condemns", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:"),
+    Mutant(
+        "no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_aside(ORDERING, None, encode(record))", "pass", seeds=200
+    ),
+    Mutant("roots are never compared", "R9", INDEX, "if ready.roots_seen or agreement.pending:", "if False:", seeds=200),
+    Mutant("nobody is ever condemned", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
+    Mutant("the first voice condemns", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:", seeds=200),
     Mutant(
         "it answers while roots are disputed",
         "R9",
         SELF_CHECK,
         "        if (dispute := agreement.dispute) is not None:\n            return f",
         "        if (dispute := None) is not None:\n            return f",
+        seeds=200,
     ),
-    Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "pass"),
+    Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "pass", seeds=100),
     # R9: the log is the one that it was
     Mutant("the last record applied is not compared", "R9", INDEX, "return self._meta.get(rows.JUDGED_KEY)", "return None"),
-    Mutant("it is not compared by a reader made anew", "R9", DRIVER, "if self._afresh and not self._is_same_log(records):", "if False:"),
-    Mutant("what was read of a lost log comes in", "R9", DRIVER, "self._afresh = True\n                log.warning", "log.warning"),
+    Mutant(
+        "it is not compared by a reader made anew",
+        "R9",
+        DRIVER,
+        "if self._afresh and not self._is_same_log(records):",
+        "if False:",
+        seeds=200,
+    ),
+    Mutant(
+        "what was read of a lost log comes in", "R9", DRIVER, "self._afresh = True\n                log.warning", "log.warning", seeds=1000
+    ),
 )
