@@ -4,6 +4,7 @@
 |---|---|---|
 | `decode` | how fast is a payload record decoded? | `decode` |
 | `apply` | how fast are ordered batches decided and kept? | `apply` |
+| `stages` | what CPU time does a worker under load spend on what? | `stages/` |
 | `raw` | what can the log itself do, with nothing decoded or decided? | `raw` |
 | `rebuild` | how fast does a worker replay a log into an empty index? | `rebuild` |
 | `end-to-end` | how fast are signed submissions answered over HTTP, and how long does one take on an idle system? | `end_to_end` |
@@ -12,7 +13,7 @@
 |---|---|
 | `facts` | the machine and the versions; CPU seconds of a process |
 | `generate` | submissions, payload records and batches from a seed |
-| `load` | the load, in its own process: a closed loop over keep-alive connections |
+| `load`, `wire` | the load, in its own process: a closed loop over keep-alive connections; the HTTP of it |
 | `service` | a notary as its users run it: `notary init`, `party add`, `serve` |
 | `report` | JSON lines for programs, a table for people |
 

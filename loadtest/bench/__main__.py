@@ -16,9 +16,10 @@ from typing import TextIO
 from deploy.local import CannotRun, Cluster
 from loadtest.bench import apply, decode, end_to_end, raw, rebuild, receipts
 from loadtest.bench.report import Report, progress
+from loadtest.bench.stages import measure as stages
 from ordering.errors import NotaryError
 
-FIGURES = ("decode", "apply", "receipts", "raw", "rebuild", "end-to-end")
+FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-end")
 SECONDS, SECONDS_QUICK = 20.0, 4.0
 
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=FIGURES, metavar="NAME", help=f"one of {', '.join(FIGURES)}; may be repeated")
     parser.add_argument("--quick", action="store_true", help=f"{SECONDS_QUICK:g} s a measurement instead of {SECONDS:g}")
     parser.add_argument("--out", default="bench.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout, and the table stderr")
-    parser.add_argument("--brokers", type=int, choices=(1, 3), help="only with so many (default: 3, then end-to-end with 1 and embedded)")
+    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), help="only with so many, 0: the embedded log")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     chosen = parser.parse_args(arguments)
     figures = tuple(chosen.only or FIGURES)
@@ -57,7 +58,10 @@ def _measure(report: Report, figures: tuple[str, ...], seconds: float, seed: int
         apply.measure(report, seconds / 4, seed)
     if "receipts" in figures:
         receipts.measure(report, seconds / 4, seed)
-    brokers = brokers_only or 3
+    if "stages" in figures:
+        with _log(1 if brokers_only is None else brokers_only) as cluster:
+            stages.measure(report, cluster, 1 if brokers_only is None else brokers_only, seconds, seed)
+    brokers = 3 if brokers_only is None else brokers_only
     # A cluster of its own for each: brokers copy partition by partition, so that what one figure leaves would slow the next.
     if "raw" in figures:
         with _cluster(brokers) as cluster:
@@ -80,6 +84,16 @@ def _cluster(brokers: int) -> Iterator[Cluster]:
     progress(f"starting {brokers} brokers")
     with tempfile.TemporaryDirectory(prefix="bench-kafka-") as directory, Cluster.create(Path(directory) / "cluster", brokers) as cluster:
         yield cluster
+
+
+@contextlib.contextmanager
+def _log(brokers: int) -> Iterator[Cluster | None]:
+    """Brokers for the length of a block, or none: then it is the embedded log."""
+    if brokers:
+        with _cluster(brokers) as cluster:
+            yield cluster
+    else:
+        yield None
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ CASES = (
 
 def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: float, seed: int) -> None:
     """The figure `end-to-end` on one log: Kafka with so many brokers, or the embedded one."""
-    name = f"{brokers} brokers" if brokers > 1 else "1 broker" if cluster else "embedded log"
+    name = log_name(brokers)
     bootstrap = cluster.bootstrap if cluster else None
     pids = {"brokers": [b.process.pid for b in cluster.state.brokers if b.process]} if cluster else {}
     with (
@@ -39,13 +39,13 @@ def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: floa
     ):
         pids["worker"] = [service.pid]
         # Brokers that were just started compile their code for seconds; nobody's figure is better for it.
-        run_load(Plan(service.url, seed + 1, 1, INPUTS, WARM_UP_CONNECTIONS, WARM_UP_S, int(WARM_UP_S * 4_000), {}))
+        run_load(Plan([service.url], seed + 1, 1, INPUTS, WARM_UP_CONNECTIONS, WARM_UP_S, int(WARM_UP_S * 4_000), {}))
         for at, (requests, connections, ahead_per_s, goal) in enumerate(CASES):
             # Without receipts before and after: what the machine does meanwhile must not look like what receipts cost.
             found: list[Outcome] = []
             for turn, receipts in enumerate((False, True, False)):
                 plan = Plan(
-                    url=service.url,
+                    urls=[service.url],
                     # Each load has its own states: the second time they would be consumed.
                     seed=seed + 1_000 * (at + 1) + 100 * turn,
                     requests=requests,
@@ -59,7 +59,7 @@ def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: floa
                 outcome = run_load(plan)
                 found.append(outcome)
                 if receipts:
-                    figures, parameters = _figures(outcome), _parameters(plan, name)
+                    figures, parameters = _figures(outcome), parameters_of(plan, name)
             without = [outcome.requests / outcome.seconds if outcome.seconds else 0.0 for outcome in (found[0], found[2])]
             figures["without_receipts_requests_per_s"] = mean(without)
             figures["without_receipts_before_after"] = [round(rate) for rate in without]
@@ -70,11 +70,16 @@ def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: floa
                 figures,
                 parameters,
                 goal if brokers == 3 else None,
-                failed=any(_failed(outcome) for outcome in found),
+                failed=any(failed(outcome) for outcome in found),
             )
 
         # Last: by now everything is warm, the brokers most of all.
         _idle(report, name, service, bootstrap, pids, seconds, seed)
+
+
+def log_name(brokers: int) -> str:
+    """What a log of so many brokers is called; 0 is the embedded one."""
+    return f"{brokers} brokers" if brokers > 1 else "1 broker" if brokers else "embedded log"
 
 
 def _idle(
@@ -82,7 +87,7 @@ def _idle(
 ) -> None:
     """One client on an idle system, its latency between two measurements of what two appends alone take."""
     idles: list[Idle] = []
-    plan = Plan(service.url, seed, 1, INPUTS, 1, max(seconds / 2, 3.0), int(seconds * 500), pids)
+    plan = Plan([service.url], seed, 1, INPUTS, 1, max(seconds / 2, 3.0), int(seconds * 500), pids)
     if bootstrap:
         idles.append(asyncio.run(idle_latency(bootstrap, f"idle-{uuid.uuid4().hex[:8]}", IDLE_PAIRS, seed)))
     outcome = run_load(plan)
@@ -93,7 +98,7 @@ def _idle(
         figures["two_appends_ms_p50_before_after"] = [round(idle.ms_p50, 2) for idle in idles]
         figures["times_two_appends"] = outcome.latency_ms_p50 / two_appends_ms
     goal = "at most 2 times two appends" if bootstrap else None
-    report.add("end-to-end", f"idle round trip, {name}", figures, _parameters(plan, name), goal, failed=_failed(outcome))
+    report.add("end-to-end", f"idle round trip, {name}", figures, parameters_of(plan, name), goal, failed=failed(outcome))
 
 
 def run_load(plan: Plan) -> Outcome:
@@ -112,7 +117,8 @@ def run_load(plan: Plan) -> Outcome:
     return msgspec.json.decode(done.stdout, type=Outcome)
 
 
-def _failed(outcome: Outcome) -> bool:
+def failed(outcome: Outcome) -> bool:
+    """Whether a load saw an error, or nothing at all; its failures are told."""
     for failure in outcome.failures:
         progress(f"load: {failure}")
     return bool(outcome.errors) or not outcome.requests
@@ -137,6 +143,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
     return figures
 
 
-def _parameters(plan: Plan, name: str) -> dict[str, Any]:
+def parameters_of(plan: Plan, log: str) -> dict[str, Any]:
+    """What a load was, for its line; `log` is the name of what it was on."""
     told = msgspec.structs.asdict(plan)
-    return {"log": name, **{key: value for key, value in told.items() if key not in ("url", "pids", "submissions_max")}}
+    return {"log": log, **{key: value for key, value in told.items() if key not in ("urls", "pids", "marked", "submissions_max")}}

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -51,15 +51,15 @@ def verifier_key(config: Path) -> str:
 
 
 @contextlib.contextmanager
-def worker(config: Path, name: str) -> Iterator[Service]:
-    """A worker of that name for the length of a block."""
+def worker(config: Path, name: str, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A worker of that name for the length of a block; `environment` is added to its own."""
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
         process = subprocess.Popen(
             [*_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=_environment(),
+            env=_environment() | dict(environment or {}),
         )
     try:
         yield Service(_url_of(process, log_file), process.pid)
@@ -81,7 +81,12 @@ _COMMAND = [sys.executable, "-m", "notary"]
 def _environment() -> dict[str, str]:
     # Settings of the caller's shell are not what is measured.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
+    return kept | {"PYTHONPATH": python_path()}
+
+
+def python_path(*first: Path) -> str:
+    """PYTHONPATH for a process of this checkout."""
+    return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path) -> str:

@@ -71,7 +71,7 @@ def take_turns(
             os.sync()
             seed += 1
             plan = Plan(
-                url=peer.url,
+                urls=[peer.url],
                 seed=seed,
                 requests=requests,
                 inputs=INPUTS,
