@@ -4,18 +4,13 @@ Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 it coul
 """
 
 import argparse
-import contextlib
 import logging
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TextIO
 
-from deploy.local import CannotRun, Cluster
+from deploy.local import CannotRun
 from loadtest.bench import apply, decode, end_to_end, raw, rebuild, receipts
-from loadtest.bench.report import Report, progress
+from loadtest.bench.place import brokers_of, interrupt_once
+from loadtest.bench.report import Report, lines_to, progress
 from loadtest.bench.stages import measure as stages
 from ordering.errors import NotaryError
 
@@ -35,10 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     figures = tuple(chosen.only or FIGURES)
     seconds = SECONDS_QUICK if chosen.quick else SECONDS
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_once()
     try:
-        with _lines(chosen.out) as lines:
+        with lines_to(chosen.out) as lines:
             report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
             _measure(report, figures, seconds, chosen.seed, chosen.brokers)
             report.print_table()
@@ -59,50 +53,19 @@ def _measure(report: Report, figures: tuple[str, ...], seconds: float, seed: int
     if "receipts" in figures:
         receipts.measure(report, seconds / 4, seed)
     if "stages" in figures:
-        with _log(1 if brokers_only is None else brokers_only) as cluster:
+        with brokers_of(1 if brokers_only is None else brokers_only) as cluster:
             stages.measure(report, cluster, 1 if brokers_only is None else brokers_only, seconds, seed)
     brokers = 3 if brokers_only is None else brokers_only
     # A cluster of its own for each: brokers copy partition by partition, so that what one figure leaves would slow the next.
-    if "raw" in figures:
-        with _cluster(brokers) as cluster:
-            raw.measure(report, cluster.bootstrap, brokers, seconds / 2, seed)
-    if "rebuild" in figures:
-        with _cluster(brokers) as cluster:
-            rebuild.measure(report, cluster.bootstrap, brokers, seconds, seed)
+    for name, of_brokers in (("raw", raw.measure), ("rebuild", rebuild.measure)):
+        if name in figures and brokers:
+            with brokers_of(brokers) as cluster:
+                assert cluster is not None
+                of_brokers(report, cluster.bootstrap, brokers, seconds, seed)
     if "end-to-end" in figures:
-        with _cluster(brokers) as cluster:
-            end_to_end.measure(report, cluster, brokers, seconds, seed)
-    if "end-to-end" in figures and brokers_only is None:
-        with _cluster(1) as cluster:
-            end_to_end.measure(report, cluster, 1, seconds, seed)
-        end_to_end.measure(report, None, 0, seconds, seed)
-
-
-@contextlib.contextmanager
-def _cluster(brokers: int) -> Iterator[Cluster]:
-    """Brokers for the length of a block, their data with them."""
-    progress(f"starting {brokers} brokers")
-    with tempfile.TemporaryDirectory(prefix="bench-kafka-") as directory, Cluster.create(Path(directory) / "cluster", brokers) as cluster:
-        yield cluster
-
-
-@contextlib.contextmanager
-def _log(brokers: int) -> Iterator[Cluster | None]:
-    """Brokers for the length of a block, or none: then it is the embedded log."""
-    if brokers:
-        with _cluster(brokers) as cluster:
-            yield cluster
-    else:
-        yield None
-
-
-@contextlib.contextmanager
-def _lines(out: str) -> Iterator[TextIO]:
-    if out == "-":
-        yield sys.stdout
-    else:
-        with Path(out).open("w") as lines:
-            yield lines
+        for each in (3, 1, 0) if brokers_only is None else (brokers,):
+            with brokers_of(each) as cluster:
+                end_to_end.measure(report, cluster, each, seconds, seed)
 
 
 if __name__ == "__main__":

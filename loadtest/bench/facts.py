@@ -52,9 +52,9 @@ def family(pids: Iterable[int]) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time so far of these processes and their descendants, all threads; 0 for one that is gone."""
+    """User and system time of these processes so far, all threads; 0 for one that is gone."""
     ticks = 0
-    for pid in family(pids):
+    for pid in pids:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
@@ -66,9 +66,9 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory in use by these processes and their descendants now (RSS; pages that they share count once for each)."""
+    """Memory in use by these processes now (RSS; pages that they share count once for each); 0 for one that is gone."""
     pages = 0
-    for pid in family(pids):
+    for pid in pids:
         with contextlib.suppress(OSError):
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

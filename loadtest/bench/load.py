@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     submissions_max: int
     """How many are made ahead; the load ends with them, if not by the clock."""
     pids: dict[str, list[int]]
-    """Whose CPU seconds to tell, by name; each with its children."""
+    """Whose CPU seconds to tell, by name."""
     receipts: bool = True
     marked: Sequence[int] = ()
     """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""

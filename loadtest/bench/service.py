@@ -51,15 +51,16 @@ def verifier_key(config: Path) -> str:
 
 
 @contextlib.contextmanager
-def worker(config: Path, name: str, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A worker of that name for the length of a block; `environment` is added to its own."""
+def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A worker of that name for the length of a block; `added` is put into its environment."""
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
         process = subprocess.Popen(
             [*_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=_environment() | dict(environment or {}),
+            env=environment() | dict(added or {}),
+            start_new_session=True,  # a Ctrl-C is for who started it, who then stops it in order
         )
     try:
         yield Service(_url_of(process, log_file), process.pid)
@@ -69,7 +70,7 @@ def worker(config: Path, name: str, environment: Mapping[str, str] | None = None
 
 def notary(*arguments: str) -> str:
     """Run one short command, and return what it printed; RuntimeError with what it said when it fails."""
-    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=_environment())
+    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=environment())
     if done.returncode:
         raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -78,7 +79,8 @@ def notary(*arguments: str) -> str:
 _COMMAND = [sys.executable, "-m", "notary"]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Of a process that is measured, or measures."""
     # Settings of the caller's shell are not what is measured.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
     return kept | {"PYTHONPATH": python_path()}

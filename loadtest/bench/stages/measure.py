@@ -3,7 +3,6 @@
 import json
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import msgspec
 from deploy.local import Cluster
 from loadtest.bench.end_to_end import failed, log_name, parameters_of, run_load
 from loadtest.bench.load import Plan
+from loadtest.bench.place import workers_on
 from loadtest.bench.report import Report
-from loadtest.bench.service import make, python_path, worker
+from loadtest.bench.service import python_path
 from loadtest.bench.stages.places import INTAKE, SERIAL, STAGES
 from loadtest.bench.stages.sampler import DIRECTORY
 
@@ -47,21 +47,19 @@ def measure(
 ) -> None:
     """The figure on one log: Kafka with so many brokers, or (0) the embedded one."""
     with tempfile.TemporaryDirectory(prefix="bench-stages-") as directory:
-        accounts = Path(directory) / "accounts"
-        accounts.mkdir()
-        config = make(Path(directory) / "notary", cluster.bootstrap if cluster else None, f"stages-{uuid.uuid4().hex[:8]}")
-        with worker(config, "bench", {DIRECTORY: str(accounts), "PYTHONPATH": python_path(_INSIDE)}) as service:
-            run_load(Plan([service.url], seed, 100, 4, 24, warm_up_s, int(warm_up_s * REQUESTS_AHEAD_PER_S_ELSE / 100), {}))
+        accounts = Path(directory)
+        with workers_on(cluster, added={DIRECTORY: directory, "PYTHONPATH": python_path(_INSIDE)}) as place:
+            run_load(Plan(place.urls, seed, 100, 4, 24, warm_up_s, int(warm_up_s * REQUESTS_AHEAD_PER_S_ELSE / 100), {}))
             for at, (requests, inputs, connections) in enumerate(cases, 1):
                 plan = Plan(
-                    urls=[service.url],
+                    urls=place.urls,
                     seed=seed + at,
                     requests=requests,
                     inputs=inputs,
                     connections=connections,
                     seconds=seconds,
                     submissions_max=int(seconds * REQUESTS_AHEAD_PER_S.get(requests, REQUESTS_AHEAD_PER_S_ELSE) / requests),
-                    pids={"worker": [service.pid]},
+                    pids=dict(place.pids),
                     marked=sorted([int(file.stem) for file in accounts.glob("*.jsonl")]),
                 )
                 outcome = run_load(plan)
@@ -69,7 +67,8 @@ def measure(
                 figures = figures_of(account, outcome.requests)
                 figures["requests_per_s"] = outcome.requests / outcome.seconds if outcome.seconds else 0.0
                 # The kernel's own account of the same processes, and of any that was not marked.
-                figures["worker_cpu_s_per_1000"] = outcome.cpu_seconds["worker"] / max(outcome.requests, 1) * 1000
+                for who in place.pids:
+                    figures[f"{who}_cpu_s_per_1000"] = outcome.cpu_seconds[who] / max(outcome.requests, 1) * 1000
                 case = f"{requests} a submission, {inputs} inputs, {log_name(brokers)}"
                 parameters = parameters_of(plan, log_name(brokers)) | {"processes": len(plan.marked)}
                 report.add("stages", case, figures, parameters, failed=failed(outcome))
@@ -82,7 +81,7 @@ def figures_of(account: Account, requests: int) -> dict[str, Any]:
     of_notary = sum([cpu_s for stage, cpu_s in spent.items() if stage != "sampler"])
     intake, serial = [sum([spent[stage] for stage in stages]) for stages in (INTAKE, SERIAL)]
     return {
-        "cpu_s_per_1000": {stage: float(f"{cpu_s:.3g}") for stage, cpu_s in spent.items()},
+        "cpu_s_per_1000": spent,
         "all_stages_cpu_s_per_1000": of_notary,
         "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
         "intake_cpu_s_per_1000": intake,
