@@ -1,8 +1,6 @@
 """How fast signed submissions are answered over HTTP: a real worker, real brokers, and the load in a third process."""
 
 import asyncio
-import subprocess
-import sys
 import tempfile
 import uuid
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 
 from deploy.local import Cluster
 from loadtest.bench.load import Outcome, Plan
+from loadtest.bench.process import run_module
 from loadtest.bench.raw import Idle, idle_latency
 from loadtest.bench.report import Report, progress
 from loadtest.bench.service import Service, serve
@@ -105,16 +104,7 @@ def run_load(plan: Plan) -> Outcome:
     """One load in its own process."""
     progress(f"load: {plan.requests} requests a submission, {plan.connections} connections, {plan.seconds:g} s")
     # Making the bodies takes as long again as sending them, on a busy machine several times that.
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench.load", msgspec.json.encode(plan).decode()],
-        stdout=subprocess.PIPE,
-        timeout=plan.seconds * 10 + 120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    if done.returncode:
-        raise RuntimeError(f"the load ended with {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Outcome)
+    return run_module("loadtest.bench.load", plan, Outcome, plan.seconds * 10 + 120)
 
 
 def failed(outcome: Outcome) -> bool:

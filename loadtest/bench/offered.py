@@ -1,0 +1,368 @@
+"""A load that does not wait for answers, in a process of its own: submissions arrive when they are due (open loop), also far too many.
+
+    python -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
+
+A submission that is due takes a free connection, or a new one; where there are as many as there may be, it waits for one, and that is in
+its latency, which counts from when it was due. What is refused (503, 429) was not taken in, so its bytes are offered again later, as
+another client's: what is made ahead need not be more than what can be decided.
+
+Besides, `probes` ask, and see whether Retry-After is true. Refused, the impatient half asks again every `PROBE_S`, and so finds out when
+there was room; the obedient half comes back when it was told to.
+"""
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import msgspec
+import uvloop
+
+from loadtest.bench.facts import cpu_seconds, machine_cpu_seconds, resident_bytes
+from loadtest.bench.generate import submissions
+from loadtest.bench.load import Failures, wrong
+from loadtest.bench.report import percentile
+from loadtest.bench.wire import Connection, connect, head_of, retry_after_s, status_of
+from loadtest.signing import Made
+
+WARM_UP_SHARE = 0.3
+"""Of the time; a queue that fills up takes seconds until it is full."""
+TICK_S = 0.001
+LOOK_S = 0.5
+PROBE_S = 0.1
+CONNECTING_MAX = 64
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One load."""
+
+    urls: Sequence[str]
+    seed: int
+    requests: int
+    """Requests of one submission."""
+    inputs: int
+    requests_per_s: float
+    seconds: float
+    decided_per_s_max: float
+    """Requests that are made ahead for each second; what is refused is offered again."""
+    connections_max: int
+    pids: dict[str, list[int]]
+    """Whose CPU seconds and memory to tell, by name."""
+    probes: int = 0
+    receipts: bool = True
+    drain_s_max: float = 60.0
+    """So long after the end an answer may come."""
+
+
+class Second(msgspec.Struct):
+    """What a part of the run saw (`LOOK_S`); counts are submissions."""
+
+    seconds: float
+    decided: int
+    refused: int
+    worker_mib: float
+
+
+class Times(msgspec.Struct):
+    """How long things took."""
+
+    p50: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+    count: int = 0
+
+
+class Offered(msgspec.Struct):
+    """What became of it. Counts are submissions, of the steady part but for `errors`, `ran_out` and `unsent`."""
+
+    seconds: float = 0.0
+    due: int = 0
+    sent: int = 0
+    decided: int = 0
+    undecided: int = 0
+    """Taken in, and answered 202."""
+    refused: int = 0
+    dropped: int = 0
+    """Sent, and the connection ended without an answer."""
+    unsent: int = 0
+    """Due before the end, and never sent: no connection was free."""
+    decided_ms: Times = msgspec.field(default_factory=Times)
+    """From when it was due to the whole answer, of those decided."""
+    answered_ms: Times = msgspec.field(default_factory=Times)
+    """The same from when it was sent."""
+    refused_ms: Times = msgspec.field(default_factory=Times)
+    """From when it was sent to the refusal."""
+    late_ms: Times = msgspec.field(default_factory=Times)
+    """From when it was due until it was sent."""
+    told_s: Times = msgspec.field(default_factory=Times)
+    """What Retry-After said, to all."""
+    probe_told_s: Times = msgspec.field(default_factory=Times)
+    """What it said to the impatient, when they were refused first."""
+    probe_waited_s: Times = msgspec.field(default_factory=Times)
+    """How long it was then until they were taken in."""
+    probe_waited_to_told: Times = msgspec.field(default_factory=Times)
+    obedient: int = 0
+    """Obedient probes that were refused and came back when they were told to."""
+    obedient_taken_at_once: int = 0
+    """Those that were taken in when they came back the first time."""
+    obedient_waited_s: Times = msgspec.field(default_factory=Times)
+    drained_s: float = 0.0
+    """From the last one due to the last answer."""
+    by_time: list[Second] = msgspec.field(default_factory=list)
+    cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    errors: int = 0
+    failures: list[str] = msgspec.field(default_factory=list)
+    ran_out: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """A submission on its way."""
+
+    made: Made
+    due_s: float
+    sent_s: float
+
+
+class Load:
+    """Everything of one run. One event loop."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        count = int(offer.decided_per_s_max * offer.seconds / offer.requests) + offer.connections_max + 1
+        count = min(count, int(offer.requests_per_s * offer.seconds / offer.requests) + 1_000 * offer.probes + 1)
+        self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs), count))
+        self.head = head_of(offer.urls[0], receipts=offer.receipts)
+        self.outcome = Offered()
+        self.failures = Failures()
+        self._free: deque[Connection] = deque()
+        self._asked: dict[Connection, Asked] = {}
+        self._waiting: deque[float] = deque()  # when each was due that has no connection
+        self._open = self._opening = 0
+        self._openings: set[asyncio.Task[None]] = set()
+        self._steady = False
+        self._drained = asyncio.Event()
+        self._decided_s: list[tuple[float, float, float]] = []  # (due, sent, answered)
+        self._refused_ms: list[float] = []
+        self._late_ms: list[float] = []
+        self.told_s: list[float] = []
+        self._decided = self._refused = 0
+        self._answered_last_s = 0.0
+
+    async def run(self) -> Offered:
+        """Offer, wait for what was taken in, sum up."""
+        offer, outcome = self.offer, self.outcome
+        probes = [Probe(self, obedient=bool(number % 2)) for number in range(offer.probes)]
+        probing = [asyncio.create_task(probe.run()) for probe in probes]
+        started_s = time.perf_counter()
+        looking = asyncio.create_task(self._keep_looking(started_s))
+        interval_s, due, count = offer.requests / offer.requests_per_s, 0, int(offer.seconds * offer.requests_per_s / offer.requests)
+        steady_from_s = started_s + offer.seconds * WARM_UP_SHARE
+        before: dict[str, float] = {}
+        while due < count:
+            now_s = time.perf_counter()
+            if not self._steady and now_s >= steady_from_s:
+                self._steady, before, steady_from_s = True, self._costs(), now_s
+            while due < count and (due_s := started_s + due * interval_s) <= now_s:
+                due += 1
+                outcome.due += self._steady
+                self._offer(due_s)
+            await asyncio.sleep(TICK_S)
+        ended_s, after = time.perf_counter(), self._costs()
+        self._steady = False
+        outcome.unsent = len(self._waiting)
+        self._waiting.clear()
+        for task in (*probing, looking):
+            task.cancel()
+        if self._asked:
+            self._drained.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(offer.drain_s_max):
+                    await self._drained.wait()
+        if self._asked:
+            self.failures.add(f"{len(self._asked)} submissions without an answer {offer.drain_s_max:g} s after the end")
+        outcome.drained_s = max(0.0, self._answered_last_s - ended_s)
+        outcome.seconds = ended_s - steady_from_s
+        outcome.cpu_seconds = {name: after[name] - before.get(name, 0.0) for name in after}
+        self._sum_up(probes)
+        return outcome
+
+    # ---- connections ----
+
+    def _offer(self, due_s: float) -> None:
+        """One is due: it leaves on a free connection, or waits for one."""
+        self._waiting.append(due_s)
+        self._send_waiting()
+        if self._waiting and self._open + self._opening < self.offer.connections_max and self._opening < CONNECTING_MAX:
+            self._opening += 1
+            opening = asyncio.create_task(self._connect())
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+
+    async def _connect(self) -> None:
+        try:
+            connection = await connect(self.offer.urls[self._open % len(self.offer.urls)], lambda: Connection(self))
+        except OSError as problem:
+            self.failures.add(f"no connection: {problem}")
+            return
+        finally:
+            self._opening -= 1
+        self._open += 1
+        self._free.append(connection)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._free:
+            if not self.pool:
+                self.outcome.ran_out = True
+                self._waiting.clear()
+                return
+            connection, made, due_s = self._free.pop(), self.pool.popleft(), self._waiting.popleft()
+            now_s = time.perf_counter()
+            self._asked[connection] = Asked(made, due_s, now_s)
+            if self._steady:
+                self.outcome.sent += 1
+                self._late_ms.append((now_s - due_s) * 1000)
+            connection.call(self.head % len(made.body) + made.body)
+
+    def answered(self, connection: Connection, answer: bytes) -> None:
+        """Read the clock, then see what it is."""
+        now_s = time.perf_counter()
+        asked = self._asked.pop(connection, None)
+        if asked is None:
+            return  # a refusal of the connection itself, before anything was sent: its end comes next
+        self._answered_last_s = now_s
+        status = status_of(answer)
+        if status in (503, 429):
+            self._refused += 1
+            self.pool.append(asked.made)
+            told_s = retry_after_s(answer)
+            if told_s is None:
+                self.failures.add("a refusal without Retry-After")
+            elif self._steady:
+                self.outcome.refused += 1
+                self._refused_ms.append((now_s - asked.sent_s) * 1000)
+                self.told_s.append(told_s)
+        elif status == 202:
+            self.outcome.undecided += self._steady
+        else:
+            self._decided += 1
+            if (why := wrong(answer, asked.made.ids, receipts=self.offer.receipts)) is not None:
+                self.failures.add(why)
+            elif self._steady:
+                self.outcome.decided += 1
+                self._decided_s.append((asked.due_s, asked.sent_s, now_s))
+        self._free.append(connection)
+        self._send_waiting()
+        if not self._asked:
+            self._drained.set()
+
+    def lost(self, connection: Connection, why: str) -> None:
+        """A connection less; one may come in its place."""
+        self._open -= 1
+        if connection in self._free:
+            self._free.remove(connection)
+        asked = self._asked.pop(connection, None)
+        if asked is not None:
+            # What became of it is unknown; asked again, it is told.
+            self.outcome.dropped += self._steady
+            self.pool.append(asked.made)
+        if not self._asked:
+            self._drained.set()
+
+    # ---- figures ----
+
+    def _costs(self) -> dict[str, float]:
+        costs = {name: cpu_seconds(pids) for name, pids in self.offer.pids.items()}
+        return costs | {"load": time.process_time(), "machine": machine_cpu_seconds()}
+
+    async def _keep_looking(self, started_s: float) -> None:
+        workers = self.offer.pids.get("worker", [])
+        decided = refused = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            seconds, mib = time.perf_counter() - started_s, resident_bytes(workers) / (1 << 20)
+            self.outcome.by_time.append(Second(seconds, self._decided - decided, self._refused - refused, mib))
+            decided, refused = self._decided, self._refused
+
+    def _sum_up(self, probes: "Sequence[Probe]") -> None:
+        outcome = self.outcome
+        outcome.decided_ms = _times([(answered_s - due_s) * 1000 for due_s, _, answered_s in self._decided_s])
+        outcome.answered_ms = _times([(answered_s - sent_s) * 1000 for _, sent_s, answered_s in self._decided_s])
+        outcome.refused_ms, outcome.late_ms, outcome.told_s = _times(self._refused_ms), _times(self._late_ms), _times(self.told_s)
+        impatient = [wait for probe in probes if not probe.obedient for wait in probe.waits]
+        obedient = [wait for probe in probes if probe.obedient for wait in probe.waits]
+        outcome.probe_told_s = _times([told_s for told_s, _, _ in impatient])
+        outcome.probe_waited_s = _times([waited_s for _, waited_s, _ in impatient])
+        outcome.probe_waited_to_told = _times([waited_s / told_s for told_s, waited_s, _ in impatient if told_s])
+        outcome.obedient = len(obedient)
+        outcome.obedient_taken_at_once = len([returns for _, _, returns in obedient if returns == 1])
+        outcome.obedient_waited_s = _times([waited_s for _, waited_s, _ in obedient])
+        outcome.errors, outcome.failures = self.failures.count, self.failures.told
+
+
+class Probe:
+    """A client that asks again when it was refused, and notes how long it took."""
+
+    def __init__(self, load: Load, *, obedient: bool) -> None:
+        self._load = load
+        self.obedient = obedient
+        self.waits: list[tuple[float, float, int]] = []
+        """(seconds told at first, seconds until it was taken in, how often it came back), of those refused at first."""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    async def run(self) -> None:
+        """Ask, until cancelled."""
+        offer, pool = self._load.offer, self._load.pool
+        connection: Connection | None = None
+        while pool:
+            made = pool.popleft()
+            since_s, told_first_s, returns = time.perf_counter(), None, 0
+            while True:
+                if connection is None:
+                    connection = await connect(offer.urls[0], lambda: Connection(self))
+                self._answer = asyncio.get_running_loop().create_future()
+                sent_s = time.perf_counter()
+                connection.call(self._load.head % len(made.body) + made.body)
+                answer = await self._answer
+                if not answer:
+                    connection = None
+                    continue
+                told_s = retry_after_s(answer)
+                if status_of(answer) not in (503, 429) or told_s is None:
+                    break
+                told_first_s = told_s if told_first_s is None else told_first_s
+                returns += 1
+                await asyncio.sleep(told_s if self.obedient else PROBE_S)
+            if told_first_s is not None:
+                # Until it was sent the time that it was taken in: how long its decision took is another matter.
+                self.waits.append((told_first_s, sent_s - since_s, returns))
+
+    def answered(self, connection: Connection, answer: bytes) -> None:
+        """For `run`."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def lost(self, connection: Connection, why: str) -> None:
+        """For `run`, which connects again."""
+        self.answered(connection, b"")
+
+
+def _times(values: Iterable[float]) -> Times:
+    ordered = sorted(values)
+    return Times(percentile(ordered, 50), percentile(ordered, 99), max(ordered, default=0.0), len(ordered))
+
+
+async def drive(offer: Offer) -> Offered:
+    """Make the bodies, offer them, sum up."""
+    load = Load(offer)
+    gc.collect()
+    gc.freeze()
+    return await load.run()
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(drive(msgspec.json.decode(sys.argv[1], type=Offer)))) + b"\n")
