@@ -1,13 +1,16 @@
 """How far a measurement is: what runs now, how much of it all is done, how long it still takes."""
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from loadtest.bench.report import CLEAR
 
 WIDTH = 24
+LOOK_S = 0.5
 LINE_EVERY_S = 10.0
 """Where there is no terminal, a line as often as this, and one when the text changes."""
 
@@ -35,6 +38,26 @@ class Bar:
         elif text != self._told or now_s - self._told_s >= LINE_EVERY_S:
             self._told_s, self._told = now_s, text
             print(f"bench: {told.strip()}", file=self._out, flush=True)
+
+    @contextlib.contextmanager
+    def during(self, share: float, more: float, seconds: float, text: str) -> Iterator[None]:
+        """For the length of a block: `share` is done before it, `more` of all with it, in about so many seconds. The clock moves it."""
+        began_s, over = self._now_s(), threading.Event()
+        # As many times what was thought as all before it took, once that says something.
+        expected_s = max(more * (began_s - self._began_s) / share if share > 0.1 else seconds, 0.1)
+
+        def keep_showing() -> None:
+            while not over.wait(LOOK_S):
+                self.show(share + more * min((self._now_s() - began_s) / expected_s, 0.99), text)
+
+        self.show(share, text)
+        showing = threading.Thread(target=keep_showing, name="bar", daemon=True)
+        showing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            showing.join()
 
     def end(self) -> None:
         """No more of it."""

@@ -5,8 +5,6 @@
 One worker, a closed loop, all answers checked; submissions come from a process that makes them meanwhile (`ahead`). For each tenth of the
 requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, what index and log take
 on the disk; and memory and rate by time. Ctrl-C ends it: what was measured until then is told.
-
-Exit codes: 0 measured; 1 the load saw errors, or was interrupted; 2 it could not be measured.
 """
 
 import argparse
@@ -21,16 +19,15 @@ from typing import Any
 import msgspec
 import uvloop
 
-from deploy.local import CannotRun
+from loadtest.bench import alone
 from loadtest.bench.ahead import Ahead
 from loadtest.bench.bar import Bar
-from loadtest.bench.end_to_end import log_name, run_load
+from loadtest.bench.end_to_end import Case, name_of, plan_of, run_load
 from loadtest.bench.facts import cpu_seconds, disk_bytes, machine_cpu_seconds, resident_bytes
-from loadtest.bench.load import Failures, Plan, wrong
-from loadtest.bench.place import Place, brokers_of, interrupt_once, workers_on
-from loadtest.bench.report import Report, lines_to, percentile, progress
+from loadtest.bench.load import Failures, wrong
+from loadtest.bench.place import Place, interrupt_once
+from loadtest.bench.report import Report, percentile, progress
 from loadtest.bench.wire import Connection, connect, head_of
-from ordering.errors import NotaryError
 
 TENTHS = 10
 LOOK_S = 1.0
@@ -237,50 +234,32 @@ async def _drive(place: Place, chosen: argparse.Namespace, load_seed: int) -> tu
 
 def measure(report: Report, place: Place, chosen: argparse.Namespace) -> None:
     """The figure `long`, at a notary that is there."""
+    case = Case(chosen.submission_requests, chosen.inputs)
     if chosen.warm_up:
-        ahead = int(chosen.warm_up * 30_000 / chosen.submission_requests)
-        run_load(
-            Plan([place.urls[0]], chosen.seed + 1, chosen.submission_requests, chosen.inputs, chosen.connections, chosen.warm_up, ahead, {})
-        )
+        run_load(plan_of(place, case, chosen.warm_up, chosen.seed + 1))
     load, whole = uvloop.run(_drive(place, chosen, chosen.seed))
     interrupt_once()  # the loop had these signals
     for failure in load.failures.told:
         progress(f"load: {failure}")
     names = ("requests", "submission_requests", "inputs", "connections", "brokers", "seed", "warm_up")
-    parameters = {name: getattr(chosen, name) for name in names} | {"log": log_name(chosen.brokers)}
+    parameters = {name: getattr(chosen, name) for name in names} | {"log": place.log_name}
     figures = figures_of(load) if load.looks else {"requests": 0}
     if not whole and not load.failures.count:
         figures["interrupted"] = True
-    case = f"{chosen.requests:,} requests, {chosen.submission_requests} a submission, {chosen.inputs} inputs, {log_name(chosen.brokers)}"
-    report.add("long", case, figures, parameters, failed=not whole)
+    report.add("long", f"{chosen.requests:,} requests, {name_of(case, place)}", figures, parameters, failed=not whole)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.long", description="Many requests in one go.")
     parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
-    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
-    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")
-    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
-    parser.add_argument("--out", default="bench-long.jsonl", metavar="FILE", help="where the JSON line is added; - is stdout")
+    alone.add_arguments(parser, "bench-long.jsonl")
     chosen = parser.parse_args(arguments)
     if chosen.requests < chosen.submission_requests * TENTHS:
         parser.error(f"--requests: at least {TENTHS} submissions")
-    interrupt_once()
-    try:
-        with lines_to(chosen.out, append=True) as lines, brokers_of(chosen.brokers) as cluster, workers_on(cluster) as place:
-            report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
-            measure(report, place, chosen)
-            report.print_table()
-    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
-        progress(f"cannot go on: {problem}")
-        return 2
-    except KeyboardInterrupt:
-        return 2
-    return 1 if report.failed else 0
+    return alone.run(chosen, lambda report, place: measure(report, place, chosen))
 
 
 if __name__ == "__main__":

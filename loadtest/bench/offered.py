@@ -6,7 +6,7 @@ A submission that is due takes a free connection, or a new one; where there are 
 its latency, which counts from when it was due. What is refused (503, 429) was not taken in, so its bytes are offered again later, as
 another client's: what is made ahead need not be more than what can be decided.
 
-Besides, `probes` ask, and see whether Retry-After is true. Refused, the impatient half asks again every `PROBE_S`, and so finds out when
+Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out when
 there was room; the obedient half comes back when it was told to.
 """
 
@@ -16,7 +16,7 @@ import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
@@ -25,98 +25,16 @@ import uvloop
 from loadtest.bench.facts import cpu_seconds, machine_cpu_seconds, resident_bytes
 from loadtest.bench.generate import submissions
 from loadtest.bench.load import Failures, wrong
-from loadtest.bench.report import percentile
-from loadtest.bench.wire import Connection, connect, head_of, retry_after_s, status_of
+from loadtest.bench.offer import Offer, Offered, Second, times_of
+from loadtest.bench.probe import Probe
+from loadtest.bench.wire import REFUSED, Connection, connect, head_of, retry_after_s, status_of
 from loadtest.signing import Made
 
 WARM_UP_SHARE = 0.3
 """Of the time; a queue that fills up takes seconds until it is full."""
 TICK_S = 0.001
 LOOK_S = 0.5
-PROBE_S = 0.1
 CONNECTING_MAX = 64
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """One load."""
-
-    urls: Sequence[str]
-    seed: int
-    requests: int
-    """Requests of one submission."""
-    inputs: int
-    requests_per_s: float
-    seconds: float
-    decided_per_s_max: float
-    """Requests that are made ahead for each second; what is refused is offered again."""
-    connections_max: int
-    pids: dict[str, list[int]]
-    """Whose CPU seconds and memory to tell, by name."""
-    probes: int = 0
-    receipts: bool = True
-    drain_s_max: float = 60.0
-    """So long after the end an answer may come."""
-
-
-class Second(msgspec.Struct):
-    """What a part of the run saw (`LOOK_S`); counts are submissions."""
-
-    seconds: float
-    decided: int
-    refused: int
-    worker_mib: float
-
-
-class Times(msgspec.Struct):
-    """How long things took."""
-
-    p50: float = 0.0
-    p99: float = 0.0
-    max: float = 0.0
-    count: int = 0
-
-
-class Offered(msgspec.Struct):
-    """What became of it. Counts are submissions, of the steady part but for `errors`, `ran_out` and `unsent`."""
-
-    seconds: float = 0.0
-    due: int = 0
-    sent: int = 0
-    decided: int = 0
-    undecided: int = 0
-    """Taken in, and answered 202."""
-    refused: int = 0
-    dropped: int = 0
-    """Sent, and the connection ended without an answer."""
-    unsent: int = 0
-    """Due before the end, and never sent: no connection was free."""
-    decided_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was due to the whole answer, of those decided."""
-    answered_ms: Times = msgspec.field(default_factory=Times)
-    """The same from when it was sent."""
-    refused_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was sent to the refusal."""
-    late_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was due until it was sent."""
-    told_s: Times = msgspec.field(default_factory=Times)
-    """What Retry-After said, to all."""
-    probe_told_s: Times = msgspec.field(default_factory=Times)
-    """What it said to the impatient, when they were refused first."""
-    probe_waited_s: Times = msgspec.field(default_factory=Times)
-    """How long it was then until they were taken in."""
-    probe_waited_to_told: Times = msgspec.field(default_factory=Times)
-    obedient: int = 0
-    """Obedient probes that were refused and came back when they were told to."""
-    obedient_taken_at_once: int = 0
-    """Those that were taken in when they came back the first time."""
-    obedient_waited_s: Times = msgspec.field(default_factory=Times)
-    drained_s: float = 0.0
-    """From the last one due to the last answer."""
-    by_time: list[Second] = msgspec.field(default_factory=list)
-    cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
-    errors: int = 0
-    failures: list[str] = msgspec.field(default_factory=list)
-    ran_out: bool = False
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -155,7 +73,7 @@ class Load:
     async def run(self) -> Offered:
         """Offer, wait for what was taken in, sum up."""
         offer, outcome = self.offer, self.outcome
-        probes = [Probe(self, obedient=bool(number % 2)) for number in range(offer.probes)]
+        probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
         probing = [asyncio.create_task(probe.run()) for probe in probes]
         started_s = time.perf_counter()
         looking = asyncio.create_task(self._keep_looking(started_s))
@@ -236,7 +154,7 @@ class Load:
             return  # a refusal of the connection itself, before anything was sent: its end comes next
         self._answered_last_s = now_s
         status = status_of(answer)
-        if status in (503, 429):
+        if status in REFUSED:
             self._refused += 1
             self.pool.append(asked.made)
             told_s = retry_after_s(answer)
@@ -288,72 +206,20 @@ class Load:
             self.outcome.by_time.append(Second(seconds, self._decided - decided, self._refused - refused, mib))
             decided, refused = self._decided, self._refused
 
-    def _sum_up(self, probes: "Sequence[Probe]") -> None:
+    def _sum_up(self, probes: Sequence[Probe]) -> None:
         outcome = self.outcome
-        outcome.decided_ms = _times([(answered_s - due_s) * 1000 for due_s, _, answered_s in self._decided_s])
-        outcome.answered_ms = _times([(answered_s - sent_s) * 1000 for _, sent_s, answered_s in self._decided_s])
-        outcome.refused_ms, outcome.late_ms, outcome.told_s = _times(self._refused_ms), _times(self._late_ms), _times(self.told_s)
+        outcome.decided_ms = times_of([(answered_s - due_s) * 1000 for due_s, _, answered_s in self._decided_s])
+        outcome.answered_ms = times_of([(answered_s - sent_s) * 1000 for _, sent_s, answered_s in self._decided_s])
+        outcome.refused_ms, outcome.late_ms, outcome.told_s = times_of(self._refused_ms), times_of(self._late_ms), times_of(self.told_s)
         impatient = [wait for probe in probes if not probe.obedient for wait in probe.waits]
         obedient = [wait for probe in probes if probe.obedient for wait in probe.waits]
-        outcome.probe_told_s = _times([told_s for told_s, _, _ in impatient])
-        outcome.probe_waited_s = _times([waited_s for _, waited_s, _ in impatient])
-        outcome.probe_waited_to_told = _times([waited_s / told_s for told_s, waited_s, _ in impatient if told_s])
+        outcome.probe_told_s = times_of([told_s for told_s, _, _ in impatient])
+        outcome.probe_waited_s = times_of([waited_s for _, waited_s, _ in impatient])
+        outcome.probe_waited_to_told = times_of([waited_s / told_s for told_s, waited_s, _ in impatient if told_s])
         outcome.obedient = len(obedient)
         outcome.obedient_taken_at_once = len([returns for _, _, returns in obedient if returns == 1])
-        outcome.obedient_waited_s = _times([waited_s for _, waited_s, _ in obedient])
+        outcome.obedient_waited_s = times_of([waited_s for _, waited_s, _ in obedient])
         outcome.errors, outcome.failures = self.failures.count, self.failures.told
-
-
-class Probe:
-    """A client that asks again when it was refused, and notes how long it took."""
-
-    def __init__(self, load: Load, *, obedient: bool) -> None:
-        self._load = load
-        self.obedient = obedient
-        self.waits: list[tuple[float, float, int]] = []
-        """(seconds told at first, seconds until it was taken in, how often it came back), of those refused at first."""
-        self._answer: asyncio.Future[bytes] | None = None
-
-    async def run(self) -> None:
-        """Ask, until cancelled."""
-        offer, pool = self._load.offer, self._load.pool
-        connection: Connection | None = None
-        while pool:
-            made = pool.popleft()
-            since_s, told_first_s, returns = time.perf_counter(), None, 0
-            while True:
-                if connection is None:
-                    connection = await connect(offer.urls[0], lambda: Connection(self))
-                self._answer = asyncio.get_running_loop().create_future()
-                sent_s = time.perf_counter()
-                connection.call(self._load.head % len(made.body) + made.body)
-                answer = await self._answer
-                if not answer:
-                    connection = None
-                    continue
-                told_s = retry_after_s(answer)
-                if status_of(answer) not in (503, 429) or told_s is None:
-                    break
-                told_first_s = told_s if told_first_s is None else told_first_s
-                returns += 1
-                await asyncio.sleep(told_s if self.obedient else PROBE_S)
-            if told_first_s is not None:
-                # Until it was sent the time that it was taken in: how long its decision took is another matter.
-                self.waits.append((told_first_s, sent_s - since_s, returns))
-
-    def answered(self, connection: Connection, answer: bytes) -> None:
-        """For `run`."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(answer)
-
-    def lost(self, connection: Connection, why: str) -> None:
-        """For `run`, which connects again."""
-        self.answered(connection, b"")
-
-
-def _times(values: Iterable[float]) -> Times:
-    ordered = sorted(values)
-    return Times(percentile(ordered, 50), percentile(ordered, 99), max(ordered, default=0.0), len(ordered))
 
 
 async def drive(offer: Offer) -> Offered:

@@ -2,53 +2,47 @@
 
 First its capacity, by a closed loop; then an open loop (`offered`) at so many times that. What counts: whether it still decides as much as
 it can (goodput), how long those wait that it lets in, how quickly it refuses the others, whether its Retry-After is true, its memory.
-
-Exit codes: 0 measured; 1 a load saw errors; 2 it could not be measured.
 """
 
 import argparse
 import sys
 from typing import Any
 
-from deploy.local import CannotRun
-from loadtest.bench.end_to_end import failed, log_name, run_load
-from loadtest.bench.load import Outcome, Plan
-from loadtest.bench.offered import Offer, Offered
-from loadtest.bench.place import Place, brokers_of, interrupt_once, workers_on
+from loadtest.bench import alone
+from loadtest.bench.end_to_end import Case, failed, name_of, plan_of, run_load
+from loadtest.bench.load import Outcome
+from loadtest.bench.offer import Offer, Offered
+from loadtest.bench.place import Place
 from loadtest.bench.process import run_module
-from loadtest.bench.report import Report, lines_to, progress
-from ordering.errors import NotaryError
+from loadtest.bench.report import Report, progress
 
 TIMES, SECONDS = 5.0, 10.0
 CONNECTIONS_MAX = 1_500
 """Of the open loop; a worker takes 2,000 unless told."""
 PROBES = 16
-CAPACITY_CONNECTIONS = {1: 64}
-CAPACITY_CONNECTIONS_ELSE = 24
+CASE = Case(100, 1)
 
 
 def measure(
     report: Report,
     place: Place,
-    log: str,
     seconds: float,
     seed: int,
     *,
-    requests: int = 100,
-    inputs: int = 1,
+    case: Case = CASE,
     times: float = TIMES,
     connections_max: int = CONNECTIONS_MAX,
 ) -> None:
     """The figure `overload`."""
-    capacity = capacity_of(place, requests, inputs, seconds, seed)
+    capacity = capacity_of(place, case, seconds, seed)
     capacity_per_s = capacity.requests / capacity.seconds if capacity.seconds else 0.0
     if failed(capacity) or not capacity_per_s:
         raise RuntimeError("the capacity could not be measured: the closed loop saw errors")
     offer = Offer(
         urls=place.urls,
         seed=seed + 2,
-        requests=requests,
-        inputs=inputs,
+        requests=case.requests,
+        inputs=case.inputs,
         requests_per_s=times * capacity_per_s,
         seconds=seconds,
         decided_per_s_max=1.5 * capacity_per_s,
@@ -61,23 +55,16 @@ def measure(
         progress(f"load: {failure}")
     figures = {"capacity_requests_per_s": capacity_per_s, "times": times} | figures_of(offer, outcome)
     figures["goodput_share_of_capacity"] = figures["goodput_requests_per_s"] / capacity_per_s
-    parameters = {"log": log, "workers": len(place.urls)} | {
+    parameters = {"log": place.log_name, "workers": len(place.urls)} | {
         name: getattr(offer, name) for name in ("requests", "inputs", "seconds", "connections_max", "probes", "seed", "receipts")
     }
-    case = f"{times:g} times the capacity, {requests} a submission, {inputs} inputs, {log}"
-    report.add("overload", case, figures, parameters, failed=bool(outcome.errors))
+    report.add("overload", f"{times:g} times the capacity, {name_of(case, place)}", figures, parameters, failed=bool(outcome.errors))
 
 
-def capacity_of(place: Place, requests: int, inputs: int, seconds: float, seed: int) -> Outcome:
+def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> Outcome:
     """What a closed loop gets decided, after one that warms up."""
-    connections = CAPACITY_CONNECTIONS.get(requests, CAPACITY_CONNECTIONS_ELSE) * len(place.urls)
-    ahead = {1: 4_500}.get(requests, 30_000) / requests
-
-    def plan(number: int, seconds: float) -> Plan:
-        return Plan(place.urls, seed + number, requests, inputs, connections, seconds, int(ahead * seconds), dict(place.pids))
-
-    run_load(plan(0, min(4.0, seconds / 2)))
-    return run_load(plan(1, seconds))
+    run_load(plan_of(place, case, min(4.0, seconds / 2), seed))
+    return run_load(plan_of(place, case, seconds, seed + 1))
 
 
 def run_offer(offer: Offer) -> Offered:
@@ -143,36 +130,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.overload", description="Several times what a worker can do.")
     parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the two loads (default: {SECONDS:g})")
-    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
-    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
-    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
     parser.add_argument("--connections", type=int, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
-    parser.add_argument("--out", default="bench-overload.jsonl", metavar="FILE", help="where the JSON line is added; - is stdout")
+    alone.add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
-    interrupt_once()
-    try:
-        with lines_to(chosen.out, append=True) as lines, brokers_of(chosen.brokers) as cluster, workers_on(cluster) as place:
-            report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
-            measure(
-                report,
-                place,
-                log_name(chosen.brokers),
-                chosen.seconds,
-                chosen.seed,
-                requests=chosen.submission_requests,
-                inputs=chosen.inputs,
-                times=chosen.times,
-                connections_max=chosen.connections,
-            )
-            report.print_table()
-    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
-        progress(f"cannot go on: {problem}")
-        return 2
-    except KeyboardInterrupt:
-        progress("interrupted")
-        return 2
-    return 1 if report.failed else 0
+    case = Case(chosen.submission_requests, chosen.inputs)
+
+    def measure_it(report: Report, place: Place) -> None:
+        measure(report, place, chosen.seconds, chosen.seed, case=case, times=chosen.times, connections_max=chosen.connections)
+
+    return alone.run(chosen, measure_it)
 
 
 if __name__ == "__main__":

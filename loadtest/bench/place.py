@@ -28,6 +28,17 @@ class Place(msgspec.Struct, frozen=True):
     log: Path
     """Where the embedded log, or the brokers' data, is."""
     bootstrap: str | None
+    brokers: int
+
+    @property
+    def log_name(self) -> str:
+        """What is said of its log."""
+        return log_name(self.brokers)
+
+
+def log_name(brokers: int) -> str:
+    """What a log of so many brokers is called; 0 is the embedded one."""
+    return f"{brokers} brokers" if brokers > 1 else "1 broker" if brokers else "embedded log"
 
 
 @contextlib.contextmanager
@@ -56,7 +67,7 @@ def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, st
         if cluster is not None:
             pids["brokers"] = [broker.process.pid for broker in cluster.state.brokers if broker.process]
         log = cluster.directory if cluster is not None else config.parent / "log"
-        yield Place([service.url for service in running], pids, config.parent / "index", log, bootstrap)
+        yield Place([service.url for service in running], pids, config.parent / "index", log, bootstrap, len(pids.get("brokers", [])))
 
 
 def interrupt_once() -> None:

@@ -26,14 +26,6 @@ class Service(msgspec.Struct, frozen=True):
     pid: int
 
 
-@contextlib.contextmanager
-def serve(directory: Path, bootstrap: str | None, topic_prefix: str) -> Iterator[Service]:
-    """A worker for the length of a block, in a directory that is not there yet; without `bootstrap`, on an embedded log."""
-    config = make(directory, bootstrap, topic_prefix)
-    with worker(config, "bench") as service:
-        yield service
-
-
 def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str) -> Path:
     """A notary that knows the party, and no worker yet: its configuration. `options` are for `notary init`."""
     log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []

@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d+)", re.IGNORECASE).search
 
+REFUSED = (503, 429)
+"""Statuses that say that nothing was taken in, and when to come again."""
+
 
 class Caller(Protocol):
     """Whose calls a connection makes."""

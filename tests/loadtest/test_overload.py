@@ -5,8 +5,10 @@ import io
 import json
 from collections.abc import Callable
 
+from loadtest.bench.end_to_end import Case
 from loadtest.bench.generate import NOTARY
-from loadtest.bench.offered import Offer, Offered, drive
+from loadtest.bench.offer import Offer, Offered
+from loadtest.bench.offered import drive
 from loadtest.bench.overload import measure
 from loadtest.bench.place import workers_on
 from loadtest.bench.report import Report
@@ -22,7 +24,7 @@ def _committed(body: bytes) -> bytes:
 
 
 async def _offered(answer: Callable[[bytes], bytes | None], probes: int = 0, connections_max: int = 8) -> Offered:
-    """Ten submissions of two requests a second, for three seconds; None ends the connection."""
+    """Thirty submissions of two requests a second, for a second; None ends the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -40,7 +42,7 @@ async def _offered(answer: Callable[[bytes], bytes | None], probes: int = 0, con
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return await drive(Offer([url], 1, 2, 1, 20.0, 3.0, 20.0, connections_max, {}, probes, drain_s_max=1.0))
+        return await drive(Offer([url], 1, 2, 1, 60.0, 1.0, 60.0, connections_max, {}, probes, drain_s_max=1.0))
 
 
 async def test_all_that_is_due_is_sent_and_decided() -> None:
@@ -92,7 +94,7 @@ def test_overload_of_a_real_worker() -> None:
     """A worker that is asked for three times what it can do decides something, and its line has what overload is judged by."""
     lines = io.StringIO()
     with workers_on(None) as place:
-        measure(Report(lines, io.StringIO()), place, "embedded log", 1.0, 1, requests=20, times=3.0, connections_max=64)
+        measure(Report(lines, io.StringIO()), place, 1.0, 1, case=Case(20, 1), times=3.0, connections_max=64)
     result = json.loads(lines.getvalue())
     figures = result["figures"]
     assert not result["failed"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.bench.end_to_end import Case
 from loadtest.bench.report import Report
 from loadtest.bench.stages import measure
 from loadtest.bench.stages.places import CALLED_FROM, INTAKE, PLACES, SERIAL, STAGES, place_of
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_stages_of_a_real_worker_add_up() -> None:
     """Under a load every stage of a request's way has had some time, and all of them together what the kernel says the process had."""
     lines = io.StringIO()
-    measure.measure(Report(lines, io.StringIO()), None, 0, 1.0, 1, cases=((20, 2, 8),), warm_up_s=0.5)
+    with measure.watched(None) as watched:
+        measure.measure(Report(lines, io.StringIO()), watched, Case(20, 2), 1.0, 1)
     result = json.loads(lines.getvalue())
     assert not result["failed"]
     figures = result["figures"]

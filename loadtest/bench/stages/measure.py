@@ -1,29 +1,23 @@
 """The figure `stages`: CPU seconds of a worker for a thousand requests, stage by stage, under a load that keeps it busy."""
 
-import json
+import contextlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from deploy.local import Cluster
-from loadtest.bench.end_to_end import failed, log_name, parameters_of, run_load
-from loadtest.bench.load import Plan
-from loadtest.bench.place import workers_on
+from loadtest.bench.end_to_end import Case, failed, name_of, parameters_of, plan_of, run_load
+from loadtest.bench.place import Place, workers_on
 from loadtest.bench.report import Report
 from loadtest.bench.service import python_path
 from loadtest.bench.stages.places import INTAKE, SERIAL, STAGES
 from loadtest.bench.stages.sampler import DIRECTORY
 
-CASES = ((100, 1, 24), (100, 4, 24), (1, 4, 64))
-"""(requests of a submission, inputs, connections)."""
-WARM_UP_S = 3.0
-REQUESTS_AHEAD_PER_S = {1: 4_500}
-REQUESTS_AHEAD_PER_S_ELSE = 30_000
-"""Made for each second, by the requests of a submission."""
+CASES = (Case(100, 1), Case(100, 4), Case(1, 4))
 TOLD_S_MAX = 10.0
 _INSIDE = Path(__file__).parent / "inside"
 
@@ -36,42 +30,39 @@ class Account(msgspec.Struct, frozen=True):
     looks: int
 
 
-def measure(
-    report: Report,
-    cluster: Cluster | None,
-    brokers: int,
-    seconds: float,
-    seed: int,
-    cases: Sequence[tuple[int, int, int]] = CASES,
-    warm_up_s: float = WARM_UP_S,
-) -> None:
-    """The figure on one log: Kafka with so many brokers, or (0) the embedded one."""
-    with tempfile.TemporaryDirectory(prefix="bench-stages-") as directory:
-        accounts = Path(directory)
-        with workers_on(cluster, added={DIRECTORY: directory, "PYTHONPATH": python_path(_INSIDE)}) as place:
-            run_load(Plan(place.urls, seed, 100, 4, 24, warm_up_s, int(warm_up_s * REQUESTS_AHEAD_PER_S_ELSE / 100), {}))
-            for at, (requests, inputs, connections) in enumerate(cases, 1):
-                plan = Plan(
-                    urls=place.urls,
-                    seed=seed + at,
-                    requests=requests,
-                    inputs=inputs,
-                    connections=connections,
-                    seconds=seconds,
-                    submissions_max=int(seconds * REQUESTS_AHEAD_PER_S.get(requests, REQUESTS_AHEAD_PER_S_ELSE) / requests),
-                    pids=dict(place.pids),
-                    marked=sorted([int(file.stem) for file in accounts.glob("*.jsonl")]),
-                )
-                outcome = run_load(plan)
-                account = total([_between(accounts / f"{pid}.jsonl", 2 * at + 1) for pid in plan.marked])
-                figures = figures_of(account, outcome.requests)
-                figures["requests_per_s"] = outcome.requests / outcome.seconds if outcome.seconds else 0.0
-                # The kernel's own account of the same processes, and of any that was not marked.
-                for who in place.pids:
-                    figures[f"{who}_cpu_s_per_1000"] = outcome.cpu_seconds[who] / max(outcome.requests, 1) * 1000
-                case = f"{requests} a submission, {inputs} inputs, {log_name(brokers)}"
-                parameters = parameters_of(plan, log_name(brokers)) | {"processes": len(plan.marked)}
-                report.add("stages", case, figures, parameters, failed=failed(outcome))
+class Watched(msgspec.Struct, frozen=True):
+    """A notary whose worker accounts for its time."""
+
+    place: Place
+    accounts: Path
+    """Where each of its processes has a file."""
+
+
+@contextlib.contextmanager
+def watched(cluster: Cluster | None) -> Iterator[Watched]:
+    """A new notary with one worker that accounts for its time, for the length of a block."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-stages-") as directory,
+        workers_on(cluster, added={DIRECTORY: directory, "PYTHONPATH": python_path(_INSIDE)}) as place,
+    ):
+        yield Watched(place, Path(directory))
+
+
+def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: int) -> None:
+    """The figure, for one case."""
+    place = watched.place
+    pids = sorted([int(file.stem) for file in watched.accounts.glob("*.jsonl")])
+    told = {pid: len(_lines_of(watched, pid)) for pid in pids}
+    plan = msgspec.structs.replace(plan_of(place, case, seconds, seed), marked=pids)
+    outcome = run_load(plan)
+    account = total([_between(watched, pid, before + 2) for pid, before in told.items()])
+    figures = figures_of(account, outcome.requests)
+    figures["requests_per_s"] = outcome.requests / outcome.seconds if outcome.seconds else 0.0
+    # The kernel's own account of the same processes, and of any that was not marked.
+    for who in place.pids:
+        figures[f"{who}_cpu_s_per_1000"] = outcome.cpu_seconds[who] / max(outcome.requests, 1) * 1000
+    parameters = parameters_of(plan, place.log_name) | {"processes": len(pids)}
+    report.add("stages", name_of(case, place), figures, parameters, failed=failed(outcome))
 
 
 def figures_of(account: Account, requests: int) -> dict[str, Any]:
@@ -101,13 +92,17 @@ def total(accounts: list[Account]) -> Account:
     return Account(spent, sum([account.process_s for account in accounts]), sum([account.looks for account in accounts]))
 
 
-def _between(file: Path, lines_wanted: int) -> Account:
-    """The difference of a file's last two lines, once there are so many: a process tells as soon as it runs."""
+def _between(watched: Watched, pid: int, lines_wanted: int) -> Account:
+    """The difference of the last two lines that a process told, once there are so many: it tells as soon as it runs."""
     ends_s = time.monotonic() + TOLD_S_MAX
-    while len(lines := file.read_text().splitlines()) < lines_wanted:
+    while len(lines := _lines_of(watched, pid)) < lines_wanted:
         if time.monotonic() > ends_s:
-            raise RuntimeError(f"a process of the worker has not told what it spent: {len(lines)} of {lines_wanted} lines in {file.name}")
+            raise RuntimeError(f"process {pid} of the worker has not told what it spent: {len(lines)} of {lines_wanted} lines")
         time.sleep(0.05)
-    before, after = [msgspec.convert(json.loads(line), Account) for line in lines[-2:]]
+    before, after = [msgspec.json.decode(line, type=Account) for line in lines[-2:]]
     spent = {stage: cpu_s - before.spent_s.get(stage, 0.0) for stage, cpu_s in after.spent_s.items()}
     return Account(spent, after.process_s - before.process_s, after.looks - before.looks)
+
+
+def _lines_of(watched: Watched, pid: int) -> list[str]:
+    return (watched.accounts / f"{pid}.jsonl").read_text().splitlines()
