@@ -6,8 +6,8 @@ A submission that is due takes a free connection, or a new one; where there are 
 its latency, which counts from when it was due. What is refused (503, 429) was not taken in, so its bytes are offered again later, as
 another client's: what is made ahead need not be more than what can be decided.
 
-Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out when
-there was room; the obedient half comes back when it was told to.
+Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out
+when there was room; the obedient half comes back when it was told to.
 """
 
 import asyncio
