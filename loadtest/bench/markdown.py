@@ -15,6 +15,7 @@ from loadtest.bench.lines import Line, about, last_of_each, read
 from loadtest.bench.stages.places import INTAKE, SERIAL, STAGES
 
 Row = Sequence[str]
+WORKERS: Final = (1, 2, 3, 4, 8)
 _PLACE = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -122,7 +123,7 @@ def _stages(lines: Sequence[Line]) -> Sequence[Row]:
 def _cores(lines: Sequence[Line]) -> Sequence[Row]:
     head = (
         "case", "cores of a worker for 10,000/s", f"of these intake ({', '.join(INTAKE)})", f"in order ({', '.join(SERIAL)})",
-        "the rest", "brokers", "one core in order is full at",
+        "the rest", "brokers", "one worker is full at", "all in order is full at",
     )  # fmt: skip
     rows: list[Row] = [head]
     for line in lines:
@@ -133,10 +134,40 @@ def _cores(lines: Sequence[Line]) -> Sequence[Row]:
                 line.case,
                 *[f"{cores:.2f}" for cores in (everything, intake, serial, everything - intake - serial)],
                 "" if brokers is None else f"{brokers * 10:.2f}",
-                f"{10_000 / serial:,.0f}/s" if serial else "",
+                f"{1_000 / line.figures['main_thread_cpu_s_per_1000']:,.0f}/s",
+                f"{100_000 / serial:,.0f}/s" if serial else "",
             )
         )
     return rows
+
+
+def _workers(lines: Sequence[Line]) -> Sequence[Row]:
+    """What so many workers on machines of their own could do, each with one core for its interpreter: computed, not measured."""
+    alone = [line for line in lines if line.parameters["processes"] == 1]
+    rows: list[Row] = [("workers", *[f"{line.case}: full at" for line in alone], "cores of all workers then")]
+    for workers in WORKERS:
+        full = [workers_full_at(line, workers) for line in alone]
+        rows.append((str(workers), *[f"{rate:,.0f}/s" for rate, _ in full], ", ".join([f"{cores:.1f}" for _, cores in full])))
+    return rows
+
+
+def workers_full_at(line: Line, workers: int) -> tuple[float, float]:
+    """(requests a second, cores of all workers) where the main thread of each of so many workers has a second of work in a second.
+
+    What is done for a worker's own requests is shared out; what is in order, and reading the log, all do; and each decodes what
+    the others took in, which one worker alone does not.
+    """
+    beside = line.figures["beside_cpu_s_per_1000"]
+    spent = {stage: cpu_s for stage, cpu_s in line.figures["cpu_s_per_1000"].items() if stage != "sampler"}
+    main = {stage: cpu_s - beside.get(stage, 0.0) for stage, cpu_s in spent.items() if stage != "native threads"}
+    everyone = (*SERIAL, "kafka client", "native threads")
+
+    def of_one(costs: Mapping[str, float]) -> float:
+        own = sum([cpu_s for stage, cpu_s in costs.items() if stage not in everyone])
+        return own / workers + sum([costs.get(stage, 0.0) for stage in everyone]) + costs["decode"] * (workers - 1) / workers
+
+    requests_per_s = 1_000 / of_one(main)
+    return requests_per_s, workers * of_one(spent) * requests_per_s / 1_000
 
 
 def _curve(lines: Sequence[Line]) -> Sequence[Row]:
@@ -212,6 +243,7 @@ TABLES: Final[Mapping[str, tuple[str, Callable[[Sequence[Line]], Sequence[Row]]]
     "receipts": ("end-to-end", _receipts),
     "stages": ("stages", _stages),
     "cores": ("stages", _cores),
+    "workers": ("stages", _workers),
     "decode": ("decode", _alone),
     "apply": ("apply", _alone),
     "rebuild": ("rebuild", _alone),

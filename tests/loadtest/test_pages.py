@@ -21,7 +21,8 @@ ANY: dict[str, dict[str, Any]] = {
     "apply": {"requests_per_s": 5_678.0, "inputs_per_s": 9.0},
     "stages": {
         "cpu_s_per_1000": dict.fromkeys(STAGES, 0.01),
-        **{f"{name}_cpu_s_per_1000": 0.2 for name in ("all_stages", "process", "worker", "intake", "serial")},
+        "beside_cpu_s_per_1000": {"verify": 0.01},
+        **{f"{name}_cpu_s_per_1000": 0.2 for name in ("all_stages", "process", "worker", "intake", "serial", "main_thread")},
     },
     "curve": {
         **dict.fromkeys(("due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "worker_cores"), 10.0),
@@ -36,7 +37,7 @@ def _lines(file: Path, *, failed: bool = False, **replaced: dict[str, Any]) -> N
     with lines_to(str(file), append=True) as lines:
         report = Report(lines, io.StringIO())
         for figure, figures in (ANY | replaced).items():
-            report.add(figure, f"case of {figure}, at 50%", figures, {}, failed=failed)
+            report.add(figure, f"case of {figure}, at 50%", figures, {"processes": 1}, failed=failed)
 
 
 def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
@@ -85,12 +86,26 @@ def test_every_table_can_be_made(tmp_path: Path) -> None:
     file = tmp_path / "bench.jsonl"
     _lines(file)
     made = markdown.tables(read(file))
-    assert set(made) == {"end-to-end", "stages", "cores", "apply", "curve", "overload", "long"}
+    assert set(made) == {"end-to-end", "stages", "cores", "workers", "apply", "curve", "overload", "long"}
     for table in made.values():
         rows = [row for row in table.splitlines() if row.startswith("|")]
         assert len({row.count("|") for row in rows}) == 1
     # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second.
     assert "| 2.00 |" in made["cores"]
+
+
+def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: Path) -> None:
+    """One worker is full where its main thread is; many come near to what each has to do for every request, and never reach it."""
+    file = tmp_path / "bench.jsonl"
+    spent = {"http": 0.2, "decode": 0.1, "verify": 0.3, "index": 0.4, "sampler": 5.0, "native threads": 0.5}
+    _lines(file, stages=ANY["stages"] | {"cpu_s_per_1000": spent, "beside_cpu_s_per_1000": {"verify": 0.3}})
+    (line,) = last_of_each(read(file), "stages")
+    alone, two, many = [markdown.workers_full_at(line, workers)[0] for workers in (1, 2, 1_000_000)]
+    assert alone == pytest.approx(1_000 / 0.7)
+    assert two == pytest.approx(1_000 / (0.4 + (0.2 + 0.1) / 2 + 0.1 / 2))
+    assert many == pytest.approx(1_000 / (0.4 + 0.1), rel=1e-4)
+    # Threads beside the main one cost cores too, and those of RocksDB cost them in every worker.
+    assert markdown.workers_full_at(line, 1)[1] == pytest.approx(alone * (0.7 + 0.3 + 0.5) / 1_000)
 
 
 def test_a_place_of_no_table_is_an_error() -> None:

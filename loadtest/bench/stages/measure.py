@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,17 @@ class Account(msgspec.Struct, frozen=True):
     """What a process spent between two signals."""
 
     spent_s: Mapping[str, float]
+    """By stage."""
+    beside_s: Mapping[str, float]
+    """What of it other threads of Python have spent than the main thread; most of it without holding the interpreter."""
     process_s: float
     looks: int
+
+    @property
+    def main_thread_s(self) -> float:
+        """What the main thread has spent, measuring left out: one core is full when that is a second in a second."""
+        apart = ("native threads", "sampler")
+        return sum([cpu_s for stage, cpu_s in self.spent_s.items() if stage not in apart]) - sum(self.beside_s.values())
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -55,8 +64,7 @@ def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: 
     told = {pid: len(_lines_of(watched, pid)) for pid in pids}
     plan = msgspec.structs.replace(plan_of(place, case, seconds, seed), marked=pids)
     outcome = run_load(plan)
-    account = total([_between(watched, pid, before + 2) for pid, before in told.items()])
-    figures = figures_of(account, outcome.requests)
+    figures = figures_of([_between(watched, pid, before + 2) for pid, before in told.items()], outcome.requests)
     figures["requests_per_s"] = outcome.requests / outcome.seconds if outcome.seconds else 0.0
     # The kernel's own account of the same processes, and of any that was not marked.
     for who in place.pids:
@@ -65,14 +73,17 @@ def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: 
     report.add("stages", name_of(case, place), figures, parameters, failed=failed(outcome))
 
 
-def figures_of(account: Account, requests: int) -> dict[str, Any]:
-    """CPU seconds for a thousand requests by stage, in the order of their way; their sums; and how they add up."""
+def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
+    """Of a worker's processes: CPU seconds for a thousand requests by stage, in the order of their way; their sums; how they add up."""
+    account = total(accounts)
     thousands = max(requests, 1) / 1000
     spent = {stage: account.spent_s.get(stage, 0.0) / thousands for stage in STAGES}
     of_notary = sum([cpu_s for stage, cpu_s in spent.items() if stage != "sampler"])
     intake, serial = [sum([spent[stage] for stage in stages]) for stages in (INTAKE, SERIAL)]
     return {
         "cpu_s_per_1000": spent,
+        "beside_cpu_s_per_1000": {stage: cpu_s / thousands for stage, cpu_s in account.beside_s.items()},
+        "main_thread_cpu_s_per_1000": max([each.main_thread_s for each in accounts]) / thousands,  # of the busiest process
         "all_stages_cpu_s_per_1000": of_notary,
         "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
         "intake_cpu_s_per_1000": intake,
@@ -83,13 +94,22 @@ def figures_of(account: Account, requests: int) -> dict[str, Any]:
     }
 
 
-def total(accounts: list[Account]) -> Account:
+def total(accounts: Sequence[Account]) -> Account:
     """All processes of a worker together."""
-    spent: dict[str, float] = {}
-    for account in accounts:
-        for stage, cpu_s in account.spent_s.items():
-            spent[stage] = spent.get(stage, 0.0) + cpu_s
-    return Account(spent, sum([account.process_s for account in accounts]), sum([account.looks for account in accounts]))
+    return Account(
+        _sum([each.spent_s for each in accounts]),
+        _sum([each.beside_s for each in accounts]),
+        sum([each.process_s for each in accounts]),
+        sum([each.looks for each in accounts]),
+    )
+
+
+def _sum(by_stage: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    added: dict[str, float] = {}
+    for each in by_stage:
+        for stage, cpu_s in each.items():
+            added[stage] = added.get(stage, 0.0) + cpu_s
+    return added
 
 
 def _between(watched: Watched, pid: int, lines_wanted: int) -> Account:
@@ -100,8 +120,11 @@ def _between(watched: Watched, pid: int, lines_wanted: int) -> Account:
             raise RuntimeError(f"process {pid} of the worker has not told what it spent: {len(lines)} of {lines_wanted} lines")
         time.sleep(0.05)
     before, after = [msgspec.json.decode(line, type=Account) for line in lines[-2:]]
-    spent = {stage: cpu_s - before.spent_s.get(stage, 0.0) for stage, cpu_s in after.spent_s.items()}
-    return Account(spent, after.process_s - before.process_s, after.looks - before.looks)
+    spent, beside = [
+        {stage: cpu_s - first.get(stage, 0.0) for stage, cpu_s in last.items()}
+        for first, last in ((before.spent_s, after.spent_s), (before.beside_s, after.beside_s))
+    ]
+    return Account(spent, beside, after.process_s - before.process_s, after.looks - before.looks)
 
 
 def _lines_of(watched: Watched, pid: int) -> list[str]:

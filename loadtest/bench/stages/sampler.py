@@ -64,18 +64,19 @@ class Sampler:
         """A signal's handler: append the account so far to the file."""
         self.look(number, frame)
         spent = dict(self._spent)
-        known_s = sum(spent.values())
+        known_s, beside = sum(spent.values()), dict[str, float]()
         for thread in threading.enumerate():
             if thread.ident == self._main or thread.ident is None:
                 continue
             thread_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
             stage = next((stage for name, stage in THREADS.items() if thread.name.startswith(name)), "other")
             spent[stage] = spent.get(stage, 0.0) + thread_s
+            beside[stage] = beside.get(stage, 0.0) + thread_s
             known_s += thread_s
         process_s = time.process_time()
         spent["native threads"] = process_s - known_s
         with self._file.open("a") as lines:
-            print(json.dumps({"spent_s": spent, "process_s": process_s, "looks": self.looks}), file=lines)
+            print(json.dumps({"spent_s": spent, "beside_s": beside, "process_s": process_s, "looks": self.looks}), file=lines)
 
     def _add(self, stage: str, seconds: float) -> None:
         self._spent[stage] = self._spent.get(stage, 0.0) + seconds
