@@ -61,7 +61,7 @@ class Offered(msgspec.Struct):
     unsent: int = 0
     """Due before the end, and never sent: no connection was free."""
     decided_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was due to the whole answer, of those decided."""
+    """From when it was due to the whole answer, of those due in the steady part and decided, whenever that was."""
     answered_ms: Times = msgspec.field(default_factory=Times)
     """The same from when it was sent."""
     refused_ms: Times = msgspec.field(default_factory=Times)

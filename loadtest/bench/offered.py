@@ -62,6 +62,7 @@ class Load:
         self._open = self._opening = 0
         self._openings: set[asyncio.Task[None]] = set()
         self._steady = False
+        self._counts_from_s = float("inf")
         self._drained = asyncio.Event()
         self._decided_s: list[tuple[float, float, float]] = []  # (due, sent, answered)
         self._refused_ms: list[float] = []
@@ -84,6 +85,7 @@ class Load:
             now_s = time.perf_counter()
             if not self._steady and now_s >= steady_from_s:
                 self._steady, before, steady_from_s = True, self._costs(), now_s
+                self._counts_from_s = now_s
             while due < count and (due_s := started_s + due * interval_s) <= now_s:
                 due += 1
                 outcome.due += self._steady
@@ -170,9 +172,11 @@ class Load:
             self._decided += 1
             if (why := wrong(answer, asked.made.ids, receipts=self.offer.receipts)) is not None:
                 self.failures.add(why)
-            elif self._steady:
-                self.outcome.decided += 1
-                self._decided_s.append((asked.due_s, asked.sent_s, now_s))
+            else:
+                self.outcome.decided += self._steady
+                # Also those that come after the end: to leave out who waited longest would be to count only the quick.
+                if asked.due_s >= self._counts_from_s:
+                    self._decided_s.append((asked.due_s, asked.sent_s, now_s))
         self._free.append(connection)
         self._send_waiting()
         if not self._asked:

@@ -83,7 +83,7 @@ def _long(figure: Figure, lines: Sequence[Line]) -> None:
         memory.plot(seconds, _of(moments, "worker_mib"), **style)
     rates.set(ylabel="decided requests a second", ylim=(0, None))
     rates.set_title("Rate and memory over a long run")
-    memory.set(xlabel="seconds", ylabel=f"the worker's memory, {MIB}", ylim=(0, None))
+    memory.set(xlabel="seconds", ylabel=f"worker, {MIB}", ylim=(0, None))
     _thousands(rates)
     rates.legend(fontsize=7)
 
@@ -101,26 +101,28 @@ def _overload(figure: Figure, lines: Sequence[Line]) -> None:
     rates.set(ylabel="requests a second", ylim=(0, None))
     rates.set_title(f"Overload: {line.case}")
     memory.plot(seconds, _of(moments, "worker_mib"), color=COLOURS[2])
-    memory.set(xlabel="seconds", ylabel=f"the worker's memory, {MIB}", ylim=(0, None))
+    memory.set(xlabel="seconds", ylabel=f"worker, {MIB}", ylim=(0, None))
     _thousands(rates)
     rates.legend(fontsize=7)
 
 
 def _stages(figure: Figure, lines: Sequence[Line]) -> None:
-    axes = figure.subplots()
     # Those that are nothing in all cases have no bar.
-    stages = [stage for stage in lines[0].figures["cpu_s_per_1000"] if max(line.figures["cpu_s_per_1000"][stage] for line in lines) > 0]
-    height = 0.8 / len(lines)
-    for number, line in enumerate(lines):
-        places = [at + number * height for at in range(len(stages))]
-        spent = [line.figures["cpu_s_per_1000"][stage] * 1000 for stage in stages]
-        hatch = ("", "///", "...", "xxx")[number % 4]
-        axes.barh(places, spent, height, color=COLOURS[number], edgecolor="white", hatch=hatch, label=line.case)
-    axes.set_yticks([at + 0.4 - height / 2 for at in range(len(stages))], stages)
+    stages = [stage for stage in lines[0].figures["cpu_s_per_1000"] if any(line.figures["cpu_s_per_1000"][stage] > 0 for line in lines)]
+    # One submission costs as much as many requests in it: side by side, each with a scale of its own.
+    groups = _series(lines, lambda line: str(line.parameters.get("requests")))
+    for axes, group in zip(figure.subplots(1, len(groups), sharey=True, squeeze=False)[0], groups.values(), strict=True):
+        height = 0.8 / len(group)
+        for number, line in enumerate(group):
+            places = [at + number * height for at in range(len(stages))]
+            spent = [line.figures["cpu_s_per_1000"][stage] * 1000 for stage in stages]
+            hatch = ("", "///", "...", "xxx")[number % 4]
+            axes.barh(places, spent, height, color=COLOURS[number], edgecolor="white", hatch=hatch, label=line.case)
+        axes.set_yticks([at + 0.4 - height / 2 for at in range(len(stages))], stages)
+        axes.set(xlabel="CPU milliseconds for a thousand requests")
+        axes.legend(fontsize=7, loc="lower right")
     axes.invert_yaxis()
-    axes.set(xlabel="CPU milliseconds of the worker for a thousand requests")
-    axes.set_title("What a worker's CPU time goes into")
-    axes.legend(fontsize=7)
+    figure.suptitle("What a worker's CPU time goes into", fontsize=11)
 
 
 PICTURES: Final[Mapping[str, Callable[[Figure, Sequence[Line]], None]]] = {

@@ -39,6 +39,7 @@ CASES: dict[tuple[int, int], tuple[Case, ...]] = {
 CURVES = {1: (Case(100, 4), Case(1, 4)), 3: (Case(100, 4),)}
 CURVES_QUICK = {1: (Case(100, 4),)}
 """By brokers."""
+CURVE_S_MIN = 3.0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -173,8 +174,10 @@ def _end_to_end(report: Report, brokers: int, workers: int, cases: Sequence[Case
 def _curve(report: Report, brokers: int, cases: Sequence[Case], seconds: float, seed: int, shares: tuple[float, ...]) -> Part:
     def step(case: Case, number: int) -> Step:
         text = f"curve: {case.requests} a submission, {log_name(brokers)}"
-        took_s = _load_s(seconds / 2) * (len(shares) + 1) + 2 * len(shares)
-        return Step(text, took_s, lambda place: curve.measure(report, place, case, max(seconds / 2, 2.0), seed + 1_000 * number, shares))
+        took_s = _load_s(max(seconds / 2, CURVE_S_MIN)) * (len(shares) + 1) + 2 * len(shares)
+        return Step(
+            text, took_s, lambda place: curve.measure(report, place, case, max(seconds / 2, CURVE_S_MIN), seed + 1_000 * number, shares)
+        )
 
     steps = [step(case, number) for number, case in enumerate(cases, 1)]
     return Part(f"curve, {log_name(brokers)}", START_S[brokers], lambda: _place(brokers), steps)
