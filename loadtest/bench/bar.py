@@ -1,6 +1,7 @@
 """How far a measurement is: what runs now, how much of it all is done, how long it still takes."""
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -34,7 +35,9 @@ class Bar:
         told = f"{share:4.0%} {text}{', ' + details if details else ''}, {left}"
         if self._terminal:
             full = round(share * WIDTH)
-            print(f"{CLEAR}[{'#' * full}{'.' * (WIDTH - full)}]{told}", end="", file=self._out, flush=True)
+            line = f"[{'#' * full}{'.' * (WIDTH - full)}]{told}"
+            # One that goes on in the next row could not be taken away again.
+            print(CLEAR + line[: shutil.get_terminal_size().columns - 1], end="", file=self._out, flush=True)
         elif text != self._told or now_s - self._told_s >= LINE_EVERY_S:
             self._told_s, self._told = now_s, text
             print(f"bench: {told.strip()}", file=self._out, flush=True)

@@ -101,8 +101,10 @@ def _receipts(lines: Sequence[Line]) -> Sequence[Row]:
 
 
 def _alone(lines: Sequence[Line]) -> Sequence[Row]:
-    head = ("case", "requests/s", "inputs/s")
-    return [head] + [(line.case, _number(line, "requests_per_s"), _number(line, "inputs_per_s")) for line in lines]
+    head = ("case", "requests/s", "inputs/s", "CPU microseconds a request")
+    return [head] + [
+        (line.case, *[_number(line, name) for name in ("requests_per_s", "inputs_per_s", "cpu_us_per_request")]) for line in lines
+    ]
 
 
 def _stages(lines: Sequence[Line]) -> Sequence[Row]:

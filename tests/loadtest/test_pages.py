@@ -138,14 +138,17 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_on_a_terminal_is_one_line() -> None:
+def test_a_bar_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is drawn over itself, with how far it is and how long it still takes by what it took so far."""
-    out, times = _Terminal(), iter([0.0, 10.0, 20.0])
+    monkeypatch.setenv("COLUMNS", "60")
+    out, times = _Terminal(), iter([0.0, 10.0, 20.0, 21.0])
     bar = Bar(out, lambda: next(times))
     bar.show(0.25, "first")
     bar.show(0.5, "second")
+    bar.show(0.5, "third" * 50)
     bar.end()
     assert "\n" not in out.getvalue()
+    assert max(len(row) for row in out.getvalue().split("\r")) <= 60 + len("\x1b[K")
     assert " 25% first, 30 s left" in out.getvalue()
     assert "[############............] 50% second, 20 s left" in out.getvalue()
 
