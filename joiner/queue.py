@@ -5,19 +5,18 @@ spoken on. So memory is bounded by what was admitted, however often a batch has 
 """
 
 import asyncio
-import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import msgspec
 
+from joiner.rate import Rate
 from ordering.errors import OutcomeUnknown, Overloaded
 from payload import Request, Submission, encode_batch
 
 Decision = TypeVar("Decision")
-
-RATE_IDLE_S = 5
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
@@ -25,6 +24,7 @@ class QueueLimits(msgspec.Struct, frozen=True):
 
     pending_requests_max: int = 40_000
     pending_bytes_max: int = 64 << 20
+    pending_s_max: float = 3.0  # at the rate of the last seconds; a batch's worth is taken all the same
     batch_bytes_max: int = 512 << 10
     batch_requests_max: int = 2_000
     attempts_max: int = 20
@@ -67,20 +67,43 @@ class SubmissionQueue(Generic[Decision]):
         """Bytes of the submissions that are in no batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
+        self._held_requests = self._held_bytes = 0
 
     def __len__(self) -> int:
         """Submissions that are in no batch."""
         return len(self._queue)
 
-    def check_room(self, requests: int, size_bytes: int) -> None:
-        """Raise `Overloaded`, with an estimate of when to come again, when there is no room for this much."""
+    def __contains__(self, submission: Submission) -> bool:
+        """Whether these very bytes wait already: `put` would have them wait together."""
+        return submission.encoded in self._pending
+
+    def refusal(self, requests: int, size_bytes: int) -> Overloaded | None:
+        """Why there is no room for this much, with an estimate of when to come again; None when there is.
+
+        What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask.
+        """
         limits = self._limits
+        here = self.pending_requests + self._held_requests
+        here_bytes = self.pending_bytes + self._held_bytes
         # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
-        if self.pending_requests and (
-            self.pending_requests + requests > limits.pending_requests_max or self.pending_bytes + size_bytes > limits.pending_bytes_max
-        ):
-            wait_s = self.rate.seconds_for(self.pending_requests)
-            raise Overloaded(f"{self.pending_requests} requests are waiting already: send the same again later", wait_s)
+        if not here or (here + requests <= self._requests_max() and here_bytes + size_bytes <= limits.pending_bytes_max):
+            return None
+        self.rate.refused()
+        return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
+
+    @contextmanager
+    def hold(self, submission: Submission) -> Iterator[None]:
+        """Room for a submission while it is looked at. Raises `Overloaded`: better now than after the work of verifying."""
+        requests, size_bytes = len(submission.requests), len(submission.encoded)
+        if (refusal := self.refusal(requests, size_bytes)) is not None:
+            raise refusal
+        self._held_requests += requests
+        self._held_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._held_requests -= requests
+            self._held_bytes -= size_bytes
 
     def put(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
         """Take a submission in; what its decisions will come by. Raises `Overloaded`.
@@ -89,9 +112,13 @@ class SubmissionQueue(Generic[Decision]):
         """
         if (same := self._pending.get(submission.encoded)) is not None:
             return same.answer
-        self.check_room(len(submission.requests), len(submission.encoded))
-        answer: asyncio.Future[Sequence[Decision]] = asyncio.get_running_loop().create_future()
+        if (refusal := self.refusal(len(submission.requests), len(submission.encoded))) is not None:
+            raise refusal
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[Decision]] = loop.create_future()
         pending = Pending(submission, answer)
+        if not self.pending_requests:
+            self.rate.begin(loop.time())
         self._queue.append(pending)
         self._pending[pending.encoded] = pending
         self.queued_bytes += len(pending.encoded)
@@ -113,6 +140,8 @@ class SubmissionQueue(Generic[Decision]):
                 break
             submissions.append(self._queue.popleft())
             self.queued_bytes -= len(pending.encoded)
+        if not self._queue:
+            self.rate.ran_dry()
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
@@ -130,6 +159,7 @@ class SubmissionQueue(Generic[Decision]):
 
     def answer(self, batch: Batch[Decision], decisions: Sequence[Decision]) -> None:
         """Give each submission of a batch its decisions, which come in the order of the batch's requests."""
+        self.rate.answered(len(batch.requests), asyncio.get_running_loop().time())
         at = 0
         for pending in batch.submissions:
             count = len(pending.requests)
@@ -147,28 +177,12 @@ class SubmissionQueue(Generic[Decision]):
         self.pending_requests -= len(pending.requests)
         self.pending_bytes -= len(pending.encoded)
         if not self.pending_requests:
+            self.rate.end(asyncio.get_running_loop().time())
             self._idle.set()
 
-
-class Rate:
-    """Requests decided a second, over the last second or more: what an honest Retry-After needs."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._since_s = self._last_s = 0.0
-        self._per_s = 0.0
-
-    def add(self, requests: int, now_s: float) -> None:
-        """So many were decided now."""
-        if not self._count or now_s - self._last_s > RATE_IDLE_S:
-            # Idle time is no measure of how fast requests are decided.
-            self._since_s, self._count = now_s, 0
-        self._last_s = now_s
-        self._count += requests
-        if now_s - self._since_s >= 1:
-            self._per_s = self._count / (now_s - self._since_s)
-            self._since_s, self._count = now_s, 0
-
-    def seconds_for(self, requests: int) -> int:
-        """Whole seconds until that many are decided, 1 to 60; 2 where nothing is known."""
-        return min(60, max(1, math.ceil(requests / self._per_s))) if self._per_s else 2
+    def _requests_max(self) -> int:
+        limits = self._limits
+        if not self.rate.per_s:
+            return limits.pending_requests_max
+        # A batch's worth at least: a rate that was low for another reason must have the chance to show that it is not any more.
+        return min(limits.pending_requests_max, max(limits.batch_requests_max, int(self.rate.per_s * limits.pending_s_max)))

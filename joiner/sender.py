@@ -123,9 +123,7 @@ class Sender(Generic[Decision]):
                 self._incarnations.add(life.incarnation)
                 if not self._registering[1].done():
                     self._registering[1].set_result(life.incarnation)
-        now_s = asyncio.get_running_loop().time()
         for batch, decided in zip(ready.batches, outcomes, strict=True):
-            self.queue.rate.add(len(batch.requests), now_s)
             if batch.incarnation in self._incarnations:
                 self._resolve_own(batch, decided)
         for fenced in ready.fenced:

@@ -44,14 +44,20 @@ class Admission:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verify")
 
     async def admit(self, body: bytes) -> Submission:
-        """The submission that `body` is. Raises `Malformed`, `UnknownParty`, `BadSignature` or `QuotaExceeded`."""
+        """Both of the following: the submission that `body` is, if it may be taken in."""
+        submission = self.decode(body)
+        await self.check(submission)
+        return submission
+
+    def decode(self, body: bytes) -> Submission:
+        """The submission that `body` is, of a party that is registered. Raises `Malformed` or `UnknownParty`."""
         submission = decode_submission(body, self._notary_name)
-        verify = self._parties.get(submission.party)
-        if verify is None:
-            raise UnknownParty(
-                f"the party {excerpt(submission.party, 300)} is not registered with this notary:"
-                " its operator adds it with `notary party add`"
-            )
+        self._verify_of(submission)
+        return submission
+
+    async def check(self, submission: Submission) -> None:
+        """Raise `BadSignature` or `QuotaExceeded` unless it may be taken in. Raises `UnknownParty` like `decode`."""
+        verify = self._verify_of(submission)
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not await self._verify(verify, submission.signature, message):
             raise BadSignature(
@@ -61,11 +67,19 @@ class Admission:
         # After the signature: nobody can use up another party's quota.
         if self._quota is not None:
             self._quota.take(submission.party, len(submission.requests))
-        return submission
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _verify_of(self, submission: Submission) -> Verify:
+        verify = self._parties.get(submission.party)
+        if verify is None:
+            raise UnknownParty(
+                f"the party {excerpt(submission.party, 300)} is not registered with this notary:"
+                " its operator adds it with `notary party add`"
+            )
+        return verify
 
     async def _verify(self, verify: Verify, signature: bytes, message: bytes) -> bool:
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -81,6 +81,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pending_requests_max: int = 40_000
     pending_bytes_max: int = 64 << 20
+    pending_ms_max: int = 3_000
     party_requests_per_s: int = 0
 
 

@@ -80,6 +80,11 @@ class Metrics:
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
             ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.queue.pending_bytes),
+            (
+                "notary_capacity_requests_per_second",
+                "What this worker was last seen to decide under load.",
+                lambda: sender.queue.rate.per_s,
+            ),
             ("notary_batches_sent", "Batches sent by this process.", lambda: sender.batches_sent),
             ("notary_batches_sent_again", "Batches that the log said will never count.", lambda: sender.batches_sent_again),
             ("notary_incarnation", "This worker's present life, 0 for none.", lambda: sender.incarnation or 0),

@@ -81,6 +81,7 @@ class Worker:
                 queue=QueueLimits(
                     pending_requests_max=config.limits.pending_requests_max,
                     pending_bytes_max=config.limits.pending_bytes_max,
+                    pending_s_max=config.limits.pending_ms_max / 1000,
                 ),
             ),
             around.clock_ms,

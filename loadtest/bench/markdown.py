@@ -119,6 +119,7 @@ def _stages(lines: Sequence[Line]) -> Sequence[Row]:
         ("worker_cpu_s_per_1000", "what the kernel says, with the sampler"),
     ):
         rows.append(("", what, *[_milliseconds(line.figures[name]) for line in lines]))
+    rows.append(("", "looks of the sampler", *[f"{line.figures['looks']:,}" for line in lines]))
     return rows
 
 
@@ -137,7 +138,7 @@ def _cores(lines: Sequence[Line]) -> Sequence[Row]:
                 *[f"{cores:.2f}" for cores in (everything, intake, serial, everything - intake - serial)],
                 "" if brokers is None else f"{brokers * 10:.2f}",
                 f"{1_000 / line.figures['main_thread_cpu_s_per_1000']:,.0f}/s",
-                f"{100_000 / serial:,.0f}/s" if serial else "",
+                f"{10_000 / serial:,.0f}/s" if serial else "",
             )
         )
     return rows

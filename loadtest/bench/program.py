@@ -39,7 +39,8 @@ CASES: dict[tuple[int, int], tuple[Case, ...]] = {
 CURVES = {1: (Case(100, 4), Case(1, 4)), 3: (Case(100, 4),)}
 CURVES_QUICK = {1: (Case(100, 4),)}
 """By brokers."""
-CURVE_S_MIN = 3.0
+CURVE_S_MIN, STAGES_S_MIN = 3.0, 6.0
+"""A look each few milliseconds of CPU time: fewer than some hundreds say little."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -141,6 +142,8 @@ def _on_brokers(
 
 
 def _stages(report: Report, brokers: int, seconds: float, seed: int) -> Part:
+    seconds = max(seconds, STAGES_S_MIN)
+
     def warm_up(watched: stages.Watched) -> None:
         end_to_end.warm_up(watched.place, min(end_to_end.WARM_UP_S, seconds), seed)
 

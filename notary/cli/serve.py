@@ -92,6 +92,7 @@ def _server(config: Config, app: App, listen: str) -> Server:
         connections_max=config.http.connections_max,
         head_s_max=config.http.head_ms_max / 1000,
         keep_alive_s=config.http.keep_alive_ms / 1000,
+        refusal=app.refusal,
     )
 
 

@@ -1,11 +1,10 @@
 """Routes, and what each call answers (docs/http.md). A plain ASGI application."""
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +14,7 @@ from notary.http.answers import JSON, METRICS, TEXT, Answer, Headers
 from notary.http.body import Disconnected, Message, Receive, Room, Send, check_json, read_body
 from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
 from notary.http.openapi import document
+from notary.http.patience import Patience
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
 from notary.http.query import asked_wait_s, wants_receipts
 from notary.metrics import Metrics
@@ -52,8 +52,8 @@ class App:
         self._idle.set()
         self._room = Room()
         self._looking_waits = 0
-        self._reading: set[asyncio.Timeout] = set()
-        self._waiting: set[asyncio.Timeout] = set()
+        self._reading = Patience()
+        self._waiting = Patience()
         self._service = service
         self._health = health
 
@@ -69,15 +69,26 @@ class App:
     def stopping(self) -> None:
         """From now on take no submission: those taken in are answered still, bodies that are only half here are not waited for."""
         self._stopping = True
-        _cut_short(self._reading)
+        self._reading.cut_short()
 
     def detach(self, why: str = SHUTTING_DOWN) -> None:
         """The worker ends: from now on nothing is read from it, and who waits is told that the outcome is unknown."""
         self._stopping = True
         self._worker = None
         self._no_worker = why
-        _cut_short(self._reading)
-        _cut_short(self._waiting)
+        self._reading.cut_short()
+        self._waiting.cut_short()
+
+    def refusal(self, method: bytes, path: bytes) -> Answer | None:
+        """What to answer to this call without reading it, or None: an overloaded worker must spend its time on what it has taken in."""
+        worker = self._worker
+        if worker is None or self._stopping or method != b"POST" or path != _SUBMISSIONS.encode():
+            return None
+        refusal = worker.sender.queue.refusal(1, 1)
+        if refusal is None:
+            return None
+        worker.metrics.answered(_SUBMISSIONS, 503)
+        return problem_of(refusal)
 
     async def idle(self) -> None:
         """Return when every call that came has been answered."""
@@ -153,10 +164,9 @@ class App:
         asked = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
         wait_ms = settings.wait_ms_default if asked is None else int(asked[1]) * 1000
         try:
-            async with _at_most(min(wait_ms, settings.wait_ms_max) / 1000, self._waiting):
-                # Shielded: whether this client waits does not matter to the log.
-                decisions = await asyncio.shield(answer)
-        except (TimeoutError, OutcomeUnknown):
+            if await self._waiting.wait(answer, min(wait_ms, settings.wait_ms_max) / 1000):
+                decisions = answer.result()
+        except OutcomeUnknown:
             pass
         return await self._tell(worker, submission, decisions, receipts=receipts)
 
@@ -194,16 +204,22 @@ class App:
         seconds_max = config.http.body_ms_max / 1000
         with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
             try:
-                async with _at_most(seconds_max, self._reading):
+                async with self._reading.at_most(seconds_max):
                     body = await read_body(headers, receive, SUBMISSION_BYTES_MAX, take)
             except TimeoutError:
                 if self._stopping:
                     raise NotReady(SHUTTING_DOWN) from None
                 raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
             self._ready_worker()
-            # Before the work of checking: an overloaded worker says so cheaply.
-            queue.check_room(1, len(body))
-            return await worker.admission.admit(body)
+            # What takes work comes last: an overloaded worker says so before it has decoded, and again before it verifies.
+            if (refusal := queue.refusal(1, len(body))) is not None:
+                raise refusal
+            submission = worker.admission.decode(body)
+            if submission in queue:
+                return submission  # these bytes wait already, so their signature is a good one
+            with queue.hold(submission):
+                await worker.admission.check(submission)
+            return submission
 
     def _ready_worker(self) -> Worker:
         if self._worker is None:
@@ -248,7 +264,7 @@ class App:
             return
         self._looking_waits += 1
         try:
-            async with _at_most(min(wait_s, worker.config.http.wait_ms_max / 1000), self._waiting):
+            async with self._waiting.at_most(min(wait_s, worker.config.http.wait_ms_max / 1000)):
                 await worker.decided(transaction_id)
         except TimeoutError:
             pass
@@ -283,23 +299,6 @@ class App:
                 f"seconds that the head stands still: {worker.driver.head_still_s:.1f}",
             ]
         return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
-
-
-@contextlib.asynccontextmanager
-async def _at_most(seconds: float, running: set[asyncio.Timeout]) -> AsyncIterator[None]:
-    """`asyncio.timeout`, to be found in `running` meanwhile by who wants to cut it short."""
-    async with asyncio.timeout(seconds) as limit:
-        running.add(limit)
-        try:
-            yield
-        finally:
-            running.discard(limit)
-
-
-def _cut_short(running: set[asyncio.Timeout]) -> None:
-    for limit in running:
-        if not limit.expired():
-            limit.reschedule(asyncio.get_running_loop().time())
 
 
 _SUBMISSIONS: Final = "/v1/submissions"

@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from notary.http.answers import Answer
 from notary.http.problems import problem_of
 from ordering.errors import ConfigurationError, Malformed, NotaryError, Overloaded
 
@@ -32,7 +33,11 @@ class PatientProtocol(HttpToolsProtocol):
     connections_max = 2_000
     head_s_max = 10.0
 
+    refusal: Callable[[bytes, bytes], Answer | None] = staticmethod(lambda method, path: None)
+    """What a call of that method and path is answered with, without being read; None when it is read."""
+
     _timer: asyncio.TimerHandle | None = None
+    _refused: Answer | None = None
     _head_bytes = 0
     _in_head = True
     _between = False
@@ -67,7 +72,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._disarm()
         elif self._between:
             self._disarm()
-            if self.cycle.response_complete:
+            if self.cycle is None or self.cycle.response_complete:
                 # The rest of a body whose answer has left: the bytes stopped the clock of an idle connection, and no answer will start it.
                 self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         elif self._in_head:
@@ -94,13 +99,28 @@ class PatientProtocol(HttpToolsProtocol):
             self._offered = True
             return
         self._in_head = False
+        # Not when an answer is still to come or to be read, or when the client waits to be told to go on.
+        if (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused and not self.expect_100_continue:
+            self._refused = self.refusal(self.parser.get_method(), self.url.partition(b"?")[0])
+            if self._refused is not None:
+                self._arm()
+                return
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass over the body of what is refused."""
+        if self._refused is None:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The next bytes belong to another head."""
         if self._offered:
             return
-        super().on_message_complete()
+        if self._refused is not None:
+            self._write(self._refused, keep_alive=self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
+            self._refused = None
+        else:
+            super().on_message_complete()
         self._disarm()
         self._in_head = self._between = True
         self._head_bytes = 0
@@ -146,7 +166,9 @@ class PatientProtocol(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self._in_head:
+        if self._refused is not None:
+            self._write(self._refused, keep_alive=False)
+        elif self._in_head:
             self._end_with(Malformed(f"the head of the request was not complete after {self.head_s_max:g} s"))
         else:
             self.transport.close()  # its answer has left
@@ -154,6 +176,9 @@ class PatientProtocol(HttpToolsProtocol):
     def _end_with(self, problem: NotaryError) -> None:
         """Answer with a problem and close, after the answer to a request that was whole before the trouble came."""
         self._disarm()
+        if self._refused is not None:
+            self._write(self._refused, keep_alive=False)
+            return
         running = self._running
         if running is not None and not running.response_complete and not (running is self.cycle and running.more_body):
             # Those queued behind it were not looked at, so nothing of them is in the log.
@@ -162,12 +187,16 @@ class PatientProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.response_complete and not self._in_head:
             self.transport.close()  # the trouble is in the rest of a body whose answer has left
             return
-        status, headers, body = problem_of(problem)
-        lines = [b"HTTP/1.1 %d \r\n" % status]
+        self._write(problem_of(problem), keep_alive=False)
+
+    def _write(self, answer: Answer, *, keep_alive: bool) -> None:
+        status, headers, body = answer
+        lines = [STATUS_LINE[status]]
         lines += [name + b": " + value + b"\r\n" for name, value in headers]
-        lines += [b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body), body]
+        lines += [b"content-length: %d\r\n" % len(body), b"\r\n" if keep_alive else b"connection: close\r\n\r\n", body]
         self.transport.write(b"".join(lines))
-        self.transport.close()
+        if not keep_alive:
+            self.transport.close()
 
 
 def _head_too_large() -> Malformed:
@@ -186,6 +215,7 @@ class Server:
         connections_max: int = 2_000,
         head_s_max: float = 10.0,
         keep_alive_s: float = 75.0,
+        refusal: Callable[[bytes, bytes], Answer | None] | None = None,
     ) -> None:
         self._socket = _bind(host, port)
 
@@ -194,6 +224,8 @@ class Server:
 
         Protocol.connections_max = connections_max
         Protocol.head_s_max = head_s_max
+        if refusal is not None:
+            Protocol.refusal = staticmethod(refusal)
         config = uvicorn.Config(
             app,
             http=Protocol,
@@ -203,6 +235,7 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=max(1, math.ceil(keep_alive_s)),
             backlog=BACKLOG,
         )

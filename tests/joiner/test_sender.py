@@ -1,9 +1,8 @@
-"""The sender's bounded queue, and the rate that its Retry-After is worked out from. Its lives are in `test_driver`."""
+"""The sender's bounded queue. Its lives are in `test_driver`, the rate that bounds it in `test_rate`."""
 
 import pytest
 
 from joiner import QueueLimits, Sender, SenderSettings
-from joiner.queue import Rate
 from ordering.errors import Overloaded
 from ordering.memory import MemoryLog
 from tests.joiner.history import submission
@@ -54,8 +53,7 @@ async def test_one_larger_than_the_queue() -> None:
     """A submission larger than the whole queue is taken when nothing else waits: else it never could be."""
     sender = _sender(pending_requests_max=1)
     sender.submit(submission("a", "b"))
-    with pytest.raises(Overloaded):
-        sender.queue.check_room(1, 1)
+    assert sender.queue.refusal(1, 1) is not None
 
 
 async def test_not_ready_before_a_life() -> None:
@@ -63,21 +61,35 @@ async def test_not_ready_before_a_life() -> None:
     assert "no registered life" in (_sender().not_ready(1) or "")
 
 
-def test_rate() -> None:
-    """Retry-After is the waiting requests over the rate of the last second, whole seconds, 1 to 60; 2 when nothing is known."""
-    rate = Rate()
-    assert rate.seconds_for(10**6) == 2
-    for tenth in range(21):
-        rate.add(10, 1000 + tenth / 10)
-    assert rate.seconds_for(50) == 1
-    assert 4 <= rate.seconds_for(500) <= 6
-    assert rate.seconds_for(10**6) == 60
+async def test_what_is_looked_at_has_its_room() -> None:
+    """While a submission is verified its room is held: whoever comes meanwhile is refused before the work, not after it."""
+    sender = _sender(pending_requests_max=3)
+    sender.submit(submission("a"))
+    with sender.queue.hold(submission("b", "c")):
+        with pytest.raises(Overloaded), sender.queue.hold(submission("d")):
+            pass
+        with pytest.raises(Overloaded):
+            sender.submit(submission("d"))
+    sender.submit(submission("b", "c"))
+    assert sender.queue.pending_requests == 3
 
 
-def test_rate_is_not_diluted_by_idle_time() -> None:
-    """After a quiet hour, or a machine's uptime before the first request, the rate is that of the requests since then."""
-    rate = Rate()
-    for start in (100_000, 200_000):
-        for tenth in range(12):
-            rate.add(100, start + tenth / 10)
-            assert rate.seconds_for(1000) <= 2
+async def test_no_more_than_is_decided_in_time() -> None:
+    """Once the rate is known, as much waits as is decided in the time that waiting may take; one batch may always be gathered."""
+    sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
+    queue = sender.queue
+    for number in range(40):
+        sender.submit(submission(f"{number}"))
+    queue.rate.per_s = 20.5
+    refusal = queue.refusal(2, 1)
+    assert refusal is not None
+    assert refusal.retry_after_s == 2
+    assert queue.refusal(1, 1) is None
+    queue.rate.per_s = 0.1
+    for _ in range(3):
+        batch = queue.take_batch()
+        queue.answer(batch, [None] * len(batch.requests))
+    assert queue.pending_requests == 10
+    assert queue.refusal(1, 1) is not None
+    queue.answer(queue.take_batch(), [None] * 10)
+    assert queue.refusal(10, 1) is None

@@ -22,6 +22,7 @@ ANY: dict[str, dict[str, Any]] = {
     "stages": {
         "cpu_s_per_1000": dict.fromkeys(STAGES, 0.01),
         "beside_cpu_s_per_1000": {"verify": 0.01},
+        "looks": 100,
         **{f"{name}_cpu_s_per_1000": 0.2 for name in ("all_stages", "process", "worker", "intake", "serial", "main_thread")},
     },
     "curve": {
@@ -90,8 +91,9 @@ def test_every_table_can_be_made(tmp_path: Path) -> None:
     for table in made.values():
         rows = [row for row in table.splitlines() if row.startswith("|")]
         assert len({row.count("|") for row in rows}) == 1
-    # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second.
+    # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second, and one is full at five thousand.
     assert "| 2.00 |" in made["cores"]
+    assert "5,000/s | 5,000/s |" in made["cores"]
 
 
 def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: Path) -> None:

@@ -5,6 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from notary import parties
 from notary.parties import Parties
@@ -41,6 +45,20 @@ def test_a_verifier_takes_good_signatures_only(p256: bool) -> None:
         assert not verify(bad, b"message")
     assert not verify(good, b"messagf")
     assert not verify(good, b"")
+
+
+@given(st.binary(max_size=200), st.integers(0, 511), st.booleans())
+def test_two_libraries_agree(message: bytes, bit: int, altered: bool) -> None:
+    """Admission verifies with libsodium, auditors with OpenSSL: what one takes the other takes, whichever bit is changed."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    signature = bytearray(key.sign(message))
+    signature[bit // 8] ^= altered << bit % 8
+    try:
+        key.public_key().verify(bytes(signature), message)
+        good = True
+    except InvalidSignature:
+        good = False
+    assert parties.verifier(key.public_key())(bytes(signature), message) is good is not altered
 
 
 def test_a_change_is_seen(file: Path) -> None:

@@ -21,7 +21,7 @@ STAGES: Final = {
     "event loop": "polling, reading sockets, switching tasks",
     "self-check": "metrics, roots and rows compared",
     "garbage collector": "Python's, in the main thread",
-    "native threads": "RocksDB flushing and compacting, of the index and of an embedded log",
+    "native threads": "RocksDB flushing and compacting; a tick of the kernel's clock more or less",
     "other": "what is in no stage",
     "sampler": "what measuring took; not the notary's",
 }
@@ -57,6 +57,7 @@ PLACES: Final[dict[str, str | None]] = {
     "joiner/sender.py:resolve": "answer",
     "joiner/sender.py:_resolve_own": "answer",
     "joiner/queue.py": "log",
+    "joiner/rate.py": "log",
     "joiner/queue.py:answer": "answer",
     "payload/": "decode",
     "payload/submission.py:signed_message": "verify",

@@ -80,7 +80,7 @@ async def serving(
     log.gate = asyncio.Event()
     worker = await Worker.start(config, log)
     app = App()
-    server = Server(app, "127.0.0.1", 0, head_s_max=head_s_max)
+    server = Server(app, "127.0.0.1", 0, head_s_max=head_s_max, refusal=app.refusal)
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())

@@ -1,0 +1,61 @@
+"""The rate that admission and Retry-After are worked out from."""
+
+from joiner.rate import Rate
+
+
+def _answer(rate: Rate, per_s: int, seconds: int, start_s: float, *, ran_dry: bool) -> None:
+    rate.begin(start_s)
+    for tenth in range(1, 10 * seconds + 1):
+        if ran_dry:
+            rate.ran_dry()
+        rate.answered(per_s // 10, start_s + tenth / 10 + 1e-6)
+    rate.end(start_s + seconds)
+
+
+def test_nothing_is_known_at_first() -> None:
+    """Two seconds are a guess where nothing was seen."""
+    assert Rate().seconds_for(10**6) == 2
+
+
+def test_seconds_for() -> None:
+    """Whole seconds, rounded up, 1 to 60."""
+    rate = Rate()
+    _answer(rate, 100, 3, 1_000, ran_dry=False)
+    assert 99 < rate.per_s < 101
+    assert (rate.seconds_for(1), rate.seconds_for(450), rate.seconds_for(10**6)) == (1, 5, 60)
+
+
+def test_demand_is_no_capacity() -> None:
+    """Where everything was decided that was asked, nothing is learnt: a lone client must not look like all that the worker can do."""
+    rate = Rate()
+    _answer(rate, 100, 3, 1_000, ran_dry=False)
+    known_per_s = rate.per_s
+    _answer(rate, 10, 3, 2_000, ran_dry=True)
+    assert rate.per_s == known_per_s
+
+
+def test_who_was_refused_shows_capacity() -> None:
+    """At the bound a queue may run dry between batches; that somebody was refused says that more was asked."""
+    rate = Rate()
+    rate.begin(0)
+    rate.ran_dry()
+    rate.refused()
+    rate.answered(500, 0.5)
+    rate.end(0.5)
+    assert rate.per_s == 1_000
+
+
+def test_idle_time_does_not_count() -> None:
+    """After a quiet hour the rate is that of the seconds in which there was something to decide."""
+    rate = Rate()
+    _answer(rate, 1_000, 2, 100_000, ran_dry=False)
+    _answer(rate, 1_000, 2, 200_000, ran_dry=False)
+    assert 990 < rate.per_s < 1_010
+
+
+def test_it_follows() -> None:
+    """A rate that changes is known after a few windows, whichever way it went."""
+    rate = Rate()
+    for per_s in (100, 10_000, 100):
+        _answer(rate, per_s, 12, per_s, ran_dry=False)
+        assert 0.9 * per_s < rate.per_s < 1.1 * per_s

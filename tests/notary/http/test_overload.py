@@ -1,0 +1,150 @@
+"""An overloaded worker says so without reading: what that must not cost, and that the connection stays good."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from tests.notary.http.asking import Wire, post_head
+from tests.notary.http.test_app import Service, serving
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory
+
+Told = TypeVar("Told")
+GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
+
+
+@asynccontextmanager
+async def overloaded(directory: NotaryDirectory, bank: Bank, *, head_s_max: float = 10.0) -> AsyncIterator[Service]:
+    """A service whose queue is full until the log's gate is opened; at the end, what filled it has been decided, and nothing else."""
+    async with serving(directory, {"limits.pending_requests_max": 2}, head_s_max=head_s_max) as service:
+        first = asyncio.create_task(service.post(bank.body(spend(), spend())))
+        await service.pending()
+        yield service
+        service.gate.set()
+        assert (await first).status_code == 200
+        assert service.worker.index.position_next == 2
+
+
+async def by_hand(service: Service, talk: Callable[[Wire], Told]) -> Told:
+    """Talk to the service over a bare connection, in a thread."""
+
+    def connected() -> Told:
+        with Wire(str(service.http.base_url)) as wire:
+            return talk(wire)
+
+    return await asyncio.to_thread(connected)
+
+
+async def test_refused_without_being_read(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Neither the type nor the body is looked at, and the connection serves the next call, and the one after it."""
+
+    def talk(wire: Wire) -> list[int]:
+        statuses = []
+        for _ in range(2):
+            wire.send(b"POST /v1/submissions?receipts=false HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n[not ")
+            told = wire.problem()
+            assert told["type"] == "/problems/overloaded"
+            statuses.append(told["status"])
+            statuses.append(wire.send(GET).answer()[0])
+        return statuses
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, talk) == [503, 200, 503, 200]
+        assert service.worker.metrics.text().count(b'notary_http_answers_total{call="/v1/submissions",status="503"} 2.0') == 1
+
+
+async def test_a_body_in_pieces_is_passed_over(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The answer comes when the body has come, so that every client reads it; chunks are as good as a length."""
+
+    def talk(wire: Wire) -> int:
+        wire.send(post_head(1_000_000)).send(b"x" * 500_000).send(b"x" * 500_000)
+        assert wire.problem()["status"] == 503
+        wire.send(post_head(None, "Transfer-Encoding: chunked") + b"5\r\nxxxxx\r\n").send(b"5\r\nxxxxx\r\n0\r\n\r\n")
+        assert wire.problem()["status"] == 503
+        return wire.send(GET).answer()[0]
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, talk) == 200
+
+
+async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Who stops in the middle is told all the same, after a time, and the connection ends."""
+
+    def talk(wire: Wire) -> tuple[int, bool]:
+        wire.send(post_head(10) + b"xx")
+        return wire.problem()["status"], wire.is_closed()
+
+    async with overloaded(own_directory, bank, head_s_max=0.2) as service:
+        assert await by_hand(service, talk) == (503, True)
+
+
+async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """A chunk that is none ends the connection, with the refusal as its answer."""
+
+    def talk(wire: Wire) -> tuple[int, bool]:
+        wire.send(post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n")
+        return wire.problem()["status"], wire.is_closed()
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, talk) == (503, True)
+
+
+async def test_who_asks_first_is_told_first(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """`Expect: 100-continue`: the refusal comes instead of the word to go on."""
+    body = bank.body(spend())
+
+    def talk(wire: Wire) -> int:
+        wire.send(post_head(len(body), "Expect: 100-continue"))
+        status = wire.answer()[0]
+        if status == 100:
+            wire.send(body)
+            status = wire.answer()[0]
+        return status
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, talk) == 503
+
+
+async def test_connections_that_are_to_end(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """`Connection: close`, and HTTP/1.0, end with the answer."""
+
+    def talk(wire: Wire, head: bytes) -> bool:
+        wire.send(head + b"xx")
+        assert wire.problem()["status"] == 503
+        return wire.is_closed()
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, lambda wire: talk(wire, post_head(2, "Connection: close")))
+        assert await by_hand(service, lambda wire: talk(wire, post_head(2, version="1.0")))
+
+
+async def test_answers_keep_their_order(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """A refusal behind a call that is still answered waits its turn; many in one piece come one by one."""
+    first = bank.body(spend())
+
+    def talk(wire: Wire) -> list[int]:
+        wire.send((post_head(2) + b"xx") * 20 + GET + post_head(2) + b"xx" + GET)
+        return [wire.answer()[0] for _ in range(23)]
+
+    def behind(wire: Wire) -> list[int]:
+        wire.send(post_head(len(first), "Prefer: wait=1") + first + post_head(2) + b"xx")
+        return [wire.answer()[0] for _ in range(2)]
+
+    async with overloaded(own_directory, bank) as service:
+        assert await by_hand(service, talk) == [503] * 20 + [200, 503, 200]
+    async with serving(own_directory, {"limits.pending_requests_max": 1}) as service:
+        assert await by_hand(service, behind) == [202, 503]
+        service.gate.set()
+
+
+async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """A retry of what waits may be refused: nothing is lost by it, the first is decided, and the retry after that is answered."""
+    async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
+        body = bank.body(spend(), spend())
+        first = asyncio.create_task(service.post(body))
+        await service.pending()
+        assert (await service.post(body)).status_code == 503
+        service.gate.set()
+        assert (await first).status_code == 200
+        assert (await service.post(body)).status_code == 200
