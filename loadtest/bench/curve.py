@@ -8,7 +8,7 @@ from loadtest.bench.report import Report, progress
 
 SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
 SHARES_QUICK = (0.1, 0.5, 0.8, 1.0, 1.25)
-CONNECTIONS_MAX = 1_500
+CONNECTIONS_MAX = 500
 
 
 def measure(report: Report, place: Place, case: Case, seconds: float, seed: int, shares: tuple[float, ...] = SHARES) -> None:

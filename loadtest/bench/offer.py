@@ -24,6 +24,8 @@ class Offer(msgspec.Struct, frozen=True):
     """Whose CPU seconds and memory to tell, by name."""
     probes: int = 0
     receipts: bool = True
+    connections_open: bool = True
+    """Whether all connections are there before the start, as those of clients that keep theirs; else each is made when it is needed."""
     drain_s_max: float = 60.0
     """So long after the end an answer may come."""
 
@@ -75,11 +77,12 @@ class Offered(msgspec.Struct):
     probe_waited_s: Times = msgspec.field(default_factory=Times)
     """How long it was then until they were taken in."""
     probe_waited_to_told: Times = msgspec.field(default_factory=Times)
-    obedient: int = 0
-    """Obedient probes that were refused and came back when they were told to."""
-    obedient_taken_at_once: int = 0
-    """Those that were taken in when they came back the first time."""
-    obedient_waited_s: Times = msgspec.field(default_factory=Times)
+    probe_waiting: int = 0
+    """Impatient ones that still waited to be taken in at the end."""
+    obedient_returns: int = 0
+    """How often the obedient came back when they were told to."""
+    obedient_taken: int = 0
+    """How often they were taken in then."""
     drained_s: float = 0.0
     """From the last one due to the last answer."""
     by_time: list[Second] = msgspec.field(default_factory=list)

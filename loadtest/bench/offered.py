@@ -2,9 +2,9 @@
 
     python -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
 
-A submission that is due takes a free connection, or a new one; where there are as many as there may be, it waits for one, and that is in
-its latency, which counts from when it was due. What is refused (503, 429) was not taken in, so its bytes are offered again later, as
-another client's: what is made ahead need not be more than what can be decided.
+A submission that is due takes a free connection; where there is none, it waits for one, and that is in its latency, which counts from when
+it was due. Connections are there before the start, or are made when they are needed. What is refused (503, 429) was not taken in, so its
+bytes are offered again later, as another client's: what is made ahead need not be more than what can be decided.
 
 Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out
 when there was room; the obedient half comes back when it was told to.
@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
@@ -54,10 +55,12 @@ class Load:
         count = min(count, int(offer.requests_per_s * offer.seconds / offer.requests) + 1_000 * offer.probes + 1)
         self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs), count))
         self.head = head_of(offer.urls[0], receipts=offer.receipts)
+        self._greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(offer.urls[0]).netloc}\r\n\r\n".encode()
         self.outcome = Offered()
         self.failures = Failures()
         self._free: deque[Connection] = deque()
         self._asked: dict[Connection, Asked] = {}
+        self._greeted: dict[Connection, asyncio.Future[None]] = {}
         self._waiting: deque[float] = deque()  # when each was due that has no connection
         self._open = self._opening = 0
         self._openings: set[asyncio.Task[None]] = set()
@@ -74,6 +77,8 @@ class Load:
     async def run(self) -> Offered:
         """Offer, wait for what was taken in, sum up."""
         offer, outcome = self.offer, self.outcome
+        if offer.connections_open:
+            await self._open_all()
         probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
         probing = [asyncio.create_task(probe.run()) for probe in probes]
         started_s = time.perf_counter()
@@ -122,9 +127,25 @@ class Load:
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
 
+    async def _open_all(self) -> None:
+        """As many as there may be. That the service has taken a connection in is only known when it answers something on it."""
+        for at in range(0, self.offer.connections_max, CONNECTING_MAX):
+            urls = [self._url(number) for number in range(at, min(at + CONNECTING_MAX, self.offer.connections_max))]
+            made = await asyncio.gather(*[connect(url, lambda: Connection(self)) for url in urls])
+            self._greeted = {connection: asyncio.get_running_loop().create_future() for connection in made}
+            for connection in made:
+                connection.call(self._greeting)
+            await asyncio.gather(*self._greeted.values())
+            self._open += len(made)
+            self._free += made
+        self._greeted = {}
+
+    def _url(self, number: int) -> str:
+        return self.offer.urls[number % len(self.offer.urls)]
+
     async def _connect(self) -> None:
         try:
-            connection = await connect(self.offer.urls[self._open % len(self.offer.urls)], lambda: Connection(self))
+            connection = await connect(self._url(self._open), lambda: Connection(self))
         except OSError as problem:
             self.failures.add(f"no connection: {problem}")
             return
@@ -151,6 +172,9 @@ class Load:
     def answered(self, connection: Connection, answer: bytes) -> None:
         """Read the clock, then see what it is."""
         now_s = time.perf_counter()
+        if (greeted := self._greeted.get(connection)) is not None:
+            greeted.set_result(None)
+            return
         asked = self._asked.pop(connection, None)
         if asked is None:
             return  # a refusal of the connection itself, before anything was sent: its end comes next
@@ -184,6 +208,9 @@ class Load:
 
     def lost(self, connection: Connection, why: str) -> None:
         """A connection less; one may come in its place."""
+        if (greeted := self._greeted.get(connection)) is not None:
+            greeted.set_exception(OSError("the service closed a connection before the start"))
+            return
         self._open -= 1
         if connection in self._free:
             self._free.remove(connection)
@@ -215,14 +242,14 @@ class Load:
         outcome.decided_ms = times_of([(answered_s - due_s) * 1000 for due_s, _, answered_s in self._decided_s])
         outcome.answered_ms = times_of([(answered_s - sent_s) * 1000 for _, sent_s, answered_s in self._decided_s])
         outcome.refused_ms, outcome.late_ms, outcome.told_s = times_of(self._refused_ms), times_of(self._late_ms), times_of(self.told_s)
-        impatient = [wait for probe in probes if not probe.obedient for wait in probe.waits]
-        obedient = [wait for probe in probes if probe.obedient for wait in probe.waits]
-        outcome.probe_told_s = times_of([told_s for told_s, _, _ in impatient])
-        outcome.probe_waited_s = times_of([waited_s for _, waited_s, _ in impatient])
-        outcome.probe_waited_to_told = times_of([waited_s / told_s for told_s, waited_s, _ in impatient if told_s])
-        outcome.obedient = len(obedient)
-        outcome.obedient_taken_at_once = len([returns for _, _, returns in obedient if returns == 1])
-        outcome.obedient_waited_s = times_of([waited_s for _, waited_s, _ in obedient])
+        impatient, obedient = [[probe for probe in probes if probe.obedient == which] for which in (False, True)]
+        waits = [wait for probe in impatient for wait in probe.waits]
+        outcome.probe_told_s = times_of([told_s for told_s, _ in waits])
+        outcome.probe_waited_s = times_of([waited_s for _, waited_s in waits])
+        outcome.probe_waited_to_told = times_of([waited_s / told_s for told_s, waited_s in waits if told_s])
+        outcome.probe_waiting = len([probe for probe in impatient if probe.waiting])
+        returns = [taken for probe in obedient for taken in probe.returns]
+        outcome.obedient_returns, outcome.obedient_taken = len(returns), sum(returns)
         outcome.errors, outcome.failures = self.failures.count, self.failures.told
 
 

@@ -32,6 +32,7 @@ def measure(
     case: Case = CASE,
     times: float = TIMES,
     connections_max: int = CONNECTIONS_MAX,
+    connections_open: bool = True,
 ) -> None:
     """The figure `overload`."""
     capacity = capacity_of(place, case, seconds, seed)
@@ -49,16 +50,17 @@ def measure(
         connections_max=connections_max,
         pids=dict(place.pids),
         probes=PROBES,
+        connections_open=connections_open,
     )
     outcome = run_offer(offer)
     for failure in outcome.failures:
         progress(f"load: {failure}")
     figures = {"capacity_requests_per_s": capacity_per_s, "times": times} | figures_of(offer, outcome)
     figures["goodput_share_of_capacity"] = figures["goodput_requests_per_s"] / capacity_per_s
-    parameters = {"log": place.log_name, "workers": len(place.urls)} | {
-        name: getattr(offer, name) for name in ("requests", "inputs", "seconds", "connections_max", "probes", "seed", "receipts")
-    }
-    report.add("overload", f"{times:g} times the capacity, {name_of(case, place)}", figures, parameters, failed=bool(outcome.errors))
+    told = ("requests", "inputs", "seconds", "connections_max", "connections_open", "probes", "seed", "receipts")
+    parameters = {"log": place.log_name, "workers": len(place.urls)} | {name: getattr(offer, name) for name in told}
+    how = "" if connections_open else ", new connections"
+    report.add("overload", f"{times:g} times the capacity, {name_of(case, place)}{how}", figures, parameters, failed=bool(outcome.errors))
 
 
 def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> Outcome:
@@ -101,10 +103,9 @@ def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
         "wait_to_told_p50": outcome.probe_waited_to_told.p50,
         "wait_to_told_p99": outcome.probe_waited_to_told.p99,
         "waits": outcome.probe_waited_s.count,
-        "obedient_returns": outcome.obedient,
-        "obedient_taken_at_first_return_share": outcome.obedient_taken_at_once / outcome.obedient if outcome.obedient else None,
-        "obedient_wait_s_p50": outcome.obedient_waited_s.p50,
-        "obedient_wait_s_max": outcome.obedient_waited_s.max,
+        "still_waiting": outcome.probe_waiting,
+        "obedient_returns": outcome.obedient_returns,
+        "obedient_taken_share": outcome.obedient_taken / outcome.obedient_returns if outcome.obedient_returns else None,
         "drained_s": outcome.drained_s,
         "worker_mib_first": memory[0] if memory else 0.0,
         "worker_mib_max": max(memory, default=0.0),
@@ -131,12 +132,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the two loads (default: {SECONDS:g})")
     parser.add_argument("--connections", type=int, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
+    parser.add_argument("--new-connections", action="store_true", help="made when they are needed, not before the start")
     alone.add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
     case = Case(chosen.submission_requests, chosen.inputs)
 
     def measure_it(report: Report, place: Place) -> None:
-        measure(report, place, chosen.seconds, chosen.seed, case=case, times=chosen.times, connections_max=chosen.connections)
+        measure(
+            report,
+            place,
+            chosen.seconds,
+            chosen.seed,
+            case=case,
+            times=chosen.times,
+            connections_max=chosen.connections,
+            connections_open=not chosen.new_connections,
+        )
 
     return alone.run(chosen, measure_it)
 

@@ -19,8 +19,12 @@ class Probe:
         self._head = head
         self._pool = pool
         self.obedient = obedient
-        self.waits: list[tuple[float, float, int]] = []
-        """(seconds told at first, seconds until it was taken in, how often it came back), of those refused at first."""
+        self.waits: list[tuple[float, float]] = []
+        """(seconds told at first, seconds until it was taken in), of those refused at first."""
+        self.returns: list[bool] = []
+        """Each time that it came back: whether it was taken in then."""
+        self.waiting = False
+        """Whether it was refused, and not taken in since."""
         self._answer: asyncio.Future[bytes] | None = None
 
     async def run(self) -> None:
@@ -28,7 +32,7 @@ class Probe:
         connection: Connection | None = None
         while self._pool:
             made = self._pool.popleft()
-            since_s, told_first_s, returns = time.perf_counter(), None, 0
+            since_s, told_first_s = time.perf_counter(), None
             while True:
                 if connection is None:
                     connection = await connect(self._url, lambda: Connection(self))
@@ -40,14 +44,17 @@ class Probe:
                     connection = None
                     continue
                 told_s = retry_after_s(answer)
-                if status_of(answer) not in REFUSED or told_s is None:
+                refused = status_of(answer) in REFUSED and told_s is not None
+                if self.waiting:
+                    self.returns.append(not refused)
+                self.waiting = refused
+                if told_s is None or not refused:
                     break
                 told_first_s = told_s if told_first_s is None else told_first_s
-                returns += 1
                 await asyncio.sleep(told_s if self.obedient else AGAIN_S)
             if told_first_s is not None:
                 # Until it was sent the time that it was taken in: how long its decision took is another matter.
-                self.waits.append((told_first_s, sent_s - since_s, returns))
+                self.waits.append((told_first_s, sent_s - since_s))
 
     def answered(self, connection: Connection, answer: bytes) -> None:
         """For `run`."""

@@ -5,6 +5,8 @@ import io
 import json
 from collections.abc import Callable
 
+import pytest
+
 from loadtest.bench.end_to_end import Case
 from loadtest.bench.generate import NOTARY
 from loadtest.bench.offer import Offer, Offered
@@ -23,12 +25,17 @@ def _committed(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(decisions), decisions.encode())
 
 
-async def _offered(answer: Callable[[bytes], bytes | None], probes: int = 0, connections_max: int = 8) -> Offered:
+async def _offered(
+    answer: Callable[[bytes], bytes | None], probes: int = 0, connections_max: int = 8, *, connections_open: bool = True
+) -> Offered:
     """Thirty submissions of two requests a second, for a second; None ends the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"GET"):
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    continue
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
                 reply = answer(await reader.readexactly(length))
                 if reply is None:
@@ -42,12 +49,13 @@ async def _offered(answer: Callable[[bytes], bytes | None], probes: int = 0, con
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return await drive(Offer([url], 1, 2, 1, 60.0, 1.0, 60.0, connections_max, {}, probes, drain_s_max=1.0))
+        return await drive(Offer([url], 1, 2, 1, 60.0, 1.0, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
 
 
-async def test_all_that_is_due_is_sent_and_decided() -> None:
-    """Whoever answers at once gets everything, and nothing is counted as refused, dropped or unsent."""
-    outcome = await _offered(_committed)
+@pytest.mark.parametrize("connections_open", [True, False])
+async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> None:
+    """Whoever answers at once gets everything, and nothing is counted as refused, dropped or unsent; on old connections or new ones."""
+    outcome = await _offered(_committed, connections_open=connections_open)
     assert outcome.due == outcome.sent == outcome.decided > 0
     assert (outcome.refused, outcome.dropped, outcome.unsent, outcome.errors) == (0, 0, 0, 0)
 
@@ -74,7 +82,7 @@ async def test_probes_find_out_when_there_was_room() -> None:
     assert outcome.probe_told_s.max == 1
     # Three pauses of a tenth, of which Retry-After said that it would be a second.
     assert outcome.probe_waited_to_told.p50 < 1
-    assert (outcome.obedient_taken_at_once, outcome.errors) == (0, 0)
+    assert (outcome.obedient_taken, outcome.errors) == (0, 0)
 
 
 async def test_a_wrong_answer_is_an_error() -> None:

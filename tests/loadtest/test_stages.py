@@ -24,7 +24,10 @@ def test_the_stages_of_a_real_worker_add_up() -> None:
     figures = result["figures"]
     spent = figures["cpu_s_per_1000"]
     assert list(spent) == list(STAGES)
-    assert all(spent[stage] > 0 for stage in ("http", "decode", "verify", "log", "index", "tree", "answer", "event loop"))
+    # It looks a few dozen times in this second: at what takes longest, for certain.
+    assert spent["index"] > 0
+    assert spent["verify"] > 0
+    assert len([stage for stage, cpu_s in spent.items() if cpu_s > 0]) > 5
     assert spent["other"] < sum(spent.values()) / 10
     # Its ticks are hundredths of a second, of less than one.
     assert sum(spent.values()) == pytest.approx(figures["worker_cpu_s_per_1000"], rel=0.25)
