@@ -26,9 +26,14 @@ def _committed(body: bytes) -> bytes:
 
 
 async def _offered(
-    answer: Callable[[bytes], bytes | None], probes: int = 0, connections_max: int = 8, *, connections_open: bool = True
+    answer: Callable[[bytes], bytes | None],
+    probes: int = 0,
+    connections_max: int = 8,
+    *,
+    connections_open: bool = True,
+    seconds: float = 1.0,
 ) -> Offered:
-    """Thirty submissions of two requests a second, for a second; None ends the connection."""
+    """Thirty submissions of two requests a second; None ends the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -49,7 +54,7 @@ async def _offered(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return await drive(Offer([url], 1, 2, 1, 60.0, 1.0, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
+        return await drive(Offer([url], 1, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
 
 
 @pytest.mark.parametrize("connections_open", [True, False])
@@ -77,11 +82,12 @@ async def test_probes_find_out_when_there_was_room() -> None:
         seen[body] = seen.get(body, 0) + 1
         return REFUSAL if seen[body] <= 3 else _committed(body)
 
-    outcome = await _offered(answer, probes=4)
+    outcome = await _offered(answer, probes=4, seconds=2.5)
     assert outcome.probe_waited_s.count > 0
     assert outcome.probe_told_s.max == 1
     # Three pauses of a tenth, of which Retry-After said that it would be a second.
     assert outcome.probe_waited_to_told.p50 < 1
+    assert outcome.obedient_returns > 0
     assert (outcome.obedient_taken, outcome.errors) == (0, 0)
 
 
