@@ -1,19 +1,17 @@
 """The command line: `python -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
 
-Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 it could not be measured, or was interrupted: what was measured
-until then is in the file.
+Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 something could not be measured, or it was interrupted: what was
+measured is in the file.
 """
 
 import argparse
 import logging
 import sys
 
-from deploy.local import CannotRun
 from loadtest.bench import program
 from loadtest.bench.bar import Bar
 from loadtest.bench.place import interrupt_once
 from loadtest.bench.report import Report, lines_to, progress
-from ordering.errors import NotaryError
 
 SECONDS, SECONDS_QUICK = 20.0, 3.0
 
@@ -35,24 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
     bar = Bar()
     with lines_to(chosen.out) as lines:
         report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
+        parts = program.parts_of(
+            report, chosen.only or program.FIGURES, seconds, chosen.seed, quick=chosen.quick, brokers_only=chosen.brokers
+        )
         try:
-            chosen_figures = chosen.only or program.FIGURES
-            program.run(
-                program.parts_of(report, chosen_figures, seconds, chosen.seed, quick=chosen.quick, brokers_only=chosen.brokers), bar
-            )
-        except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
-            bar.end()
-            progress(f"cannot go on: {problem}")
-            report.print_table()
-            return 2
+            problems = program.run(parts, bar)
         except KeyboardInterrupt:
-            bar.end()
-            progress("interrupted")
-            report.print_table()
-            return 2
+            problems = ["interrupted"]
         bar.end()
         report.print_table()
-    return 1 if report.failed else 0
+        for problem in problems:
+            progress(problem)
+    return 2 if problems else 1 if report.failed else 0
 
 
 if __name__ == "__main__":

@@ -19,12 +19,14 @@ from typing import Any
 
 import msgspec
 
+from deploy.local import CannotRun
 from loadtest.bench import apply, curve, decode, end_to_end, overload, raw, rebuild, receipts
 from loadtest.bench.bar import Bar
 from loadtest.bench.end_to_end import Case
 from loadtest.bench.place import Place, brokers_of, log_name, workers_on
-from loadtest.bench.report import Report
+from loadtest.bench.report import Report, progress
 from loadtest.bench.stages import measure as stages
+from ordering.errors import NotaryError
 
 FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-end", "curve", "overload")
 START_S = {0: 2.0, 1: 6.0, 3: 10.0}
@@ -90,21 +92,29 @@ def parts_of(
     return parts
 
 
-def run(parts: Sequence[Part], bar: Bar) -> None:
-    """One part after the other."""
+def run(parts: Sequence[Part], bar: Bar) -> list[str]:
+    """One part after the other; what could not be measured, and why. One part that cannot be is no reason not to measure the others."""
     seconds = sum([part.seconds + sum([step.seconds for step in part.steps]) for part in parts])
     steps = sum([len(part.steps) for part in parts])
-    done_s, number = 0.0, 0
+    done_s, number, problems = 0.0, 0, []
     for part in parts:
-        with contextlib.ExitStack() as stack:
-            with bar.during(done_s / seconds, part.seconds / seconds, part.seconds, f"{number}/{steps} {part.text}: starting"):
-                opened = stack.enter_context(part.open())
-            done_s += part.seconds
-            for step in part.steps:
-                number += 1
-                with bar.during(done_s / seconds, step.seconds / seconds, step.seconds, f"{number}/{steps} {step.text}"):
-                    step.run(opened)
-                done_s += step.seconds
+        last = number + len(part.steps)
+        ends_s = done_s + part.seconds + sum([step.seconds for step in part.steps])
+        try:
+            with contextlib.ExitStack() as stack:
+                with bar.during(done_s / seconds, part.seconds / seconds, part.seconds, f"{number}/{steps} {part.text}: starting"):
+                    opened = stack.enter_context(part.open())
+                done_s += part.seconds
+                for step in part.steps:
+                    number += 1
+                    with bar.during(done_s / seconds, step.seconds / seconds, step.seconds, f"{number}/{steps} {step.text}"):
+                        step.run(opened)
+                    done_s += step.seconds
+        except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
+            problems.append(f"{part.text} cannot be measured: {problem}")
+            progress(problems[-1])
+            done_s, number = ends_s, last
+    return problems
 
 
 @contextlib.contextmanager

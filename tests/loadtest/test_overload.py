@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from loadtest.bench import curve, end_to_end
 from loadtest.bench.end_to_end import Case
 from loadtest.bench.generate import NOTARY
 from loadtest.bench.offer import Offer, Offered
@@ -104,14 +105,21 @@ async def test_what_has_no_connection_waits_and_is_told() -> None:
     assert outcome.errors == 1, "the one that left has no answer"
 
 
-def test_overload_of_a_real_worker() -> None:
-    """A worker that is asked for three times what it can do decides something, and its line has what overload is judged by."""
-    lines = io.StringIO()
+def test_loads_of_a_real_worker() -> None:
+    """A closed loop, an open one at half of that, and one at three times: each line has what it is judged by."""
+    lines, case = io.StringIO(), Case(20, 1)
+    report = Report(lines, io.StringIO())
     with workers_on(None) as place:
-        measure(Report(lines, io.StringIO()), place, 1.0, 1, case=Case(20, 1), times=3.0, connections_max=64)
-    result = json.loads(lines.getvalue())
-    figures = result["figures"]
-    assert not result["failed"]
+        end_to_end.measure(report, place, case, 1.0, 1)
+        curve.measure(report, place, case, 1.0, 1_000, shares=(0.5,))
+        measure(report, place, 1.0, 2_000, case=case, times=3.0, connections_max=64)
+    closed, half, overload = map(json.loads, lines.getvalue().splitlines())
+    assert not any(result["failed"] for result in (closed, half, overload))
+    assert closed["case"] == "20 a submission, 1 input, embedded log"
+    assert closed["figures"]["requests_per_s"] > 0
+    assert half["case"] == "20 a submission, 1 input, embedded log, at 50%"
+    assert 0 < half["figures"]["due_requests_per_s"] < half["figures"]["capacity_requests_per_s"]
+    figures = overload["figures"]
     assert figures["goodput_requests_per_s"] > 0
     assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
     assert {"refused_share", "wait_to_told_p50", "latency_ms_p99", "told_s_p50", "worker_cores", "load_cores"} <= set(figures)

@@ -1,16 +1,19 @@
 """From lines to a page: the bar on the way, the tables in their places, the pictures."""
 
+import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.local import CannotRun
 from loadtest.bench import markdown, plot
 from loadtest.bench.bar import Bar
 from loadtest.bench.lines import last_of_each, read
-from loadtest.bench.program import FIGURES, parts_of
+from loadtest.bench.program import FIGURES, Part, Step, parts_of, run
 from loadtest.bench.report import Report, lines_to
 from loadtest.bench.stages.places import STAGES
 
@@ -176,3 +179,27 @@ def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None
     assert not [part.text for part in embedded if "broker" in part.text]
     told = [json.dumps(step.text) for part in whole for step in part.steps]
     assert len(told) == len(set(told))
+
+
+def test_a_part_that_cannot_be_measured_does_not_end_the_others() -> None:
+    """It is left where it failed, what it had open is closed, and it is told; the next part runs."""
+    done: list[str] = []
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[str]:
+        try:
+            yield "it"
+        finally:
+            done.append("closed")
+
+    def fail(it: str) -> None:
+        raise CannotRun("no brokers")
+
+    parts = [
+        Part("first", 1.0, opened, [Step("a", 1.0, fail), Step("b", 1.0, done.append)]),
+        Part("second", 1.0, opened, [Step("c", 1.0, done.append)]),
+    ]
+    out = io.StringIO()
+    assert run(parts, Bar(out)) == ["first cannot be measured: no brokers"]
+    assert done == ["closed", "it", "closed"]
+    assert "3/3 c" in out.getvalue()
