@@ -67,7 +67,9 @@ class SubmissionQueue(Generic[Decision]):
         """Bytes of the submissions that are in no batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self._held_requests = self._held_bytes = 0
+        self.held_requests = 0
+        """Of submissions that are looked at, and have their room already."""
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         """Submissions that are in no batch."""
@@ -83,7 +85,7 @@ class SubmissionQueue(Generic[Decision]):
         What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask.
         """
         limits = self._limits
-        here = self.pending_requests + self._held_requests
+        here = self.pending_requests + self.held_requests
         here_bytes = self.pending_bytes + self._held_bytes
         # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
         if not here or (here + requests <= self._requests_max() and here_bytes + size_bytes <= limits.pending_bytes_max):
@@ -97,12 +99,12 @@ class SubmissionQueue(Generic[Decision]):
         requests, size_bytes = len(submission.requests), len(submission.encoded)
         if (refusal := self.refusal(requests, size_bytes)) is not None:
             raise refusal
-        self._held_requests += requests
+        self.held_requests += requests
         self._held_bytes += size_bytes
         try:
             yield
         finally:
-            self._held_requests -= requests
+            self.held_requests -= requests
             self._held_bytes -= size_bytes
 
     def put(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:

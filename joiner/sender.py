@@ -51,10 +51,9 @@ class SenderSettings(msgspec.Struct, frozen=True):
 class _Life:
     """This worker's present life: the only one that sends. `broken` says why it must end."""
 
-    def __init__(self, incarnation: int, writer: Writer, began_s: float) -> None:
+    def __init__(self, incarnation: int, writer: Writer) -> None:
         self.incarnation = incarnation
         self.writer = writer
-        self.began_s = began_s  # loop time
         self.sequence_next = 1
         self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
         self.broken = ""
@@ -82,7 +81,7 @@ class Sender(Generic[Decision]):
         self._writer: Writer | None = None
         self._registering: tuple[bytes, asyncio.Future[int]] | None = None
         self._nonces: set[bytes] = set()
-        self._incarnations: set[int] = set()
+        self._registered_s: dict[int, float] = {}  # this worker's lives: incarnation -> loop time at which its register record was read
         self._fenced: set[int] = set()
         self._namesake_fences = 0
         self._fatal: Fatal | None = None
@@ -118,16 +117,17 @@ class Sender(Generic[Decision]):
 
     def resolve(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> None:
         """A step that is durable now: answer what it decided, queue again what it says will never count."""
+        now_s = asyncio.get_running_loop().time()
         for life in ready.registered:
             if self._registering is not None and life.nonce == self._registering[0]:
-                self._incarnations.add(life.incarnation)
+                self._registered_s[life.incarnation] = now_s
                 if not self._registering[1].done():
                     self._registering[1].set_result(life.incarnation)
         for batch, decided in zip(ready.batches, outcomes, strict=True):
-            if batch.incarnation in self._incarnations:
+            if batch.incarnation in self._registered_s:
                 self._resolve_own(batch, decided)
         for fenced in ready.fenced:
-            self._resolve_fenced(fenced)
+            self._resolve_fenced(fenced, now_s)
 
     def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision]) -> None:
         name = (ordered.incarnation, ordered.sequence)
@@ -149,9 +149,9 @@ class Sender(Generic[Decision]):
         self._wake.set()
         self.queue.answer(batch, decided)
 
-    def _resolve_fenced(self, fenced: Fenced) -> None:
+    def _resolve_fenced(self, fenced: Fenced, now_s: float) -> None:
         incarnation = fenced.life.incarnation
-        if incarnation not in self._incarnations:
+        if incarnation not in self._registered_s:
             return
         # It may be fenced in the very step that registers it, before the life has begun here.
         self._fenced.add(incarnation)
@@ -159,9 +159,9 @@ class Sender(Generic[Decision]):
         if self._life is not None and self._life.incarnation == incarnation:
             self._life.broken = "it was fenced"
             self._wake.set()
-            if asyncio.get_running_loop().time() - self._life.began_s > NAMESAKE_LIFE_S:
-                self._namesake_fences = 0
-        if fenced.by is not None and fenced.by.nonce not in self._nonces:
+        if now_s - self._registered_s[incarnation] > NAMESAKE_LIFE_S:
+            self._namesake_fences = 0
+        elif fenced.by is not None and fenced.by.nonce not in self._nonces:
             self._namesake_fences += 1
             log.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
             if self._namesake_fences >= NAMESAKE_FENCES_MAX:
@@ -218,7 +218,7 @@ class Sender(Generic[Decision]):
         self._registering = (nonce, registered)
         record = Register(nonce, FORMAT_VERSION, self._settings.worker_name, self._settings.software_version)
         await writer.append(ORDERING, None, encode(record))
-        return _Life(await registered, writer, asyncio.get_running_loop().time())
+        return _Life(await registered, writer)
 
     async def _live(self, life: _Life) -> None:
         """Send batches until the life is broken."""

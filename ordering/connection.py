@@ -2,7 +2,7 @@
 
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is
 its version 12: with topic ids, so that a topic that was deleted and created again is told from the first one, and it never
-creates a topic by asking for it. aiokafka's own clients do, if the brokers have `auto.create.topics.enable=true`: turn it off.
+creates a topic by asking for it. Writers and readers ask so too (`leadership.py`).
 """
 
 import asyncio
@@ -27,8 +27,8 @@ METADATA_AGE_MS: Final = 1_000
 """How old what a client knows of the leaders may be, and the racks of `leaders()`.
 
 A client that waits for a broker that is cut off hears from the others who leads instead. And a broker that does not hear the active
-controller goes on saying that it leads, to all who ask, for as long as that lasts. Whom a client asks is chance: so it asks often within
-the time after which a worker stops because its log contradicts it.
+controller goes on saying that it leads, to all who ask, for as long as that lasts. So a client asks the brokers in turn, and all of them
+within the time after which a worker stops because its log contradicts it.
 """
 
 

@@ -2,7 +2,7 @@
 
 aiokafka 0.14 ends politely: a producer first sends all that is queued, and a consumer waits for what it has under way. With brokers
 away both may take for ever, or fail half-way and leave connections and tasks behind. What is done here reaches into aiokafka's
-private parts, and only here and in three lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
+private parts, and only here, in `leadership.py` and in four lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from ordering.connection import tell
+from ordering.leadership import Leadership
 
 _logger = logging.getLogger(__name__)
 
@@ -23,8 +24,10 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
 
     _closed: bool | None
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, connect_ms: int, **settings: Any) -> None:
         super().__init__(**settings)
+        self._leadership = Leadership(self.client, connect_ms)
+        self.client.cluster.add_listener(self._leave_former_leaders)
         self._requests: set[asyncio.Task[Any]] = set()
         send = self._sender._send_produce_req
 
@@ -38,6 +41,12 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
                 self._requests.discard(task)
 
         self._sender._send_produce_req = send_and_remember
+
+    def _leave_former_leaders(self, cluster: Any) -> None:
+        """Who leads nothing of what is on its way may never answer."""
+        leaders = {cluster.leader_for_partition(partition) for partition in self._sender._muted_partitions}
+        for node in self._sender._in_flight - leaders:
+            self._leadership.disconnect(node)
 
     async def abandon(self, timeout_s: float) -> None:
         """Send nothing more, wait for nothing, disconnect."""

@@ -12,7 +12,7 @@ time limit, closing never waits for a broker, and a writer or reader that failed
 | an error in one partition drops records already taken from others | a reader that failed is broken |
 | its fetching task may die without a word | looked after at each empty poll |
 | a partition that becomes wanted waits for the end of its broker's fetch | `fetch_max_wait_ms` is short |
-| one connection attempt at a time, each as long as the request timeout | request timeouts are short |
+| how it learns who leads costs time when brokers are cut off | `leadership.Leadership` does that instead |
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeEr
 from ordering.connection import KafkaSecurity, admin, client_settings, tell
 from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.leadership import Leadership
 from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
 from ordering.stream import describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
@@ -48,7 +49,9 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     bounds_ms: int = 3_000
     """Until `bounds` gives up."""
     request_ms: int = 5_000
-    """For one request to one broker, and for connecting to it; a broker that is cut off holds others up so long."""
+    """For one request to one broker; a fetch may bring much over a slow line."""
+    connect_ms: int = 1_500
+    """For each step of connecting to one broker, and for its answer to the question who leads: the first packet may be lost once."""
     fetch_wait_ms: int = 100
     """How long an idle broker holds a fetch."""
     close_ms: int = 2_000
@@ -117,6 +120,7 @@ class KafkaLog:
         """A new idempotent producer. Raises `NotReady`."""
         self._check_open()
         producer = Producer(
+            self._timeouts.connect_ms,
             **self._settings,
             enable_idempotence=True,
             acks="all",
@@ -218,7 +222,7 @@ class KafkaLog:
             await stop_consumer(watcher, self._timeouts.close_ms / 1000)
 
     def _consumer(self, request_timeout_ms: int) -> AIOKafkaConsumer:
-        return AIOKafkaConsumer(
+        consumer = AIOKafkaConsumer(
             **self._settings,
             group_id=None,
             enable_auto_commit=False,
@@ -232,6 +236,8 @@ class KafkaLog:
             max_poll_records=POLL_RECORDS_MAX,
             request_timeout_ms=request_timeout_ms,
         )
+        Leadership(consumer._client, self._timeouts.connect_ms)
+        return consumer
 
 
 class KafkaWriter:

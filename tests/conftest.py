@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """How violent `tests/chaos` is; its conftest says what that means."""
     chaos = parser.getgroup("chaos", "faults on real brokers, processes and networks")
     chaos.addoption(
-        "--chaos-seconds", type=float, default=12.0, help="how long random faults go on; from 60 on the rest is longer too (default: 12)"
+        "--chaos-seconds", type=float, default=8.0, help="how long random faults go on; from 60 on the rest is longer too (default: 8)"
     )
     chaos.addoption("--chaos-seed", type=int, default=1, help="what draws the faults (default: 1)")
     chaos.addoption("--chaos-rounds", type=int, default=1, help="how many seeds, from that one on (default: 1)")

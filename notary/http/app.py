@@ -291,6 +291,7 @@ class App:
                 f"positions: {worker.index.position_next}",
                 f"log records not read yet: {worker.driver.lag_records}",
                 f"pending requests: {worker.sender.queue.pending_requests}",
+                f"requests being verified: {worker.sender.queue.held_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
                 f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",

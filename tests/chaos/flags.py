@@ -7,6 +7,8 @@ import pytest
 
 SESSION_TIMEOUT_MS = 2_000
 """So long a broker may be silent before others lead its partitions."""
+CALL_S_MAX = 4.0
+"""A client gives a call up then, and asks elsewhere: a frozen worker says nothing. Workers are asked to answer within 2 s."""
 LONG_S = 60
 SEEN = pytest.StashKey[list[str]]()
 """A line for each scenario, shown at the end of the run."""
@@ -21,9 +23,14 @@ class Violence:
     delay_ms: float
 
     @property
+    def long(self) -> bool:
+        """Whether there is time for everything."""
+        return self.seconds >= LONG_S
+
+    @property
     def times(self) -> int:
         """How often the same thing is done again: once in a short run, three times in a long one."""
-        return 1 if self.seconds < LONG_S else 3
+        return 3 if self.long else 1
 
 
 @dataclass

@@ -1,11 +1,10 @@
-"""A notary under load, and everything that is done to it."""
+"""A notary under load, what is done to it, and what shows that it was done."""
 
 import asyncio
 import shutil
 import signal
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,16 +14,15 @@ from deploy.centres import Centres
 from deploy.local import Cluster
 from deploy.local.state import Broker
 from ordering.topics import topic_names
-from tests.chaos import brokers_say, faults
-from tests.chaos.faults import Fault
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
+from tests.chaos import brokers_say
 from tests.checkers.history import Decided
-from tests.kafka.asking import Load, until
 from tests.kafka.workers import Notary, Worker
 
 LEASHED = ("-m", "tests.chaos.leashed")
 # A worker that is to stop while no broker is there need not make a scenario long; checkpoints and audits come often.
 SETTINGS: dict[str, int | str] = {"worker_drain_ms_max": 3_000, "worker_checkpoint_interval_ms": 500, "worker_audit_interval_ms": 100}
-BROKER_ENDS_S = 5.0
 FORWARD = 20
 """So many more submissions are decided after each round of faults: progress."""
 
@@ -40,11 +38,12 @@ class Scene:
         self.note = note
         self.seed = seed
         self.centres = centres
-        self._delay_ms = delay_ms
+        self.delay_ms = delay_ms
         self.workers: dict[str, Worker] = {}
         self._settings: dict[str, dict[str, int | str]] = {}
         self._decisions = 0
-        self._faults = 0
+        self._asked = 0
+        self.random_faults = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,161 +89,92 @@ class Scene:
         """The broker that leads the ordering topic, as one that is not among `but` says."""
         return await brokers_say.ordering_leader(self.a_broker(*but), self.notary.prefix)
 
-    async def active_controller(self) -> int:
-        """The broker whose controller is active."""
-        return await brokers_say.active_controller(self.a_broker())
+    async def active_controller(self, *but: int) -> int:
+        """The broker whose controller is active, as one that is not among `but` says."""
+        return await brokers_say.active_controller(self.a_broker(*but))
 
     async def in_sync(self) -> None:
-        """Wait until every partition of this notary has all its replicas in sync."""
+        """Wait until every partition of this notary has all its replicas in sync, as all brokers say: one may be of the past."""
 
         async def all_in_sync() -> bool:
             try:
-                found = await brokers_say.partitions(self.a_broker(), self.notary.prefix)
-            except (OSError, KafkaError, TimeoutError):  # it is only starting
+                told = [await brokers_say.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
+            except (OSError, KafkaError, TimeoutError):  # one is only starting
                 return False
-            return bool(found) and all(sorted(partition["isr"]) == sorted(partition["replicas"]) for partition in found)
+            return all(found and all(sorted(each["isr"]) == sorted(each["replicas"]) for each in found) for found in told)
 
         await until(all_in_sync, 0.2)
         self.note("all replicas are in sync")
 
-    # Faults.
+    async def missed(self, broker: int) -> None:
+        """Wait until the others have noticed that a broker is away: it leads no partition, and is in no set of replicas in sync."""
 
-    async def torment(self, load: Sequence[Load], seconds: float, victims: dict[str, Sequence[str]]) -> None:
-        """Round after round of faults for so long; after each one all workers are ready again, and all clients get on."""
-        end_s = time.monotonic() + seconds
-        for of_round in faults.rounds(self.seed, victims):
-            if time.monotonic() > end_s:
-                return
-            async with asyncio.TaskGroup() as tasks:
-                for fault in of_round:
-                    tasks.create_task(self.bring(fault))
-            await self.well(load)
+        async def noticed() -> bool:
+            try:
+                found = await brokers_say.partitions(self.a_broker(broker), self.notary.prefix)
+            except (OSError, KafkaError, TimeoutError):  # they are busy electing a controller
+                return False
+            return bool(found) and all(partition["leader"] not in (broker, -1) and broker not in partition["isr"] for partition in found)
 
-    async def well(self, load: Sequence[Load]) -> None:
-        """Wait until all workers are ready and every client has got on."""
-        for worker in self.workers.values():
-            await worker.ready()
-        await self.notary.until_ready(*self.workers.values())
-        for each in load:
-            await each.until(FORWARD)
-        self.note("all well")
+        await until(noticed, 0.1)
+        self.note(f"broker {broker} is missed: it leads nothing, and is not in sync")
 
-    async def bring(self, fault: Fault) -> None:
-        """A fault, and its end."""
-        do: dict[str, Callable[[Fault], Awaitable[None]]] = {
-            faults.KILL_WORKER: self._kill_worker,
-            faults.FREEZE_WORKER: self._freeze_worker,
-            faults.RESTART_WORKER: self._restart_worker,
-            faults.KILL_BROKER: partial(self._end_brokers, how=self.brokers.kill),
-            faults.RESTART_BROKER: partial(self._end_brokers, how=partial(self.brokers.stop, grace_seconds=BROKER_ENDS_S)),
-            faults.FREEZE_BROKER: self._freeze_broker,
-            faults.KILL_ALL_BROKERS: partial(self._end_brokers, how=self.brokers.kill, all_of_them=True),
-            faults.WIPE_BROKER: self._wipe_broker,
-            faults.MOVE_LEADER: self._move_leader,
-            faults.CUT_OFF: self._cut_off,
-            faults.CUT_OUTGOING: partial(self._cut_off, incoming=False),
-            faults.CUT_INCOMING: partial(self._cut_off, outgoing=False),
-            faults.CUT_LINE: self._cut_line,
-            faults.FAR_AWAY: self._slow,
-            faults.LOSSY: self._slow,
-        }
-        await asyncio.sleep(fault.after_s)
-        self._faults += 1
-        self.note(str(fault))
-        await do[fault.kind](fault)
-        self.note(f"over: {fault}")
+    # What is done to it.
 
-    async def _kill_worker(self, fault: Fault) -> None:
-        self.workers[fault.victim].kill()
-        await asyncio.sleep(fault.hold_s)
-        self.begin(fault.victim)
+    async def freeze(self, worker: Worker) -> None:
+        """Stop a worker where it stands (SIGSTOP). Returns when the kernel says that it does not run."""
+        worker.process.send_signal(signal.SIGSTOP)
+        await until(lambda: frozen(worker))
 
-    async def _freeze_worker(self, fault: Fault) -> None:
-        process = self.workers[fault.victim].process
-        process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(fault.hold_s)
-        process.send_signal(signal.SIGCONT)
-
-    async def _restart_worker(self, fault: Fault) -> None:
-        await self.workers[fault.victim].stop()
-        await asyncio.sleep(fault.hold_s)
-        self.begin(fault.victim)
-
-    async def _end_brokers(self, fault: Fault, how: Callable[[int], None], all_of_them: bool = False) -> None:
-        first = int(fault.victim)
-        ends = [first, *(broker.id for broker in self.brokers.state.brokers if all_of_them and broker.id != first)]
-        await self.each_broker(how, ends)
-        await asyncio.sleep(fault.hold_s)
-        await self.each_broker(self.brokers.start, ends)
+    def thaw(self, worker: Worker) -> None:
+        """Let it go on; it has been frozen until now."""
+        assert frozen(worker)
+        worker.process.send_signal(signal.SIGCONT)
 
     async def each_broker(self, do: Callable[[int], None], brokers: Sequence[int]) -> None:
         """Do something to brokers, one after the other."""
         for broker in brokers:
             await asyncio.to_thread(do, broker)
 
-    async def _freeze_broker(self, fault: Fault) -> None:
-        await asyncio.to_thread(self.brokers.pause, int(fault.victim))
-        await asyncio.sleep(fault.hold_s)
-        await asyncio.to_thread(self.brokers.resume, int(fault.victim))
-
-    async def _wipe_broker(self, fault: Fault) -> None:
-        broker = int(fault.victim)
-        await self.in_sync()
-        await asyncio.to_thread(self.wipe, broker)
-        await asyncio.sleep(fault.hold_s)
-        await asyncio.to_thread(self.brokers.start, broker)
-        # Until it has everything again the loss of another disk could lose what was acknowledged.
-        await self.in_sync()
-
     def wipe(self, broker: int) -> None:
         """Kill a broker, and take all of its disk: its partitions, and its share of what the controllers know."""
         self.brokers.kill(broker)
-        shutil.rmtree(self.brokers.directory / f"broker-{broker}" / "data")
+        shutil.rmtree(self.data(broker))
 
-    async def _move_leader(self, fault: Fault) -> None:
-        try:
-            await self.move_leader(int(fault.victim))
-        except (OSError, KafkaError, TimeoutError) as problem:
-            self.note(f"it could not be moved beside the other faults: {problem!r}")
-        await asyncio.sleep(fault.hold_s)
+    def data(self, broker: int) -> Path:
+        """All that a broker keeps on its disk."""
+        return self.brokers.directory / f"broker-{broker}" / "data"
 
     async def move_leader(self, broker: int) -> None:
-        """Have this broker lead the ordering topic."""
+        """Have this broker lead the ordering topic, and wait until it does, as the brokers say."""
         topic, _ = topic_names(self.notary.prefix)
         self.note(await brokers_say.move_leader(self.a_broker(), topic, broker, self.brokers))
 
-    async def _cut_off(self, fault: Fault, outgoing: bool = True, incoming: bool = True) -> None:
-        assert self.centres is not None
-        lines = self.centres.cut_off(int(fault.victim), outgoing=outgoing, incoming=incoming)
-        await asyncio.sleep(fault.hold_s)
-        self.centres.heal(lines)
+        async def leads() -> bool:
+            return await self.ordering_leader() == broker
 
-    async def _cut_line(self, fault: Fault) -> None:
-        assert self.centres is not None
-        one, way, other = fault.victim
-        both = [(">", (int(one), int(other))), ("<", (int(other), int(one)))]
-        lines = [line for arrow, line in both if way in ("-", arrow)]
-        for line in lines:
-            self.centres.cut(*line)
-        await asyncio.sleep(fault.hold_s)
-        self.centres.heal(lines)
-
-    async def _slow(self, fault: Fault) -> None:
-        assert self.centres is not None
-        if fault.kind == faults.FAR_AWAY:
-            self.centres.slow(10 * self._delay_ms, jitter_ms=self._delay_ms)
-        else:
-            self.centres.slow(self._delay_ms, loss=0.05)
-        await asyncio.sleep(fault.hold_s)
-        self.centres.slow(self._delay_ms)
+        await until(leads, 0.1)
+        self.note(f"broker {broker} leads the ordering topic")
 
     # Healing and checking.
+
+    async def well(self, load: Sequence[Load]) -> None:
+        """Wait until all workers are ready, each has had something new decided, and every client has got on."""
+        for worker in self.workers.values():
+            await worker.ready()
+        await self.notary.until_ready(*self.workers.values())
+        for name, worker in self.workers.items():
+            self._asked += 1
+            await self.notary.client.decide([worker.url], self.notary.party.submission(spend(state(f"{name} is well/{self._asked}"))))
+        for each in load:
+            await each.until(FORWARD)
+        self.note("all well")
 
     def heal_lines(self) -> None:
         """No line is cut or slower than it should be."""
         if self.centres is not None:
             self.centres.heal()
-            self.centres.slow(self._delay_ms)
+            self.centres.slow(self.delay_ms)
 
     async def heal_brokers(self) -> None:
         """Every broker runs."""
@@ -255,7 +185,7 @@ class Scene:
                 await asyncio.to_thread(self.brokers.start, broker.id)
 
     async def check(self) -> list[Decided]:
-        """Everything is well: all indexes are equal, and explain all that was ever answered."""
+        """Everything is well: the log, read back, explains every index and all that was ever answered (`Notary.check`)."""
         await asyncio.to_thread(self.brokers.wait_until_serving)
         decisions = await self.notary.check(*self.workers.values())
         self._decisions = len(decisions)
@@ -275,7 +205,12 @@ class Scene:
         seconds = max(call.answered_s for call in self.notary.history.calls) - min(first_s.values())
         statuses = ", ".join(f"{count} x {status or 'broken'}" for status, count in sorted(self.notary.history.statuses().items()))
         return (
-            f"{self._decisions} decisions of {len(took_s)} submissions in {seconds:.0f} s, {self._faults} random faults; answered after"
-            f" {waits[len(waits) // 2] * 1000:.0f} ms (median), {waits[len(waits) * 99 // 100] * 1000:.0f} ms (p99),"
+            f"{self._decisions} decisions of {len(took_s)} submissions in {seconds:.0f} s, {self.random_faults} random faults;"
+            f" answered after {waits[len(waits) // 2] * 1000:.0f} ms (median), {waits[len(waits) * 99 // 100] * 1000:.0f} ms (p99),"
             f" {waits[-1]:.1f} s (longest); calls: {statuses}"
         )
+
+
+def frozen(worker: Worker) -> bool:
+    """Whether a worker's process is stopped, as the kernel says."""
+    return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -8,18 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.chaos.flags import Violence
+import pytest
+
+from tests.asking.load import until
+from tests.chaos.flags import LONG_S, Violence
 from tests.chaos.scene import Scene
+from tests.checkers import indexes
+from tests.kafka.reading_back import read_rows
 from tests.rights import needs_root
 
-SMALL_DISK_MIB = 48
+INDEX_DISK_MIB, BROKER_DISK_MIB = 48, 512
 BLOCK_BYTES = 4096
 SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
 """So that rows are in RocksDB's files, and not only in its log, soon."""
 
 
 async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
-    """It comes back with an empty disk and copies everything, and then another one is killed: nothing is lost, and it goes on.
+    """It comes back with an empty disk, copies everything, and leads the order; then another one is killed: nothing is lost.
 
     In a long run each of the three loses its disk, one after the other: then no disk is left that was there at the beginning.
     """
@@ -31,13 +36,54 @@ async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
             await scene.in_sync()
             scene.note(f"broker {broker} loses its disk")
             await asyncio.to_thread(scene.wipe, broker)
+            assert not scene.data(broker).exists()
+            await scene.missed(broker)
             await load.until(50)
             await asyncio.to_thread(scene.brokers.start, broker)
             await scene.in_sync()
+            await scene.move_leader(broker)
             scene.note(f"broker {another} dies")
             await asyncio.to_thread(scene.brokers.kill, another)
+            await scene.missed(another)
             await load.until(50)
+            assert await scene.ordering_leader() == broker
             await asyncio.to_thread(scene.brokers.start, another)
+            await scene.in_sync()
+        await scene.well([load])
+    await scene.check()
+
+
+@needs_root
+async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path) -> None:
+    """The ordering leader's disk is full, and it ends; the others go on. With space again it starts, and copies what it lacks."""
+    if not violence.long:
+        pytest.skip(f"in long runs only: --chaos-seconds {LONG_S}")
+    await scene.start("a", "b")
+    broker = await scene.ordering_leader()
+    async with scene.load() as load:
+        with small_disk(tmp_path / "small", BROKER_DISK_MIB) as disk:
+            (disk / "data").mkdir()
+            await asyncio.to_thread(scene.wipe, broker)
+            scene.data(broker).symlink_to(disk / "data")
+            try:
+                await asyncio.to_thread(scene.brokers.start, broker)
+                await scene.in_sync()
+                await scene.move_leader(broker)
+                scene.note(f"the disk of broker {broker} is full")
+                fill(disk / "ballast")
+                await until(lambda: scene.brokers.state.broker(broker).condition == "died")
+                await scene.missed(broker)
+                await load.until(50)
+                (disk / "ballast").unlink()
+                scene.note("there is space again")
+                await asyncio.to_thread(scene.brokers.start, broker)
+                await scene.in_sync()
+                await scene.well([load])
+            finally:
+                await asyncio.to_thread(scene.brokers.kill, broker)
+                scene.data(broker).unlink()
+        await asyncio.to_thread(scene.brokers.start, broker)
+        await scene.in_sync()
     await scene.check()
 
 
@@ -66,7 +112,7 @@ async def test_index_damaged(scene: Scene, violence: Violence) -> None:
 @needs_root
 async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
     """A worker whose disk is full stops, says why, and cannot start; with space again it goes on from what it had."""
-    with small_disk(tmp_path / "small") as disk:
+    with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
         await scene.start("a")
         (b,) = await scene.start("b", index=str(disk), index_write_buffer_bytes=1 << 20)
         async with scene.load() as load:
@@ -105,7 +151,9 @@ async def test_index_of_before(scene: Scene) -> None:
         await scene.well([load])
         await load.until(200)
         b.kill()
-        scene.note(f"b is back where it was, {load.decided} submissions later")
+        behind = [indexes.height(read_rows(directory)) for directory in (copy, index)]
+        scene.note(f"b is back at {behind[0]} decisions, and had {behind[1]}")
+        assert 0 < behind[0] < behind[1]
         shutil.rmtree(index)
         shutil.move(copy, index)
         scene.begin("b")
@@ -126,10 +174,10 @@ def damage(index: Path, draw: random.Random) -> int:
 
 
 @contextmanager
-def small_disk(directory: Path) -> Iterator[Path]:
-    """A disk of a few MiB; the path leads into the mount namespace of a process, and the disk is gone with it and all who use it."""
+def small_disk(directory: Path, size_mib: int) -> Iterator[Path]:
+    """A disk in memory; the path leads into the mount namespace of a process, and the disk is gone with it and all who use it."""
     directory.mkdir()
-    mount = f'mount -t tmpfs -o size={SMALL_DISK_MIB}m tmpfs "$1" && echo mounted && exec cat'
+    mount = f'mount -t tmpfs -o size={size_mib}m tmpfs "$1" && echo mounted && exec cat'
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -15,11 +15,11 @@ from notary.receipts.note import VerifierKey
 from ordering.log import ORDERING
 from ordering.records import Checkpoint, Entry, batch_key
 from payload import decode_submission, encode_batch
+from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.indexes import Rows
 from tests.joiner.history import NOTARY
 from tests.joiner.history import History as Log
-from tests.kafka.asking import Party, spend, state
 
 ORIGIN = "notary.example/checked"
 PARTITIONS = 3

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from joiner import JoinerLimits
 from ordering.log import ORDERING
 from ordering.records import Activate, Checkpoint
+from tests.asking.party import digest, state
 from tests.checkers import indexes, memory, receipts
 from tests.checkers.history import Submission
 from tests.checkers.honest import Honest, busy
@@ -19,7 +20,6 @@ from tests.checkers.requests import requests_of
 from tests.checkers.tree import leaf_of
 from tests.checkers.violation import describe
 from tests.joiner.history import NOTARY, History
-from tests.kafka.asking import digest, state
 from tests.properties.test_joiner import PARTITIONS, MemoryStreams, Worker, histories
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ordering.errors import CorruptRecord
 from payload import decode_requests
+from tests.asking.party import digest, spend, state
 from tests.checkers.requests import requests_of
 from tests.joiner.history import NOTARY
-from tests.kafka.asking import digest, spend, state
 
 SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 WINDOW = {"from": -5, "until": 1760000000000}

@@ -466,6 +466,22 @@ async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: F
     assert len(await worker.decided("a")) == 1
 
 
+async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker stops when it has lost three lives of which none lasted: one that lasted, and two that did not, are not enough."""
+    monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
+    worker = start()
+    incarnation = await worker.lives()
+    log.say(Register(nonce("late"), 1, "w1", "0"))
+    for n in range(2):
+        incarnation = await worker.lives(besides=incarnation)
+        monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 60.0)
+        log.say(Register(nonce(f"namesake {n}"), 1, "w1", "0"))
+    incarnation = await worker.lives(besides=incarnation)
+    assert len(await worker.decided("a")) == 1
+    log.say(Register(nonce("namesake 2"), 1, "w1", "0"))
+    assert "two processes share a name" in str(await worker.dies())
+
+
 async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
     """A worker that fences its own earlier lives, however often, does not take itself for a namesake."""
     worker = start()

@@ -11,7 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from deploy.local import Cluster
 from ordering.topics import topic_names
-from tests.kafka.asking import Load, spend, state, until
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka

@@ -13,14 +13,17 @@ from pathlib import Path
 from deploy.local import Place
 from deploy.local.ports import free_ports
 from deploy.namespace import inside, run_inside
-from notary import cli, parties
+from notary import cli, keys, parties
 from notary.config import load
-from notary.index import Index
-from notary.worker import open_log
+from tests.asking.http import CALL_S_MAX, Http
+from tests.asking.load import Client, until
+from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Decided, History
+from tests.checkers.indexes import Rows
+from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
-from tests.kafka.asking import Client, Http, Party, until
+from tests.kafka.reading_back import read_rows, read_streams
 
 ROOT = Path(__file__).parents[2]
 NAME = "O=Notary Service,L=London,C=GB"
@@ -69,7 +72,13 @@ class Notary:
     """A notary's configuration, with one party registered, and the processes that run on it."""
 
     def __init__(
-        self, directory: Path, bootstrap: str = "", prefix: str = "", partitions: int = 4, places: Mapping[str, Place] | None = None
+        self,
+        directory: Path,
+        bootstrap: str = "",
+        prefix: str = "",
+        partitions: int = 4,
+        places: Mapping[str, Place] | None = None,
+        call_s_max: float = CALL_S_MAX,
     ) -> None:
         """`places` are those of processes that live in a network of their own; `init` runs in that of the first."""
         self.directory = directory
@@ -78,7 +87,7 @@ class Notary:
         self.party = Party(NAME)
         self.history = History()
         self._places = dict(places or {})
-        self.http = Http(self._connect)
+        self.http = Http(self._connect, call_s_max)
         self.client = Client(self.http, self.history)
         self.workers: list[Worker] = []
         self._ports: dict[str, int] = {}
@@ -169,42 +178,36 @@ class Notary:
         networks = {place.host: place.network for place in self._places.values()}
         return await connect_from(networks.get(host, ""), host, port)
 
-    async def rows(self, worker: Worker) -> Mapping[str, list[tuple[bytes, bytes]]]:
+    async def rows(self, worker: Worker) -> Rows:
         """Every row of a stopped worker's index."""
-        network = self._places.get(worker.name, Place()).network
-        return await asyncio.to_thread(run_inside, network, lambda: asyncio.run(self._rows(worker)))
+        return await asyncio.to_thread(read_rows, self.directory / worker.index / worker.name)
 
-    async def _rows(self, worker: Worker) -> Mapping[str, list[tuple[bytes, bytes]]]:
-        config = load(self.directory / "notary.toml", {"worker.name": worker.name, "index.directory": worker.index}, {})
-        log = await open_log(config)
-        try:
-            index = Index.open(
-                config.index_directory, notary_name=config.name, log_identity=log.identity, payload_partitions=log.payload_partitions
-            )
-            try:
-                return index.contents()
-            finally:
-                index.close()
-        finally:
-            await log.close()
+    async def remains(self, *workers: Worker) -> Remains:
+        """What is left of this notary when these workers have ended."""
+        config = load(self.directory / "notary.toml", {}, {})
+        network = next(iter(self._places.values()), Place()).network
+        streams = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_streams(config)))
+        # By number: a worker that was started again may stand here under one name with another.
+        rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
+        key = keys.load(config.path(config.key_file)).public_key()
+        return Remains(config.name, [keys.verifier_key(config.origin, key)], len(streams) - 1, streams, rows, self.history)
 
-    async def check(self, *workers: Worker) -> list[Decided]:
-        """Stop the workers when they have read everything; their indexes are equal, row by row, and explain every answer."""
+    async def check(self, *workers: Worker, roots_right: bool = True) -> list[Decided]:
+        """Stop the workers when they have read everything, read both topics back, and run all checkers; the decisions, by position.
+
+        Every index is, row by row, what the log decides; every answer is one of its decisions, none is missing, every receipt verifies,
+        and all checkpoints are of one tree. `roots_right`: those that workers wrote into the log too; not where one of them was wrong.
+        """
         height = await self.same_height(*workers)
         for worker in workers:
             worker.process.send_signal(signal.SIGTERM)
         for worker in workers:
             assert await worker.ended() == 0, worker.messages
-        # By number: a worker that was started again may stand here under one name with another.
-        rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
-        found = indexes.differences(rows)
+        left = await self.remains(*workers)
+        found = await asyncio.to_thread(left.violations, roots_right=roots_right)
         assert not found, describe(found)
-        first = next(iter(rows.values()))
-        decisions: list[Decided] = [*indexes.decisions_of(first)]
-        assert len(decisions) == height
-        assert [id_.hex() for _, id_ in sorted(first["positions"])] == [decision["transaction_id"] for decision in decisions]
-        self.history.check(decisions, indexes.consumed_of(first))
-        return decisions
+        assert {indexes.height(rows) for rows in left.indexes.values()} == {height}
+        return list(left.replayed.decisions[:height])
 
 
 async def connect_from(network: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

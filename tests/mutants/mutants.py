@@ -28,6 +28,8 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
+APP, LOOKUPS, PROBLEMS, BODY = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems", "body"))
+ADMISSION, QUEUE = "notary/admission.py", "joiner/queue.py"
 DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
 
 MUTANTS: Final = (
@@ -211,5 +213,135 @@ MUTANTS: Final = (
         "notary/self_check.py",
         "return Checkpoint(incarnation, size, tree.root_at(size))",
         "return Checkpoint(incarnation, size, tree.root_at(size - 1))",
+    ),
+    # HTTP: every call is answered in time, and refused for a reason alone
+    Mutant(
+        "the wait that is asked for is not heeded",
+        "contract",
+        APP,
+        "async with _at_most(min(wait_ms, settings.wait_ms_max) / 1000, self._waiting):",
+        "async with _at_most(settings.wait_ms_max / 1000, self._waiting):",
+    ),
+    Mutant(
+        "a look-up waits for as long as it can",
+        "contract",
+        APP,
+        "async with _at_most(min(wait_s, worker.config.http.wait_ms_max / 1000), self._waiting):",
+        "async with _at_most(worker.config.http.wait_ms_max / 1000, self._waiting):",
+    ),
+    Mutant("who waits for a decision is not woken", "contract", "notary/worker.py", "        if self._decided:\n", "        if False:\n"),
+    Mutant(
+        "what was taken in is refused when the wait runs out",
+        "contract",
+        APP,
+        "        except (TimeoutError, OutcomeUnknown):\n            pass\n",
+        '        except (TimeoutError, OutcomeUnknown):\n            raise NotReady("it takes too long") from None\n',
+    ),
+    Mutant(
+        "look-ups are refused when submissions are",
+        "contract",
+        APP,
+        "if route != NOTARY and (why := self._worker.withheld()) is not None:",
+        "if route != NOTARY and (why := self._worker.not_ready()) is not None:",
+    ),
+    Mutant(
+        "who waits at the end of a worker hears nothing",
+        "contract",
+        APP,
+        "        _cut_short(self._reading)\n        _cut_short(self._waiting)\n",
+        "        _cut_short(self._reading)\n",
+    ),
+    Mutant(
+        "a full queue does not say when to come again",
+        "contract",
+        PROBLEMS,
+        "if isinstance(error, QuotaExceeded | Overloaded | NotReady):",
+        "if isinstance(error, QuotaExceeded | NotReady):",
+    ),
+    Mutant("a 404 does not say how far the worker is", "contract", LOOKUPS, 'has applied {applied} positions", applied)', '", 0)'),
+    Mutant(
+        "a receipt of its neighbour is given",
+        "contract",
+        LOOKUPS,
+        "worker.issuer.receipt(decision.position).encode()",
+        "worker.issuer.receipt(decision.position ^ 1 if decision.position else 0).encode()",
+    ),
+    Mutant(
+        "another leaf stands first in a tile",
+        "contract",
+        LOOKUPS,
+        "leaves = worker.index.leaves_at(path.index * TILE_WIDTH, path.width)",
+        "leaves = worker.index.leaves_at(path.index * TILE_WIDTH, path.width)[::-1]",
+    ),
+    Mutant(
+        "a state is consumed a position later",
+        "contract",
+        LOOKUPS,
+        '"consumed_by": consumed.by_hash.hex(), "position": consumed.position}',
+        '"consumed_by": consumed.by_hash.hex(), "position": consumed.position + 1}',
+    ),
+    # admission: what should be refused is, and nobody else
+    Mutant(
+        "signatures are not verified",
+        "contract",
+        ADMISSION,
+        "if not await self._verify(verify, submission.signature, message):",
+        "if False:",
+    ),
+    Mutant(
+        "one good signature is enough for all that are verified with it",
+        "contract",
+        ADMISSION,
+        "return [verify(signature, message) for verify, signature, message in chunk]",
+        "return [any([verify(signature, message) for verify, signature, message in chunk])] * len(chunk)",
+    ),
+    Mutant(
+        "whoever names a party uses its quota up",
+        "contract",
+        ADMISSION,
+        "        if not await self._verify(verify, submission.signature, message):",
+        "        if self._quota is not None:\n            self._quota.take(submission.party, len(submission.requests))\n"
+        "        if not await self._verify(verify, submission.signature, message):",
+    ),
+    Mutant("all parties share one quota", "contract", ADMISSION, "self._quota.take(submission.party, ", 'self._quota.take("", '),
+    Mutant("no quota is ever used up", "contract", ADMISSION, "        if tokens < needed:", "        if False:"),
+    Mutant("a body of any size is read", "contract", BODY, "        if size > bytes_max:", "        if False:"),
+    Mutant("any media type will do", "contract", APP, "        check_json(headers)\n", ""),
+    Mutant(
+        "a state may be given twice",
+        "contract",
+        "payload/request.py",
+        '            raise _twice(wire.inputs, "inputs")',
+        "            pass",
+    ),
+    Mutant("a queue is never full", "contract", QUEUE, "if self.pending_requests and (", "if False and ("),
+    Mutant(
+        "a queue is full too early",
+        "contract",
+        QUEUE,
+        "self.pending_requests + requests > limits.pending_requests_max or",
+        "2 * self.pending_requests + requests > limits.pending_requests_max or",
+    ),
+    Mutant(
+        "only seven of a batch are sent again",
+        "R4",
+        QUEUE,
+        "for pending in reversed(batch.submissions):",
+        "for pending in reversed(batch.submissions[:7]):",
+    ),
+    # lives that grow old
+    Mutant(
+        "a life that lasted is lost like others",
+        "R5",
+        SENDER,
+        "if now_s - self._registered_s[incarnation] > NAMESAKE_LIFE_S:",
+        "if False:",
+    ),
+    Mutant(
+        "a life that lasted is the first of three",
+        "R5",
+        SENDER,
+        "        elif fenced.by is not None and",
+        "        if fenced.by is not None and",
     ),
 )

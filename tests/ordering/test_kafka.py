@@ -21,7 +21,7 @@ from ordering.topics import create_topics, inspect, topic_names
 pytestmark = pytest.mark.kafka
 
 T = TypeVar("T")
-QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_ms=1_000, close_ms=500)
+QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_ms=1_000, connect_ms=500, close_ms=500)
 
 
 @pytest.fixture(scope="module")
@@ -409,6 +409,30 @@ async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     assert seen == sorted(set(seen))
     assert set(acknowledged) <= set(seen)
     await reader.close()
+    await log.close()
+
+
+async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """What was sent to a leader that froze is sent to its successor when there is one, long before the time for a request is over."""
+    patient = KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=patient)
+    writer = await log.open_writer()
+    await writer.append(ORDERING, None, b"before")
+    async with Admin(kafka_cluster) as client:
+        (topic,) = await client.describe_topics([topic_names(kafka_prefix)[0]])
+    leader = topic["partitions"][0]["leader"]
+    await asyncio.to_thread(kafka_cluster.pause, leader)
+    try:
+        # Who waited for the former leader would wait for an hour.
+        await asyncio.gather(*(writer.append(ORDERING, None, b"%d" % number) for number in range(5)))
+    finally:
+        await asyncio.to_thread(kafka_cluster.resume, leader)
+        await asyncio.to_thread(kafka_cluster.wait_until_serving)
+    reader = await log.open_reader({})
+    assert [record.value for record in await take(reader, 6)] == [b"before", *(b"%d" % number for number in range(5))]
+    await reader.close()
+    await writer.close()
     await log.close()
 
 

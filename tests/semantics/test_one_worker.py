@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.asking.load import until
+from tests.asking.party import spend, state
 from tests.checkers.history import Decided
-from tests.kafka.asking import spend, state, until
 from tests.kafka.workers import Notary, Worker
 
 

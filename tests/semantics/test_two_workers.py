@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import Cluster
-from tests.kafka.asking import Load, spend, state
+from tests.asking.load import Load
+from tests.asking.party import spend, state
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka

@@ -8,14 +8,23 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
-from tests.kafka.asking import Party, spend, state
+from tests.simulation.calls import Calls
+from tests.simulation.hostile import Hostile
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, Plan
 from tests.simulation.process import Answer, Process
+from tests.simulation.readings import Readings
 
-CALL_S_MAX = 20.0
 ASKED_AGAIN = 0.3
 LOOKED_UP = 0.2
+WAITED_FOR = 0.2
+ASKED_LATER = 0.2
+BURSTS_MAX = 2
+RETRY_AFTER_S_MAX = 5
+"""Nobody here waits for longer than that, whatever a worker says."""
+INSISTED_S_MAX = 15.0
+"""How long a worker that is whole, and has read all there is, may take to tell one submission."""
 
 
 def submissions(plan: Plan, party: Party, now_ms: int) -> list[Submission]:
@@ -49,72 +58,97 @@ class Clients:
     def __init__(self, plan: Plan, party: Party, history: History, processes: Callable[[], Sequence[Process]], now_ms: int) -> None:
         self.plan = plan
         self.history = history
-        self.history.submissions += submissions(plan, party, now_ms)
+        self.submissions = submissions(plan, party, now_ms)
+        """What good clients ask, until they are told."""
+        self.history.submissions += self.submissions
         self.problems: list[str] = []
         self.looked_up: list[dict[str, Any]] = []
         """Decisions that workers told when they were asked for one."""
         self.loss = plan.client_loss
+        self.calls = Calls(plan, self.problems)
+        self.hostile = Hostile(plan, self.calls, history, self.submissions, processes)
+        self.readings = Readings(plan, self.calls, history, processes)
+        self._party = party
         self._processes = processes
 
-    async def run(self, spread_s: float) -> None:
-        """Return when every client has been told the outcome of everything; they begin within so many seconds."""
+    async def run(self) -> None:
+        """Return when every client has been told the outcome of everything; they begin while things break."""
+        draw = random.Random(f"bursts {self.plan.seed}")
+        bursts = [draw.uniform(0, self.plan.faults_s) for _ in range(draw.randint(1, BURSTS_MAX))]
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.hostile.run())
+            tasks.create_task(self.readings.run())
             for number in range(self.plan.clients):
-                mine = self.history.submissions[number :: self.plan.clients]
-                tasks.create_task(self._client(random.Random(f"client {number} of {self.plan.seed}"), mine, spread_s))
+                mine = self.submissions[number :: self.plan.clients]
+                own = random.Random(f"client {number} of {self.plan.seed}")
+                tasks.create_task(self._hurry(own, mine, draw.choice(bursts)) if self.plan.crowd else self._client(own, mine))
 
-    async def _client(self, draw: random.Random, mine: Sequence[Submission], spread_s: float) -> None:
-        for submission in mine:
-            await asyncio.sleep(draw.expovariate(1) * spread_s / (len(mine) + 1))
+    async def _client(self, draw: random.Random, mine: Sequence[Submission]) -> None:
+        for at, submission in enumerate(mine):
+            left_s = max(0.0, self.plan.faults_s - asyncio.get_running_loop().time())
+            await asyncio.sleep(min(left_s, draw.expovariate(1) * self.plan.faults_s / (len(mine) + 1)))
             await self.decide(draw, submission)
             if draw.random() < ASKED_AGAIN:
                 await self.decide(draw, submission)
+            if draw.random() < ASKED_LATER:
+                await self.decide(draw, draw.choice(mine[: at + 1]))
+
+    async def _hurry(self, draw: random.Random, mine: Sequence[Submission], at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        for submission in mine:
+            await self.decide(draw, submission)
 
     async def decide(self, draw: random.Random, submission: Submission) -> None:
         """Ask until it is decided."""
         while True:
             processes = self._processes()
+            retry_after_s = 0
             if processes:
                 process = draw.choice(processes)
-                if await self._ask(draw, process, submission) and draw.random() < LOOKED_UP:
-                    await self._look_up(draw, process, submission)
+                status, retry_after_s = await self._ask(draw, process, submission)
+                if status == 200:
+                    if draw.random() < LOOKED_UP:
+                        await self._look_up(draw, process, submission)
                     return
-                if self.history.calls[-1].status == 200 and self.history.calls[-1].submission is submission:
-                    return
-            await asyncio.sleep(draw.choice([0.01, 0.2, 1.0]))
+                if status == 202 and draw.random() < WAITED_FOR:
+                    await self._wait_for(process, draw.choice(submission.ids), draw.choice([1, 10]))
+            pause_s = draw.choice([0.01, 0.2, 1.0])
+            obeys = self.plan.crowd or draw.random() < 0.5
+            await asyncio.sleep(max(pause_s, min(retry_after_s, RETRY_AFTER_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
 
     async def insist(self, running: Callable[[], Process | None], submission: Submission) -> None:
         """Ask whoever runs there until it tells, without a network in between; then it knows each transaction, too."""
+        began_s = asyncio.get_running_loop().time()
         while True:
             process, sent_s = running(), asyncio.get_running_loop().time()
-            answer = None if process is None else await self._call(process, submission, 5, receipts=True)
-            if process is not None and self._note(submission, process, sent_s, answer, receipts=True) == 200:
-                break
+            if process is not None:
+                answer = await self._submit(process, submission, 5, receipts=True)
+                if self._note(submission, process, sent_s, answer, receipts=True) == 200:
+                    break
             await asyncio.sleep(0.5)
+        if (took_s := asyncio.get_running_loop().time() - began_s) > INSISTED_S_MAX:
+            self.problems.append(f"{process.name} took {took_s:.1f} s to tell what is decided, though nothing was wrong any more")
         for id_ in submission.ids:
             if await self.look_up(process, id_) is None:
                 self.problems.append(f"{process.name} has answered {id_}, and does not know it")
 
-    async def _call(self, process: Process, submission: Submission, wait_s: int, *, receipts: bool) -> Answer | None:
-        query = "" if receipts else "?receipts=false"
-        return await process.call("POST", f"/v1/submissions{query}", submission.body, {b"prefer": b"wait=%d" % wait_s})
+    async def _submit(self, process: Process, submission: Submission, wait_s: int | None, *, receipts: bool) -> Answer | None:
+        requests = len(submission.requests)
+        return await self.calls.submit(process, self._party.name, submission.body, requests, wait_s=wait_s, receipts=receipts)
 
-    async def _ask(self, draw: random.Random, process: Process, submission: Submission) -> bool:
-        """Ask once, over a network that may lose the call or its answer; whether it is all decided."""
+    async def _ask(self, draw: random.Random, process: Process, submission: Submission) -> tuple[int, int]:
+        """Ask once, over a network that may lose the call or its answer; the status, 0 for none, and when to come again."""
         sent_s = asyncio.get_running_loop().time()
         answer: Answer | None = None
         receipts = draw.random() < 0.7
-        try:
-            async with asyncio.timeout(CALL_S_MAX):
-                await asyncio.sleep(draw.expovariate(1 / 0.002))
-                if draw.random() >= self.loss:
-                    answer = await self._call(process, submission, draw.choice([0, 1, 10]), receipts=receipts)
-                await asyncio.sleep(draw.expovariate(1 / 0.002))
-        except TimeoutError:
-            answer = None
+        await asyncio.sleep(draw.expovariate(1 / 0.002))
+        if draw.random() >= self.loss:
+            answer = await self._submit(process, submission, draw.choice([None, 0, 1, 10, 10, 30]), receipts=receipts)
+        await asyncio.sleep(draw.expovariate(1 / 0.002))
         if draw.random() < self.loss:
             answer = None
-        return self._note(submission, process, sent_s, answer, receipts=receipts) == 200
+        status = self._note(submission, process, sent_s, answer, receipts=receipts)
+        return status, 0 if answer is None else int(answer.headers.get(b"retry-after", b"0"))
 
     def _note(self, submission: Submission, process: Process, sent_s: float, answer: Answer | None, *, receipts: bool) -> int:
         status = 0 if answer is None else answer.status
@@ -122,30 +156,30 @@ class Clients:
         now_s = asyncio.get_running_loop().time()
         body = answer.body if answer is not None and status == 200 else None
         self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, told, body))
-        if any(("receipt" in decision) is not receipts for decision in told if decision is not None):
+        decided = [decision for decision in told if decision is not None]
+        if any(("receipt" in decision) is not receipts for decision in decided):
             self.problems.append(f"{process.name} answered with receipts or without, whatever was asked: {receipts=}")
-        if status not in (0, 200, 202, 503):
+        for decision in decided:
+            self.calls.note_told(process, {name: value for name, value in decision.items() if name != "receipt"})
+        if status not in (0, 200, 202, 429, 503):
             self.problems.append(f"{process.name} answered {status} to a good submission: {answer}")
-        if answer is not None and status in (202, 503) and int(answer.headers.get(b"retry-after", b"0")) < 1:
-            self.problems.append(f"{process.name} answered {status} without Retry-After")
         return status
 
     async def look_up(self, process: Process, id_: str) -> dict[str, Any] | None:
         """What a process says of a transaction now; None for a 404. It is held against the log in the end."""
-        answer = await process.call("GET", f"/v1/transactions/{id_}")
-        if answer is None or answer.status == 503:
-            return {}
-        if answer.status == 404:
-            return None
-        told: dict[str, Any] = json.loads(answer.body)
-        self.looked_up.append(told)
+        told = await self.calls.look_up(process, id_)
+        if told:
+            self.looked_up.append(told)
         return told
+
+    async def _wait_for(self, process: Process, id_: str, wait_s: int) -> None:
+        """Not ask again, but wait until this worker knows."""
+        self.looked_up += [told for told in await self.calls.wait_for(process, id_, wait_s) if told]
 
     async def _look_up(self, draw: random.Random, process: Process, submission: Submission) -> None:
         """What a worker has answered it knows: it says so when it is asked for one transaction (status that never lags)."""
-        call = self.history.calls[-1]
-        at = draw.randrange(len(submission.ids))
-        before = {name: value for name, value in (call.decisions[at] or {}).items() if name != "receipt"}
-        told = await self.look_up(process, submission.ids[at])
+        id_ = draw.choice(submission.ids)
+        before = self.calls.told[process][id_][1]
+        told = await self.look_up(process, id_)
         if told is None or told not in ({}, before):
             self.problems.append(f"{process.name} answered {before}, and then said {told}")

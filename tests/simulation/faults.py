@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from notary.index.store import DECISIONS
 from ordering.log import ORDERING
-from ordering.records import Activate, Checkpoint, Fence, batch_key, encode
+from ordering.records import FORMAT_VERSION, Activate, Checkpoint, Fence, Register, batch_key, encode
 from payload import decode_submission, encode_batch
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.premises import NOTARY
@@ -50,11 +50,12 @@ class Faults:
             (plan.clocks_stand, self._stand),
             (plan.forgers, self._forge),
             (plan.namesake, self._namesake),
+            (plan.late_registers, self._register_late),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
                 for _ in range(count):
-                    tasks.create_task(self._at(self.draw.uniform(0, FAULTS_S), strike))
+                    tasks.create_task(self._at(self.draw.uniform(0, plan.faults_s), strike))
 
     async def _at(self, at_s: float, strike: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(at_s)
@@ -176,11 +177,19 @@ class Faults:
         world.slots.append(other)
         world.supervise(other)
         self._tell(other.label, f"a second process of the name {slot.name}", "namesakes")
-        await asyncio.sleep(min(self.draw.choice([3.0, 20.0]), max(0.0, FAULTS_S - world.loop.time())))
+        await asyncio.sleep(min(self.draw.choice([3.0, 20.0]), max(0.0, world.plan.faults_s - world.loop.time())))
         other.ended = True
         other.kill()
         world.slots.remove(other)
         world.gone.append(other)
+
+    async def _register_late(self) -> None:
+        """A process that is gone was a worker of this name, and only now the brokers have its register records. Always the same name's."""
+        slot = self.world.slots[0]
+        for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
+            self.world.cluster.land(ORDERING, None, encode(Register(self.draw.randbytes(16), FORMAT_VERSION, slot.name, "gone")))
+            self._tell(slot.label, "a register record of a process that is gone comes late", "late register records")
+            await asyncio.sleep(self.draw.choice([2.0, 10.0]))
 
     async def _forge(self) -> None:
         """Whoever may write to the topics can write anything: nonsense, repeats, contents under names that are not theirs."""
@@ -199,7 +208,7 @@ class Faults:
         elif kind == "key":
             cluster.land(partition, draw.choice([None, b"short"]), b"[]")
         elif kind == "content":
-            asked = decode_submission(draw.choice(self.world.history.submissions).body, NOTARY)
+            asked = decode_submission(draw.choice(self.world.clients.submissions).body, NOTARY)
             cluster.land(partition, batch_key(incarnation, sequence), draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])]))
         elif cluster.streams[stream]:
             record = draw.choice(cluster.streams[stream])

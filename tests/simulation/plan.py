@@ -6,9 +6,13 @@ from typing import Final
 import msgspec
 
 FAULTS_S: Final = 25.0
-"""How long things break; after that everything heals, and progress is demanded."""
+"""How long things break, mostly; after that everything heals, and progress is demanded."""
+FAULTS_S_LONG: Final = (70.0, 300.0)
+"""Some plans last so long that lives grow old in them."""
 HEALED_S: Final = 240.0
 """Virtual seconds that the healed system has to decide all that was asked."""
+QUOTA_MIN, QUOTA_MAX = 8, 30
+"""Every call costs quota, also one that asks the same again: submissions are smaller, and a crowd has more, or it would take for ever."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stands still at multiples of this."""
 
@@ -73,6 +77,17 @@ class Plan(msgspec.Struct, frozen=True):
     altered_rows: int
     namesake: bool
     forgers: int
+    faults_s: float
+    crowd: bool
+    """All clients come at once, in a few bursts, and do not pause."""
+    late_registers: int
+    """Register records of a process that is gone, which come only now."""
+    hostile: int
+    """Calls of those who should be refused."""
+    quota_per_s: int
+    """How many requests a second a party may send to one worker; 0 for any number."""
+    readings: int
+    """How often somebody reads a checkpoint with its tiles, a receipt or a state."""
 
 
 def plan(seed: int) -> Plan:
@@ -85,6 +100,10 @@ def plan(seed: int) -> Plan:
     def rate(chance: float, most: float) -> float:
         return most * draw.random() ** 2 if draw.random() < chance else 0.0
 
+    # What came later is drawn apart, so that the rest of a plan stays what it was.
+    load = random.Random(f"load {seed}")
+    kind = load.random()
+    long, crowd = kind < 0.05, 0.05 <= kind < 0.12
     workers = draw.choice([1, 2, 2, 3, 3, 3, 4])
     calm = draw.random() < 0.05
     fates = AppendFates(
@@ -94,7 +113,7 @@ def plan(seed: int) -> Plan:
         repeated=rate(0.5, 0.3),
         delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
     )
-    return Plan(
+    usual = Plan(
         seed=seed,
         workers=workers,
         partitions=draw.choice([1, 1, 2, 3, 5]),
@@ -131,4 +150,37 @@ def plan(seed: int) -> Plan:
         altered_rows=0 if calm else some(0.1, 1),
         namesake=not calm and draw.random() < 0.15,
         forgers=some(0.2, 12),
+        faults_s=FAULTS_S,
+        crowd=crowd,
+        late_registers=0 if calm or load.random() >= 0.1 else load.randint(1, 3),
+        hostile=load.randint(2, 12) if load.random() < 0.3 else 0,
+        quota_per_s=load.choice([QUOTA_MIN, QUOTA_MAX]) if load.random() < 0.08 else 0,
+        readings=load.randint(1, 8) if load.random() < 0.5 else 0,
     )
+    if usual.requests_max > QUOTA_MIN:
+        usual = msgspec.structs.replace(usual, quota_per_s=0)
+    if long:
+        return msgspec.structs.replace(
+            usual,
+            faults_s=load.uniform(*FAULTS_S_LONG),
+            worker_timeout_ms=load.choice([usual.worker_timeout_ms, 30_000]),
+            # Where every append may fail no life grows old, nor where every call may be the last.
+            fates=usual.fates if load.random() < 0.3 else AppendFates(0, 0, 0, 0, fates.delay_s),
+            crash_at_steps=usual.crash_at_steps * 0.1,
+            late_registers=0 if calm or load.random() < 0.3 else load.randint(1, 4),
+        )
+    if crowd:
+        clients = load.randint(30, 60)
+        workers = min(workers, load.choice([1, 1, 2, 3]))
+        return msgspec.structs.replace(
+            usual,
+            workers=workers,
+            skews_ms=usual.skews_ms[:workers],
+            clients=clients,
+            submissions=clients * load.randint(2, 4),
+            requests_max=load.choice([1, 1, 3, 6]),
+            quota_per_s=QUOTA_MAX if usual.quota_per_s else 0,
+            fates=msgspec.structs.replace(usual.fates, delay_s=load.choice([0.01, 0.1, 0.3])),  # what comes meanwhile goes together
+            pending_requests_max=load.choice([12, 40, 40_000, 40_000]),
+        )
+    return usual

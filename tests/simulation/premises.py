@@ -11,23 +11,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import cli, keys, parties
 from notary.config import load
-from tests.kafka.asking import Party
+from tests.asking.party import Party
 from tests.simulation.process import SimulatedConfig
 
 NOTARY = "O=Notary Service,L=London,C=GB"
 ORIGIN = "notary.example/simulated"
 
 
+def key_of(whose: str) -> Ed25519PrivateKey:
+    """Always the same key."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(f"{whose}'s key".encode()).digest())
+
+
 class Premises:
-    """A notary's folder, and one who may ask it."""
+    """A notary's folder, and two who may ask it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="simulation-")
         directory = Path(self._folder.name) / "notary"
         with contextlib.redirect_stdout(io.StringIO()):
             assert cli.main(["init", str(directory), "--name", NOTARY, "--origin", ORIGIN]) == 0
-        self.party = Party(NOTARY, key=Ed25519PrivateKey.from_private_bytes(sha256(b"the party's key").digest()))
-        assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the simulation's party")
+        self.party = Party(NOTARY, key=key_of("the party"))
+        self.rival = Party(NOTARY, "O=Bank B,L=Paris,C=FR", key_of("the rival"))
+        for party in (self.party, self.rival):
+            assert parties.add(directory / "parties.json", party.name, party.public_pem, "the simulation's party")
         self.file = directory / "notary.toml"
         config = load(self.file, {}, {})
         self.verifier_keys = [keys.verifier_key(ORIGIN, keys.load(config.path(config.key_file)).public_key())]

@@ -6,7 +6,8 @@ world: `Log`, `Store` and ASGI.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -71,6 +72,8 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[bytes, bytes]
     body: bytes
+    health: str
+    """Of a 503: what `/readyz?verbose` said in the same moment."""
 
 
 class Process:
@@ -84,9 +87,14 @@ class Process:
         disk: SimulatedDisk,
         surroundings: Surroundings,
         dies: Callable[[str], bool],
+        nonces: Collection[bytes] = (),
     ) -> None:
         self.name = name
+        self.nonces = nonces
+        """Those that it has registered with."""
         self.dead = False
+        self.ended = False
+        """Whether it came to its end, by itself or because it was told to: then it has answered all calls."""
         self.cut_off = False
         self.log = SimulatedLog(cluster, self)
         self.stop = asyncio.Event()
@@ -109,6 +117,7 @@ class Process:
         cancelled = self._main.cancelled()
         problem = None if cancelled else self._main.exception()
         died = self.dead
+        self.ended = not died and not cancelled
         self.die()
         if died or cancelled:
             return ()
@@ -163,8 +172,13 @@ class Process:
 
     # ---- HTTP ----
 
-    async def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None) -> Answer | None:
-        """What a client that reached this process is answered; None when it dies first."""
+    @property
+    def altered(self) -> bool:
+        """Whether its index was changed behind its back."""
+        return self._disk.altered
+
+    async def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[bytes, bytes | None] | None = None) -> Answer | None:
+        """What a client that reached this process is answered; None when it dies first. A header that is None is not sent."""
         if self.dead:
             return None
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
@@ -174,7 +188,7 @@ class Process:
         return await answered
 
     async def _answer(
-        self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes], answered: "asyncio.Future[Answer | None]"
+        self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"
     ) -> None:
         HOST.set(self.name)
         start: dict[str, Any] = {}
@@ -189,10 +203,12 @@ class Process:
         async def send(message: Mapping[str, Any]) -> None:
             start.update(message)
             if message["type"] == "http.response.body" and not answered.done():
-                answered.set_result(None if self.dead else Answer(start["status"], dict(start["headers"]), message["body"]))
+                health = self._health() if start["status"] == 503 else ""
+                answered.set_result(None if self.dead else Answer(start["status"], dict(start["headers"]), message["body"], health))
 
         target, _, query = path.partition("?")
-        sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        all_headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body), **headers}
+        sent = [(name, value) for name, value in all_headers.items() if value is not None]
         try:
             await self._app(
                 {"type": "http", "method": method, "path": target, "query_string": query.encode(), "headers": sent}, receive, send
@@ -203,3 +219,18 @@ class Process:
         finally:
             if not answered.done():
                 answered.set_result(None)
+
+    def _health(self) -> str:
+        """What `/readyz?verbose` says now; that is answered without a wait."""
+        told: list[bytes] = []
+
+        async def send(message: Mapping[str, Any]) -> None:
+            told.append(message.get("body", b""))
+
+        async def receive() -> dict[str, Any]:
+            raise AssertionError("nothing is read")
+
+        scope = {"type": "http", "method": "GET", "path": "/readyz", "query_string": b"verbose", "headers": []}
+        with contextlib.suppress(StopIteration):
+            self._app(scope, receive, send).send(None)
+        return b"".join(told).decode()

@@ -32,10 +32,11 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == SEEDS
     kinds = {
-        "altered indexes noticed", "altered rows", "checkpoints", "clock jumps", "clocks that stand still", "crashes", "cut logs",
-        "cut off",
-        "deaths at a step", "forged records", "full disks", "full disks noticed", "machine crashes", "namesakes", "new disks",
-        "orderly ends", "snapshots", "stalled readers", "streams without a leader",
+        "altered indexes noticed", "altered rows", "batches of many", "checkpoints", "clock jumps", "clocks that stand still", "crashes",
+        "crowds", "cut logs", "cut off", "deaths at a step", "forged records", "full disks", "full disks noticed", "late register records",
+        "long plans", "machine crashes", "namesakes", "new disks", "orderly ends", "snapshots", "stalled readers",
+        "streams without a leader",
+        *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),
     }  # fmt: skip
     assert kinds <= result["counts"].keys(), kinds - result["counts"].keys()
     assert result["counts"]["decisions"] > SEEDS

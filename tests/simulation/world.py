@@ -1,7 +1,7 @@
 """A whole simulation: workers under supervision, the cluster under them, clients before them, and the faults of a plan.
 
-First everything breaks, for `FAULTS_S`; then everything heals, and progress is demanded: every client is told every outcome, and every
-worker reads the log to its end. What came out is left for `checks`.
+First everything breaks, for as long as the plan says; then everything heals, and progress is demanded: every client is told every
+outcome, and every worker reads the log to its end. What came out is left for `checks`.
 """
 
 import asyncio
@@ -12,12 +12,15 @@ import msgspec
 
 from notary.worker import Surroundings
 from ordering.errors import Condemned
+from ordering.log import ORDERING
 from tests.checkers.history import History
+from tests.simulation.calls import WAIT_S_DEFAULT, WAIT_S_MAX
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.plan import FAULTS_S, HEALED_S, AppendFates, Plan
+from tests.simulation.namesakes import LIVES_LOST_MAX, lost_quickly
+from tests.simulation.plan import HEALED_S, AppendFates, Plan
 from tests.simulation.premises import premises
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
@@ -85,9 +88,9 @@ class World:
         for slot in self.slots:
             self.supervise(slot)
         watching = asyncio.create_task(self._watch_memory())
-        asking = asyncio.create_task(self.clients.run(FAULTS_S))
+        asking = asyncio.create_task(self.clients.run())
         faults = asyncio.create_task(Faults(self).run())
-        await asyncio.sleep(FAULTS_S)
+        await asyncio.sleep(self.plan.faults_s)
         await faults
         self.heal()
         if await self._progress(asking):
@@ -130,7 +133,7 @@ class World:
         _, pending = await asyncio.wait([asking], timeout=HEALED_S)
         if pending:
             told = self.history.answered()
-            open_ = [id_ for submission in self.history.submissions for id_ in submission.ids if id_ not in told]
+            open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in told]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
             self.problem("clients", f"no progress {HEALED_S:g} s after everything healed: {len(open_)} open, workers say {reasons}")
             return False
@@ -144,7 +147,7 @@ class World:
                 while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
                     await asyncio.sleep(0.5)
                 for slot in self.slots:
-                    for submission in self.history.submissions[:: max(1, len(self.history.submissions) // 8)]:
+                    for submission in self.clients.submissions[:: max(1, len(self.clients.submissions) // 8)]:
                         await self.clients.insist(slot.running, submission)
         except TimeoutError:
             self.problem("world", f"{HEALED_S:g} s after the last decision: {[self._state(slot) for slot in self.slots]}")
@@ -200,15 +203,20 @@ class World:
                 "worker.checkpoint_interval_ms": plan.checkpoint_interval_ms,
                 "worker.worker_timeout_ms": plan.worker_timeout_ms,
                 "worker.drain_ms_max": 3_000,
+                "limits.party_requests_per_s": plan.quota_per_s,
+                "http.wait_ms_default": WAIT_S_DEFAULT * 1_000,
+                "http.wait_ms_max": WAIT_S_MAX * 1_000,
             },
         )
         config = msgspec.structs.replace(config, plan=plan)
-        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, self._nonce)
-        return Process(slot.label, config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
+        nonces: list[bytes] = []
+        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, lambda: self._nonce(nonces))
+        return Process(slot.label, config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where), nonces)
 
-    def _nonce(self) -> bytes:
+    def _nonce(self, nonces: list[bytes]) -> bytes:
         self._nonces += 1
-        return self._nonces.to_bytes(16, "big")
+        nonces.append(self._nonces.to_bytes(16, "big"))
+        return nonces[-1]
 
     def _dies(self, slot: Slot, where: str) -> bool:
         if self.healed or self.draw.random() >= self.plan.crash_at_steps:
@@ -227,13 +235,18 @@ class World:
             slot.disk.wipe()
         elif slot.disk.full and "No space left" in text:
             self.count("full disks noticed")
-        elif "two processes share a name" in text and (self.plan.namesake or slot.processes > 1):
+        elif "two processes share a name" in text and self._lost_to_a_namesake(slot):
             # A process that is gone is a namesake too, when its register records come late: its successor stops once too often, at worst.
             self.count("namesakes noticed")
         elif self.plan.cuts and not isinstance(problem, Condemned) and "see docs/runbook.md" in text.lower():
             self.count("cut logs noticed")
         else:
             self.problem(slot.label, f"ended by itself: {problem!r}")
+
+    def _lost_to_a_namesake(self, slot: Slot) -> bool:
+        assert slot.process is not None
+        ordering, landed_s = self.cluster.streams[ORDERING], self.cluster.landed_s[ORDERING]
+        return lost_quickly(ordering, landed_s, slot.name, slot.process.nonces) >= LIVES_LOST_MAX
 
     async def _watch_memory(self) -> None:
         """What is bounded by a setting is within it, whatever happens (with the one submission, or the one poll, that may be larger)."""
@@ -244,7 +257,7 @@ class World:
                 if process.worker is None:
                     continue
                 pending = process.worker.sender.queue.pending_requests
-                if pending > max(plan.pending_requests_max, plan.requests_max):
+                if pending > max(plan.pending_requests_max, plan.requests_max, plan.quota_per_s):
                     self.problem(process.name, f"{pending} requests pending, {plan.pending_requests_max} allowed")
                 queued = process.worker.driver.joiner.queued_records
                 if queued > plan.queue_ids_max + plan.records_per_poll_max:

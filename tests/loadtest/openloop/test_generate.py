@@ -12,7 +12,7 @@ from loadtest.openloop.plan import Distribution, Mix
 from loadtest.openloop.pool import Pool
 from notary.parties import verifier
 from payload import decode_submission, signed_message
-from tests.kafka.asking import Party
+from tests.asking.party import Party
 from tests.loadtest.openloop.honest import BUSY, asked
 
 

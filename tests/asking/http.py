@@ -1,0 +1,79 @@
+"""Keep-alive HTTP, as thin as it can be."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+CALL_S_MAX = 60.0
+
+Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.body)
+
+
+class Http:
+    """Connections that are kept alive. A call that fails raises `OSError`; whether it was heard, nobody knows."""
+
+    def __init__(self, connect: Connect = asyncio.open_connection, call_s_max: float = CALL_S_MAX) -> None:
+        self._connect = connect
+        self._call_s_max = call_s_max
+        self._idle: dict[str, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for url in list(self._idle):
+            self.forget(url)
+        await asyncio.sleep(0)
+
+    def forget(self, url: str) -> None:
+        """Close the idle connections: another process listens there now."""
+        for _, writer in self._idle.pop(url, ()):
+            writer.close()
+
+    async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Send one request, return its answer."""
+        idle = self._idle.setdefault(url, [])  # one list for each process that listened there
+        host, port = url.removeprefix("http://").split(":")
+        writer = None
+        try:
+            async with asyncio.timeout(self._call_s_max):
+                reader, writer = idle.pop() if idle else await self._connect(host, int(port))
+                lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {len(body)}"]
+                lines += [f"{name}: {value}" for name, value in ({"content-type": "application/json"} | dict(headers or {})).items()]
+                writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+                status, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                found = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
+                content = await reader.readexactly(int(found.get("content-length", "0")))
+        except (asyncio.IncompleteReadError, TimeoutError, OSError) as problem:
+            if writer is not None:
+                writer.close()
+            raise ConnectionError(f"{method} {path} of {url}: {problem!r}") from problem
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
+        if found.get("connection") == "close":
+            writer.close()
+        else:
+            idle.append((reader, writer))
+        return Answer(int(status.split()[1]), found, content)
+
+    async def get(self, url: str, path: str) -> Answer:
+        """Look something up."""
+        return await self.call(url, "GET", path)

@@ -1,0 +1,42 @@
+"""What is on the disks when the workers of a notary have ended: its log, whichever it is, and the rows of an index."""
+
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict
+
+from notary.config import Config
+from notary.worker import open_log
+from ordering.log import Record
+from tests.checkers.indexes import FAMILIES, Rows
+from tests.checkers.replay import Streams
+
+POLL_MS = 200
+
+
+async def read_streams(config: Config) -> Streams:
+    """Every record of both topics, from their beginning to where they end now."""
+    log = await open_log(config)
+    try:
+        ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+        streams: dict[int, list[Record]] = {stream: [] for stream in ends}
+        reader = await log.open_reader({})
+        try:
+            while any(reader.offset_next(stream) < end for stream, end in ends.items()):
+                for record in await reader.poll(POLL_MS):
+                    streams[record.stream].append(record)
+        finally:
+            await reader.close()
+    finally:
+        await log.close()
+    return streams
+
+
+def read_rows(directory: Path) -> Rows:
+    """Every row of an index that nobody has open; nothing of it is changed, not even by RocksDB."""
+    raw = Options(raw_mode=True)
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(directory))}
+    store = Rdict(str(directory), options=raw, column_families=families, access_type=AccessType.read_only())
+    try:
+        return {name: list(store.get_column_family(name).items()) for name in FAMILIES}
+    finally:
+        store.close()

@@ -1,0 +1,120 @@
+"""`Leadership`, with brokers in memory that say what they are told to, or nothing."""
+
+import asyncio
+import uuid
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import KafkaConnectionError
+
+from ordering.connection import TopicsRequest
+from ordering.leadership import Leadership
+
+ORDER = TopicPartition("order", 0)
+TOPIC, ANOTHER = uuid.UUID(int=1), uuid.UUID(int=2)
+BROKERS = (1, 2, 3)
+FOR_EVER_MS = 3_600_000
+Said = tuple[int, int] | None
+"""(leader, epoch); None: nothing, for ever."""
+
+
+def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC) -> Any:
+    """What a broker says of one partition, as it comes from the wire."""
+    brokers = [(node, "host", 9_092, None, {}) for node in BROKERS]
+    partitions = [(0, 0, leader, epoch, list(BROKERS), [leader], [], {})]
+    topics = [(0, "order", topic_id, False, partitions, 0, {})]
+    response = TopicsRequest([]).build(TopicsRequest._CLASSES[0]).RESPONSE_TYPE  # type: ignore[attr-defined]
+    return response(0, brokers, "cluster", 1, topics, {})
+
+
+class Brokers:
+    """Each says the same until it is told otherwise."""
+
+    def __init__(self, connect_ms: int = FOR_EVER_MS) -> None:
+        self.says: dict[int, Any] = dict.fromkeys(BROKERS, answer(1, 5))
+        self.asked: list[int] = []
+        self.cluster = ClusterMetadata()
+        self._client = AIOKafkaClient(bootstrap_servers="host:9092")
+        self._client._get_conn = self._connect
+        Leadership(self._client, connect_ms)
+        self.cluster.update_metadata(MetadataOfBootstrap())
+
+    async def _connect(self, node: int) -> Any:
+        self.asked.append(node)
+        said = self.says[node]
+
+        class Connection:
+            async def send(self, request: TopicsRequest) -> Any:
+                if said is None:
+                    await asyncio.get_running_loop().create_future()
+                if isinstance(said, Exception):
+                    raise said
+                return said
+
+        return Connection()
+
+    async def leader(self) -> tuple[bool, int | None]:
+        """Whether the client's next question was answered, and who leads since."""
+        answered = await self._client._metadata_update(self.cluster, {"order"})
+        return answered, self.cluster.leader_for_partition(ORDER)
+
+
+class MetadataOfBootstrap:
+    """What a client knows when it has met its first broker."""
+
+    API_VERSION = 5
+    brokers = tuple((node, "host", 9_092, None) for node in BROKERS)
+    controller_id = 1
+    topics = ()
+
+
+async def test_brokers_are_asked_in_turn() -> None:
+    """So none of the past is the only one that is heard."""
+    brokers = Brokers()
+    for _ in range(6):
+        assert await brokers.leader() == (True, 1)
+    assert sorted(brokers.asked[:3]) == list(BROKERS)
+    assert brokers.asked[:3] == brokers.asked[3:]
+
+
+async def test_a_leader_of_the_past_is_not_taken() -> None:
+    """Once a client has heard of an election, a broker that has not can say what it likes, in whatever order they speak."""
+    brokers = Brokers()
+    assert await brokers.leader() == (True, 1)
+    for node in (2, 3):
+        brokers.says[node] = answer(2, 6)
+    heard = [(await brokers.leader())[1] for _ in range(6)]
+    assert heard in ([2] * 6, [1, *[2] * 5])
+    brokers.says = dict.fromkeys(BROKERS, answer(3, 7))
+    assert await brokers.leader() == (True, 3)
+
+
+async def test_no_leader_is_taken_too() -> None:
+    """That nobody leads is news like any other, if it is newer."""
+    brokers = Brokers()
+    await brokers.leader()
+    brokers.says = dict.fromkeys(BROKERS, answer(-1, 6))
+    assert await brokers.leader() == (True, -1)
+    brokers.says = dict.fromkeys(BROKERS, answer(1, 5))
+    assert await brokers.leader() == (True, -1)
+
+
+async def test_a_topic_made_anew_begins_anew() -> None:
+    """The epochs of a deleted topic say nothing of one of the same name."""
+    brokers = Brokers()
+    await brokers.leader()
+    brokers.says = dict.fromkeys(BROKERS, answer(2, 0, ANOTHER))
+    assert await brokers.leader() == (True, 2)
+
+
+async def test_a_silent_broker_is_passed_over() -> None:
+    """The others are asked when it has had its time, and one that breaks off takes none."""
+    brokers = Brokers(connect_ms=1)
+    brokers.says |= {1: None, 2: KafkaConnectionError("broken")}
+    for _ in range(3):
+        assert await brokers.leader() == (True, 1)
+    assert brokers.asked.count(3) == 3
+    brokers.says[3] = None
+    assert await brokers.leader() == (False, 1)

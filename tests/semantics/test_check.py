@@ -1,0 +1,159 @@
+"""The check that ends every test with real workers can fail: one thing is altered in what such a worker left, and it is found.
+
+Log, index and answers are those of one process on an embedded log, made once.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from rocksdict import Options, Rdict
+
+from ordering.log import ORDERING
+from tests.asking.load import Load
+from tests.checkers.history import History
+from tests.checkers.records import Entry, Ordering, Root, ordering_record
+from tests.checkers.remains import Remains
+from tests.checkers.violation import Kind
+from tests.kafka.reading_back import read_rows
+from tests.kafka.workers import Notary, Worker
+
+
+class Left(NamedTuple):
+    """What a notary left after a short life."""
+
+    remains: Remains
+    index: Path
+
+
+async def short_life(directory: Path, alter: Callable[[Notary], None] = lambda notary: None) -> tuple[Notary, Worker]:
+    """A load, then the check; in between something may be altered."""
+    notary = await asyncio.to_thread(Notary, directory)
+    try:
+        worker = await notary.start("a", worker_checkpoint_interval_ms=200).ready()
+        async with Load(notary.client, notary.party, [worker.url], seed=1) as load:
+            await load.until(150)
+        alter(notary)
+        await notary.check(worker)
+    finally:
+        await notary.end()
+    return notary, worker
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """One for all; nobody changes it."""
+
+    async def live() -> Left:
+        notary, worker = await short_life(tmp_path_factory.mktemp("left") / "notary")
+        return Left(await notary.remains(worker), notary.directory / "index" / worker.name)
+
+    return asyncio.run(live())
+
+
+def test_what_an_honest_worker_left(left: Left) -> None:
+    """Nothing is wrong with it, and all is there that is altered below: receipts in half of the answers, refusals, roots."""
+    remains = left.remains
+    assert remains.violations() == []
+    asked = [any("receipt" in decision for decision in call.decisions if decision) for call in remains.history.calls]
+    assert 0.3 < sum(asked) / len(asked) < 0.7
+    assert {decision["outcome"] for decision in remains.replayed.decisions} == {"committed", "rejected"}
+    assert any(checkpoint.counted for checkpoint in remains.replayed.checkpoints)
+
+
+async def test_check_raises(tmp_path: Path) -> None:
+    """A test whose notary told one decision otherwise than the log has it fails, and says which."""
+
+    def alter(notary: Notary) -> None:
+        notary.history = answered_otherwise(notary.history, log_time=1)
+
+    with pytest.raises(AssertionError, match=rf"{Kind.CHANGED}|{Kind.CONTRADICTION}"):
+        await short_life(tmp_path / "notary", alter)
+
+
+def answered_otherwise(history: History, **members: Any) -> History:
+    """The last answer with a receipt told these members of its first decision so."""
+    number, call = max(
+        (number, call) for number, call in enumerate(history.calls) if any("receipt" in decision for decision in call.decisions if decision)
+    )
+    first, *others = call.decisions
+    calls = list(history.calls)
+    calls[number] = replace(call, decisions=[{**(first or {}), **members}, *others])
+    return History(calls, history.submissions)
+
+
+def other_answer(remains: Remains) -> Remains:
+    return replace(remains, history=answered_otherwise(remains.history, log_time=1))
+
+
+def receipt_of_another(remains: Remains) -> Remains:
+    other = next(remains.history.receipts())
+    return replace(remains, history=answered_otherwise(remains.history, receipt=other["receipt"]))
+
+
+def receipts_of_another_key(remains: Remains) -> Remains:
+    name, hash_, key = remains.verifier_keys[0].split("+", 2)
+    return replace(remains, verifier_keys=[f"{name}+{hash_[::-1]}+{key}"])
+
+
+def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
+    """The log lost its last record of a kind."""
+
+    def alter(remains: Remains) -> Remains:
+        order = list(remains.streams[ORDERING])
+        del order[max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), kind))]
+        return replace(remains, streams={**remains.streams, ORDERING: order})
+
+    return alter
+
+
+def other_root(remains: Remains) -> Remains:
+    order = list(remains.streams[ORDERING])
+    number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
+    value = order[number].value
+    assert value is not None
+    order[number] = msgspec.structs.replace(order[number], value=value[:-1] + bytes([value[-1] ^ 1]))  # type: ignore[type-var]
+    return replace(remains, streams={**remains.streams, ORDERING: order})
+
+
+@pytest.mark.parametrize(
+    ("alter", "kind"),
+    [
+        (other_answer, Kind.CHANGED),
+        (receipt_of_another, Kind.OTHER_POSITION),
+        (receipts_of_another_key, Kind.BAD_SIGNATURE),
+        (without_last(Entry), Kind.LOST),
+        (other_root, Kind.OTHER_TREE),
+    ],
+)
+def test_what_was_altered_is_found(left: Left, alter: Callable[[Remains], Remains], kind: Kind) -> None:
+    """An answer, a receipt, the key, a record of the log."""
+    assert kind in {violation.kind for violation in alter(left.remains).violations()}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("states", Kind.WRONG_STATE),
+        ("decisions", Kind.WRONG_DECISION),
+        ("positions", Kind.WRONG_POSITION),
+        ("tiles", Kind.WRONG_TILE),
+    ],
+)
+def test_a_row_altered_on_disk_is_found(left: Left, tmp_path: Path, family: str, kind: Kind) -> None:
+    """One bit of one row of any family, in RocksDB's own files."""
+    index = shutil.copytree(left.index, tmp_path / "index")
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(index))}
+    store = Rdict(str(index), options=Options(raw_mode=True), column_families=families)
+    rows = store.get_column_family(family)
+    key, value = next(rows.items())
+    rows[key] = value[:7] + bytes([value[7] ^ 1]) + value[8:]
+    rows.close()
+    store.close()
+    altered = replace(left.remains, indexes={"a": read_rows(index)})
+    assert [violation.kind for violation in altered.violations()] == [kind]

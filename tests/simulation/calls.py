@@ -1,0 +1,178 @@
+"""Every call of a simulation, held against what docs/http.md says of any call.
+
+A process that lives answers: within the wait that was asked for, and `MARGIN_S` for its work. It refuses only for a reason that holds, and
+says when to come again. What it has told once it goes on knowing.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tests.checkers.history import Decided
+from tests.simulation.plan import Plan
+from tests.simulation.process import Answer, Process
+
+MARGIN_S: Final = 0.5
+"""Signatures are verified in a thread, whose results come late; nothing else takes time."""
+WAIT_S_DEFAULT: Final = 5
+WAIT_S_MAX: Final = 12
+RETRY_AFTER_S_MAX: Final = 60
+POLLED_S: Final = 0.3
+PROBLEMS: Final = {
+    400: ("malformed",),
+    401: ("unknown-party",),
+    403: ("bad-signature",),
+    404: ("not-found",),
+    405: ("method-not-allowed",),
+    413: ("too-large",),
+    415: ("unsupported-media-type",),
+    429: ("quota-exceeded",),
+    503: ("overloaded", "not-ready"),
+}
+SUBMISSIONS: Final = "/v1/submissions"
+WITHHELD: Final = ("workers have different roots", "this worker's index could not be written", "this worker's index is condemned")
+
+
+class Calls:
+    """The way to every process. `problems` is what no correct notary lets happen."""
+
+    def __init__(self, plan: Plan, problems: list[str]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.told: dict[Process, dict[str, tuple[float, Decided]]] = {}
+        """The transactions of which each process has told the decision, and when it first did."""
+        self._plan = plan
+        self._problems = problems
+        self._sent: dict[tuple[Process, str], list[tuple[float, int]]] = {}
+
+    def problem(self, process: Process, what: str) -> None:
+        """What must not happen."""
+        self._problems.append(f"{process.name}: {what}")
+
+    async def call(
+        self,
+        process: Process,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[bytes, bytes | None] | None = None,
+        wait_s: int = 0,
+    ) -> Answer | None:
+        """The answer; None when the process has died."""
+        if process.dead:
+            return None
+        what = f"{method} {path}"
+        try:
+            async with asyncio.timeout(min(wait_s, WAIT_S_MAX) + MARGIN_S):
+                answer = await process.call(method, path, body, headers)
+        except TimeoutError:
+            if not process.dead:
+                self.problem(process, f"{what} with a wait of {wait_s} s has no answer {MARGIN_S:g} s after that")
+            return None
+        if answer is None:
+            if process.ended:
+                self.problem(process, f"{what} had no answer when the process came to its end")
+            return None
+        self.counts[f"answered {answer.status}"] += 1
+        self._hold(process, what, answer)
+        return answer
+
+    # ---- submissions ----
+
+    async def submit(
+        self, process: Process, party: str, body: bytes, requests: int, *, wait_s: int | None = None, receipts: bool = False
+    ) -> Answer | None:
+        """Send a submission that its party has signed; without a `wait_s` the default is waited."""
+        self._sent.setdefault((process, party), []).append((_now_s(), requests))
+        path = SUBMISSIONS if receipts else f"{SUBMISSIONS}?receipts=false"
+        headers = {} if wait_s is None else {b"prefer": b"wait=%d" % wait_s}
+        answer = await self.call(process, "POST", path, body, headers, WAIT_S_DEFAULT if wait_s is None else wait_s)
+        if answer is not None and answer.status == 429:
+            self._hold_quota(process, party, requests)
+        if answer is not None and answer.status == 503:
+            self.hold_refusal(process, answer, requests)
+        return answer
+
+    def hold_refusal(self, process: Process, answer: Answer, requests: int) -> None:
+        """A 503 to a submission of so many requests: the queue has no room for them, or the worker is not ready, and `/readyz` says so."""
+        told, health = json.loads(answer.body), answer.health.splitlines()
+        if told["type"] == "/problems/overloaded":
+            counted = ("pending requests: ", "requests being verified: ")
+            here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith(counted)])
+            if not here or here + requests <= self._plan.pending_requests_max:
+                self.problem(process, f"overloaded, with {here} requests here and {requests} more")
+        elif f"not ready: {told['detail']}" not in health:
+            self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
+
+    def _hold_quota(self, process: Process, party: str, requests: int) -> None:
+        """A 429: since some moment this party has sent that worker more than a second's quota, and what was added meanwhile."""
+        per_s, sent, now_s = self._plan.quota_per_s, 0, _now_s()
+        for at_s, count in reversed(self._sent[process, party]):
+            sent += count
+            if sent > per_s * (1 + max(0.0, now_s - at_s - MARGIN_S)):
+                return
+        self.problem(process, f"{party} has sent no more than {per_s} requests a second, and {requests} are more than its quota")
+
+    # ---- decisions ----
+
+    def note_told(self, process: Process, decision: Decided) -> None:
+        """This process has just told a decision."""
+        self.told.setdefault(process, {}).setdefault(decision["transaction_id"], (_now_s(), decision))
+
+    async def look_up(self, process: Process, id_: str, wait_s: int = 0) -> dict[str, Any] | None:
+        """What a process says of a transaction; None for a 404, an empty one when it says nothing now."""
+        sent_s = _now_s()
+        answer = await self.call(process, "GET", f"/v1/transactions/{id_}{f'?wait={wait_s}' if wait_s else ''}", wait_s=wait_s)
+        if answer is None or answer.status == 503:
+            return {}
+        known = self.told.get(process, {}).get(id_)
+        if known is not None and max(known[0], sent_s) + MARGIN_S < _now_s():
+            self.problem(process, f"it knew {id_} since {known[0]:.3f} s, and told who waited for it at {_now_s():.3f} s")
+        if answer.status == 404:
+            told_next = max([decision["position"] + 1 for _, decision in self.told.get(process, {}).values()], default=0)
+            applied = json.loads(answer.body).get("applied")
+            if known is not None or not isinstance(applied, int) or applied < told_next:
+                self.problem(process, f"{id_} is not there, of {applied} positions; it has told {known} and {told_next} positions")
+            return None
+        if answer.status != 200:
+            self.problem(process, f"answered {answer.status} when it was asked for {id_}: {answer}")
+            return {}
+        told: dict[str, Any] = json.loads(answer.body)
+        self.note_told(process, told)
+        return told
+
+    async def wait_for(self, process: Process, id_: str, wait_s: int) -> list[dict[str, Any] | None]:
+        """Look up with a wait, and again and again without one meanwhile; all that was told."""
+        waiting = asyncio.ensure_future(self.look_up(process, id_, wait_s))
+        told = []
+        while not waiting.done():
+            told.append(await self.look_up(process, id_))
+            await asyncio.wait([waiting], timeout=POLLED_S)
+        return [*told, waiting.result()]
+
+    # ---- any answer ----
+
+    def _hold(self, process: Process, what: str, answer: Answer) -> None:
+        status, headers = answer.status, answer.headers
+        if status in (202, 429, 503) and not 1 <= int(headers.get(b"retry-after", b"0")) <= RETRY_AFTER_S_MAX:
+            self.problem(process, f"{what} is answered {status} and no Retry-After that makes sense: {headers}")
+        if status < 400:
+            return
+        told = json.loads(answer.body)
+        name = told["type"].removeprefix("/problems/")
+        if name not in PROBLEMS.get(status, ()) or told["status"] != status or headers[b"content-type"] != b"application/problem+json":
+            self.problem(process, f"{what} is answered {status}: {answer}")
+        looked = not what.startswith(f"POST {SUBMISSIONS}")
+        if status == 503 and looked and (name != "not-ready" or not _may_be_silent(told["detail"], answer.health.splitlines())):
+            self.problem(process, f"{what} is answered 503, though nothing is withheld: {told} {answer.health}")
+
+
+def _may_be_silent(why: str, health: list[str]) -> bool:
+    """Whether a look-up may be refused: there is no worker (then nothing is said of one), or its index is doubted."""
+    has_worker = any(line.startswith("worker: ") for line in health)
+    return f"not ready: {why}" in health and (not has_worker or why.startswith(WITHHELD))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,122 @@
+"""Those who only read, while things break: a monitor with its checkpoints and tiles, and who asks for a receipt or a state.
+
+What a worker whose index somebody changed says of its tree or of states is its own affair, until a root differs (R9).
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.checkers.history import Decided, History
+from tests.checkers.judge import hashed
+from tests.checkers.replay import Replayed
+from tests.checkers.tree import TILE_WIDTH, leaf_of
+from tests.simulation.calls import Calls
+from tests.simulation.plan import Plan
+from tests.simulation.process import Answer, Process
+
+
+class Readings:
+    """All that was read in one simulation."""
+
+    def __init__(self, plan: Plan, calls: Calls, history: History, processes: Callable[[], Sequence[Process]]) -> None:
+        self._plan = plan
+        self._calls = calls
+        self._history = history
+        self._processes = processes
+        self._draw = random.Random(f"readings {plan.seed}")
+        self.notes: list[str] = []
+        """Checkpoints."""
+        self.receipts: list[Decided] = []
+        """Decisions with the receipts that were fetched apart."""
+        self._tiles: list[tuple[str, int | None, int, int, bytes]] = []  # path, level (None: entries), index, width, content
+        self._states: list[dict[str, Any]] = []
+
+    async def run(self) -> None:
+        """All readings, each at its time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._plan.readings):
+                tasks.create_task(self._read(self._draw.uniform(0, self._plan.faults_s)))
+
+    async def _read(self, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        processes = self._processes()
+        if not processes:
+            return
+        process = self._draw.choice(processes)
+        told = list(self._calls.told.get(process, {}).values())
+        if not told or self._draw.random() < 0.4:
+            await self._mirror(process)
+        elif self._draw.random() < 0.5:
+            await self._fetch_receipt(process, self._draw.choice(told)[1])
+        else:
+            await self._ask_for_state(process, self._draw.choice(told)[1])
+
+    def violations(self, replayed: Replayed) -> Iterator[str]:
+        """What was read and is not what the log says; checkpoints and receipts are for the checker of those."""
+        for path, level, index, width, content in self._tiles:
+            first = index * TILE_WIDTH
+            if level is None:
+                leaves = [leaf_of(decision) for decision in replayed.decisions[first : first + width]]
+                wanted = b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
+            else:
+                span = TILE_WIDTH**level
+                wanted = b"".join([replayed.tree.over(at * span, (at + 1) * span) for at in range(first, first + width)])
+            if content != wanted:
+                yield f"{path} is not the tree's"
+        for told in self._states:
+            id_, position = replayed.consumed.get(told["state"], ("", None))
+            if told["consumed_by"] is not None and (told["consumed_by"], told["position"]) != (hashed(id_), position):
+                yield f"{told}: the log has {id_} at {position}"
+
+    async def _get(self, process: Process, path: str) -> bytes | None:
+        """The body; None when the process is gone or says nothing now, and when there is no reason to believe it."""
+        answer: Answer | None = await self._calls.call(process, "GET", path)
+        if answer is None or answer.status == 503 or process.altered:
+            return None
+        if answer.status != 200:
+            self._calls.problem(process, f"answered {answer.status} when it was asked for {path}: {answer}")
+            return None
+        return answer.body
+
+    async def _mirror(self, process: Process) -> None:
+        """A checkpoint, and the tiles that it is of: the same process has them all."""
+        note = await self._get(process, self._draw.choice(["/checkpoint", "/v1/checkpoint"]))
+        if note is None:
+            return
+        self.notes.append(note.decode())
+        level: int | None
+        count = int(note.split(b"\n")[1])
+        for level in (None, 0, 1):
+            there = count >> 8 if level == 1 else count
+            for index in range(-(-there // TILE_WIDTH)):
+                width = min(TILE_WIDTH, there - index * TILE_WIDTH)
+                path = f"/tile/{'entries' if level is None else level}/{index:03}{'' if width == TILE_WIDTH else f'.p/{width}'}"
+                content = await self._get(process, path)
+                if content is not None:
+                    self._tiles.append((path, level, index, width, content))
+
+    async def _fetch_receipt(self, process: Process, decision: Decided) -> None:
+        body = await self._get(process, f"/v1/transactions/{decision['transaction_id']}/receipt")
+        if body is not None:
+            self.receipts.append({**decision, "receipt": body.decode()})
+
+    async def _ask_for_state(self, process: Process, decision: Decided) -> None:
+        """An input of what this process has told: what was committed there has consumed it."""
+        request = self._request(decision["transaction_id"])
+        for state in request.get("inputs", ()):
+            body = await self._get(process, f"/v1/states/{state}")
+            if body is None:
+                continue
+            told = json.loads(body)
+            self._states.append(told)
+            if told["consumed_by"] is None and decision["outcome"] == "committed":
+                self._calls.problem(process, f"{state} is not consumed, it says, after it told {decision}")
+
+    def _request(self, id_: str) -> Mapping[str, Any]:
+        for submission in self._history.submissions:
+            if id_ in submission.ids:
+                return submission.requests[list(submission.ids).index(id_)]
+        return {}
