@@ -19,6 +19,7 @@ class Line(msgspec.Struct, frozen=True):
     time: str
     failed: bool = False
     goal: str | None = None
+    load_average: float | None = None
 
 
 def read(file: Path) -> list[Line]:
@@ -46,4 +47,4 @@ def about(line: Line) -> str:
     commit = str(machine.get("git") or "no commit")
     shown = commit[:10] + ("-changed" if commit.endswith("-changed") else "")
     cores = f"{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB"
-    return f"{cores}, Python {machine['python']}, Kafka {machine['kafka']}; {shown}, {line.time[:10]}"
+    return f"{cores}, Python {machine['python']}, Kafka {machine['kafka']}; {shown}, {line.time[:10]}, load average {line.load_average}"
