@@ -179,7 +179,7 @@ def _curve(lines: Sequence[Line]) -> Sequence[Row]:
         (
             line.case,
             *[_number(line, name) for name in ("due_requests_per_s", "goodput_requests_per_s")],
-            *[f"{_number(line, name)} ms" for name in ("latency_ms_p50", "latency_ms_p99")],
+            *[f"{number} ms" if (number := _number(line, name)) else "" for name in ("latency_ms_p50", "latency_ms_p99")],
             *[f"{line.figures[name]:.0%}" for name in ("refused_share", "unsent_share")],
             _number(line, "worker_cores"),
         )

@@ -65,7 +65,7 @@ class Offered(msgspec.Struct):
     decided_ms: Times = msgspec.field(default_factory=Times)
     """From when it was due to the whole answer, of those due in the steady part and decided, whenever that was."""
     answered_ms: Times = msgspec.field(default_factory=Times)
-    """The same from when it was sent."""
+    """From when it was sent, of those sent in the steady part."""
     refused_ms: Times = msgspec.field(default_factory=Times)
     """From when it was sent to the refusal."""
     late_ms: Times = msgspec.field(default_factory=Times)

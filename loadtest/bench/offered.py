@@ -67,7 +67,8 @@ class Load:
         self._steady = False
         self._counts_from_s = float("inf")
         self._drained = asyncio.Event()
-        self._decided_s: list[tuple[float, float, float]] = []  # (due, sent, answered)
+        self._decided_ms: list[float] = []
+        self._answered_ms: list[float] = []
         self._refused_ms: list[float] = []
         self._late_ms: list[float] = []
         self.told_s: list[float] = []
@@ -200,7 +201,9 @@ class Load:
                 self.outcome.decided += self._steady
                 # Also those that come after the end: to leave out who waited longest would be to count only the quick.
                 if asked.due_s >= self._counts_from_s:
-                    self._decided_s.append((asked.due_s, asked.sent_s, now_s))
+                    self._decided_ms.append((now_s - asked.due_s) * 1000)
+                if asked.sent_s >= self._counts_from_s:
+                    self._answered_ms.append((now_s - asked.sent_s) * 1000)
         self._free.append(connection)
         self._send_waiting()
         if not self._asked:
@@ -239,8 +242,7 @@ class Load:
 
     def _sum_up(self, probes: Sequence[Probe]) -> None:
         outcome = self.outcome
-        outcome.decided_ms = times_of([(answered_s - due_s) * 1000 for due_s, _, answered_s in self._decided_s])
-        outcome.answered_ms = times_of([(answered_s - sent_s) * 1000 for _, sent_s, answered_s in self._decided_s])
+        outcome.decided_ms, outcome.answered_ms = times_of(self._decided_ms), times_of(self._answered_ms)
         outcome.refused_ms, outcome.late_ms, outcome.told_s = times_of(self._refused_ms), times_of(self._late_ms), times_of(self.told_s)
         impatient, obedient = [[probe for probe in probes if probe.obedient == which] for which in (False, True)]
         waits = [wait for probe in impatient for wait in probe.waits]

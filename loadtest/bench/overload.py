@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.bench import alone
 from loadtest.bench.end_to_end import Case, failed, name_of, plan_of, run_load
 from loadtest.bench.load import Outcome
-from loadtest.bench.offer import Offer, Offered
+from loadtest.bench.offer import Offer, Offered, Times
 from loadtest.bench.place import Place
 from loadtest.bench.process import run_module
 from loadtest.bench.report import Report, progress
@@ -87,21 +87,21 @@ def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
         "refused_share": outcome.refused / answers if answers else 0.0,
         "undecided_share": outcome.undecided / answers if answers else 0.0,
         "dropped_share": outcome.dropped / answers if answers else 0.0,
-        "unsent_share": outcome.unsent / max(outcome.due, 1),
-        "latency_ms_p50": outcome.decided_ms.p50,
-        "latency_ms_p99": outcome.decided_ms.p99,
-        "from_sending_ms_p50": outcome.answered_ms.p50,
-        "from_sending_ms_p99": outcome.answered_ms.p99,
-        "late_ms_p99": outcome.late_ms.p99,
-        "refusal_ms_p50": outcome.refused_ms.p50,
-        "refusal_ms_p99": outcome.refused_ms.p99,
-        "told_s_p50": outcome.told_s.p50,
-        "told_s_max": outcome.told_s.max,
-        "probe_told_s_p50": outcome.probe_told_s.p50,
-        "wait_s_p50": outcome.probe_waited_s.p50,
-        "wait_s_p99": outcome.probe_waited_s.p99,
-        "wait_to_told_p50": outcome.probe_waited_to_told.p50,
-        "wait_to_told_p99": outcome.probe_waited_to_told.p99,
+        "unsent_share": outcome.unsent * offer.requests / (offer.requests_per_s * offer.seconds),
+        "latency_ms_p50": _of(outcome.decided_ms, "p50"),
+        "latency_ms_p99": _of(outcome.decided_ms, "p99"),
+        "from_sending_ms_p50": _of(outcome.answered_ms, "p50"),
+        "from_sending_ms_p99": _of(outcome.answered_ms, "p99"),
+        "late_ms_p99": _of(outcome.late_ms, "p99"),
+        "refusal_ms_p50": _of(outcome.refused_ms, "p50"),
+        "refusal_ms_p99": _of(outcome.refused_ms, "p99"),
+        "told_s_p50": _of(outcome.told_s, "p50"),
+        "told_s_max": _of(outcome.told_s, "max"),
+        "probe_told_s_p50": _of(outcome.probe_told_s, "p50"),
+        "wait_s_p50": _of(outcome.probe_waited_s, "p50"),
+        "wait_s_p99": _of(outcome.probe_waited_s, "p99"),
+        "wait_to_told_p50": _of(outcome.probe_waited_to_told, "p50"),
+        "wait_to_told_p99": _of(outcome.probe_waited_to_told, "p99"),
         "waits": outcome.probe_waited_s.count,
         "still_waiting": outcome.probe_waiting,
         "obedient_returns": outcome.obedient_returns,
@@ -124,6 +124,11 @@ def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
     if outcome.ran_out:
         figures["ran_out"] = True
     return figures
+
+
+def _of(times: Times, which: str) -> float | None:
+    """None of nothing: 0 would look like the best."""
+    return float(getattr(times, which)) if times.count else None
 
 
 def main(arguments: list[str] | None = None) -> int:

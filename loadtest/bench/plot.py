@@ -61,7 +61,8 @@ def _curve(figure: Figure, lines: Sequence[Line]) -> None:
         points.sort(key=lambda line: line.figures["due_requests_per_s"])
         rates = [line.figures["goodput_requests_per_s"] for line in points]
         for which, dashes, filled in (("p99", "-", True), ("p50", "--", False)):
-            latencies = [line.figures[f"latency_ms_{which}"] for line in points]
+            # Where the line was so long that nothing of the time was sent, there is none.
+            latencies = [float("nan") if (ms := line.figures[f"latency_ms_{which}"]) is None else ms for line in points]
             style: dict[str, Any] = {"color": COLOURS[number], "marker": MARKS[number], "linestyle": dashes, "markersize": 5}
             label = f"{name}, {'99 of 100' if which == 'p99' else 'median'}"
             axes.plot(rates, latencies, label=label, markerfacecolor=COLOURS[number] if filled else "white", **style)

@@ -102,6 +102,7 @@ async def test_what_has_no_connection_waits_and_is_told() -> None:
     outcome = await _offered(lambda body: b"", connections_max=1)
     assert outcome.decided == 0
     assert outcome.unsent > 0
+    assert outcome.decided_ms.count == 0
     assert outcome.errors == 1, "the one that left has no answer"
 
 
