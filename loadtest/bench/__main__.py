@@ -1,94 +1,50 @@
-"""The command line: `python -m loadtest.bench [--only NAME] [--quick] [--out bench.jsonl] [--brokers 3]`.
+"""The command line: `python -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
 
-Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 it could not be measured.
+Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 something could not be measured, or it was interrupted: what was
+measured is in the file.
 """
 
 import argparse
-import contextlib
 import logging
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TextIO
 
-from deploy.local import CannotRun, Cluster
-from loadtest.bench import apply, decode, end_to_end, raw, rebuild, receipts
-from loadtest.bench.report import Report, progress
-from ordering.errors import NotaryError
+from loadtest.bench import program
+from loadtest.bench.bar import Bar
+from loadtest.bench.place import interrupt_once
+from loadtest.bench.report import Report, lines_to, progress
 
-FIGURES = ("decode", "apply", "receipts", "raw", "rebuild", "end-to-end")
-SECONDS, SECONDS_QUICK = 20.0, 4.0
+SECONDS, SECONDS_QUICK = 20.0, 3.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description="How fast it is, on this machine.")
-    parser.add_argument("--only", action="append", choices=FIGURES, metavar="NAME", help=f"one of {', '.join(FIGURES)}; may be repeated")
-    parser.add_argument("--quick", action="store_true", help=f"{SECONDS_QUICK:g} s a measurement instead of {SECONDS:g}")
+    figures = ", ".join(program.FIGURES)
+    parser.add_argument("--only", action="append", choices=program.FIGURES, metavar="NAME", help=f"one of {figures}; may be repeated")
+    parser.add_argument("--quick", action="store_true", help=f"{SECONDS_QUICK:g} s a load, and a shorter curve: about five minutes")
+    parser.add_argument("--seconds", type=float, metavar="S", help=f"how long a load is (default: {SECONDS:g})")
     parser.add_argument("--out", default="bench.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout, and the table stderr")
-    parser.add_argument("--brokers", type=int, choices=(1, 3), help="only with so many (default: 3, then end-to-end with 1 and embedded)")
+    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), help="only with so many, 0: the embedded log")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     chosen = parser.parse_args(arguments)
-    figures = tuple(chosen.only or FIGURES)
-    seconds = SECONDS_QUICK if chosen.quick else SECONDS
+    seconds = chosen.seconds or (SECONDS_QUICK if chosen.quick else SECONDS)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with _lines(chosen.out) as lines:
-            report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
-            _measure(report, figures, seconds, chosen.seed, chosen.brokers)
-            report.print_table()
-    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
-        progress(f"cannot go on: {problem}")
-        return 2
-    except KeyboardInterrupt:
-        progress("interrupted")
-        return 2
-    return 1 if report.failed else 0
-
-
-def _measure(report: Report, figures: tuple[str, ...], seconds: float, seed: int, brokers_only: int | None) -> None:
-    if "decode" in figures:
-        decode.measure(report, seconds / 4, seed)
-    if "apply" in figures:
-        apply.measure(report, seconds / 4, seed)
-    if "receipts" in figures:
-        receipts.measure(report, seconds / 4, seed)
-    brokers = brokers_only or 3
-    # A cluster of its own for each: brokers copy partition by partition, so that what one figure leaves would slow the next.
-    if "raw" in figures:
-        with _cluster(brokers) as cluster:
-            raw.measure(report, cluster.bootstrap, brokers, seconds / 2, seed)
-    if "rebuild" in figures:
-        with _cluster(brokers) as cluster:
-            rebuild.measure(report, cluster.bootstrap, brokers, seconds, seed)
-    if "end-to-end" in figures:
-        with _cluster(brokers) as cluster:
-            end_to_end.measure(report, cluster, brokers, seconds, seed)
-    if "end-to-end" in figures and brokers_only is None:
-        with _cluster(1) as cluster:
-            end_to_end.measure(report, cluster, 1, seconds, seed)
-        end_to_end.measure(report, None, 0, seconds, seed)
-
-
-@contextlib.contextmanager
-def _cluster(brokers: int) -> Iterator[Cluster]:
-    """Brokers for the length of a block, their data with them."""
-    progress(f"starting {brokers} brokers")
-    with tempfile.TemporaryDirectory(prefix="bench-kafka-") as directory, Cluster.create(Path(directory) / "cluster", brokers) as cluster:
-        yield cluster
-
-
-@contextlib.contextmanager
-def _lines(out: str) -> Iterator[TextIO]:
-    if out == "-":
-        yield sys.stdout
-    else:
-        with Path(out).open("w") as lines:
-            yield lines
+    interrupt_once()
+    bar = Bar()
+    with lines_to(chosen.out) as lines:
+        report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
+        parts = program.parts_of(
+            report, chosen.only or program.FIGURES, seconds, chosen.seed, quick=chosen.quick, brokers_only=chosen.brokers
+        )
+        try:
+            problems = program.run(parts, bar)
+        except KeyboardInterrupt:
+            problems = ["interrupted"]
+        bar.end()
+        report.print_table()
+        for problem in problems:
+            progress(problem)
+    return 2 if problems else 1 if report.failed else 0
 
 
 if __name__ == "__main__":

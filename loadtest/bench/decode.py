@@ -18,7 +18,7 @@ def measure(report: Report, seconds: float, seed: int) -> None:
         made = payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX)
         values = [value for value, _ in zip(made, range(8), strict=False)]
         requests = octets = at = 0
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         while (took_s := time.perf_counter() - started) < seconds:
             value = values[at % len(values)]
             requests += len(decode_requests(value.value, NOTARY))
@@ -28,6 +28,7 @@ def measure(report: Report, seconds: float, seed: int) -> None:
             "requests_per_s": requests / took_s,
             "inputs_per_s": requests * inputs / took_s,
             "mb_per_s": octets / took_s / 1e6,
+            "cpu_us_per_request": (time.process_time() - cpu) / requests * 1e6,
         }
         case = f"{inputs} inputs, {submission_requests} requests a submission"
         report.add("decode", case, figures, {"inputs": inputs, "submission_requests": submission_requests, "seed": seed})

@@ -1,88 +1,105 @@
-"""How fast signed submissions are answered over HTTP: a real worker, real brokers, and the load in a third process."""
+"""How fast signed submissions are answered over HTTP: real workers, real brokers, and the load in a process of its own."""
 
 import asyncio
-import subprocess
-import sys
-import tempfile
 import uuid
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from deploy.local import Cluster
 from loadtest.bench.load import Outcome, Plan
+from loadtest.bench.place import Place, log_name
+from loadtest.bench.process import run_module
 from loadtest.bench.raw import Idle, idle_latency
 from loadtest.bench.report import Report, progress
-from loadtest.bench.service import Service, serve
 
-INPUTS = 4
-IDLE_PAIRS = 200
-WARM_UP_CONNECTIONS, WARM_UP_S = 64, 4.0
-
-CASES = (
-    (1, 64, 4_000, "1,500 requests/s"),
-    (100, 24, 300, "10,000 requests/s"),
-)
-"""(requests of a submission, connections, submissions made ahead for each second, goal with three brokers)."""
+INPUTS: Final = 4
+IDLE_PAIRS: Final = 200
+WARM_UP_S: Final = 4.0
+GOALS: Final = {1: "1,500 requests/s", 100: "10,000 requests/s"}
+"""By the requests of a submission; with three brokers and 4 inputs."""
 
 
-def measure(report: Report, cluster: Cluster | None, brokers: int, seconds: float, seed: int) -> None:
-    """The figure `end-to-end` on one log: Kafka with so many brokers, or the embedded one."""
-    name = f"{brokers} brokers" if brokers > 1 else "1 broker" if cluster else "embedded log"
-    bootstrap = cluster.bootstrap if cluster else None
-    pids = {"brokers": [b.process.pid for b in cluster.state.brokers if b.process]} if cluster else {}
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-notary-") as directory,
-        serve(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}") as service,
-    ):
-        pids["worker"] = [service.pid]
-        # Brokers that were just started compile their code for seconds; nobody's figure is better for it.
-        run_load(Plan(service.url, seed + 1, 1, INPUTS, WARM_UP_CONNECTIONS, WARM_UP_S, int(WARM_UP_S * 4_000), {}))
-        for at, (requests, connections, ahead_per_s, goal) in enumerate(CASES):
-            # Without receipts before and after: what the machine does meanwhile must not look like what receipts cost.
-            found: list[Outcome] = []
-            for turn, receipts in enumerate((False, True, False)):
-                plan = Plan(
-                    url=service.url,
-                    # Each load has its own states: the second time they would be consumed.
-                    seed=seed + 1_000 * (at + 1) + 100 * turn,
-                    requests=requests,
-                    inputs=INPUTS,
-                    connections=connections,
-                    seconds=seconds if receipts else seconds / 2,
-                    submissions_max=int(ahead_per_s * seconds),
-                    pids=pids,
-                    receipts=receipts,
-                )
-                outcome = run_load(plan)
-                found.append(outcome)
-                if receipts:
-                    figures, parameters = _figures(outcome), _parameters(plan, name)
-            without = [outcome.requests / outcome.seconds if outcome.seconds else 0.0 for outcome in (found[0], found[2])]
-            figures["without_receipts_requests_per_s"] = mean(without)
-            figures["without_receipts_before_after"] = [round(rate) for rate in without]
-            figures["taken_by_receipts_percent"] = 100 * (1 - figures["requests_per_s"] / mean(without)) if all(without) else 0.0
-            report.add(
-                "end-to-end",
-                f"{requests} a submission, {name}",
-                figures,
-                parameters,
-                goal if brokers == 3 else None,
-                failed=any(_failed(outcome) for outcome in found),
-            )
+class Case(msgspec.Struct, frozen=True):
+    """What is sent."""
 
-        # Last: by now everything is warm, the brokers most of all.
-        _idle(report, name, service, bootstrap, pids, seconds, seed)
+    requests: int
+    """Of a submission."""
+    inputs: int
+    beside_without_receipts: bool = False
+    """Whether the same load without receipts runs before and after it, so that their cost is seen, and the machine's noise."""
 
 
-def _idle(
-    report: Report, name: str, service: Service, bootstrap: str | None, pids: dict[str, list[int]], seconds: float, seed: int
-) -> None:
+def connections_of(requests: int, inputs: int = INPUTS) -> int:
+    """How many connections keep one worker busy with such submissions."""
+    return 16 if inputs > 100 else {1: 64, 10: 32}.get(requests, 24)
+
+
+def ahead_of(requests: int, inputs: int, seconds: float) -> int:
+    """How many submissions to make for a closed loop of so long: more than any machine that was seen takes."""
+    per_s = 250 if inputs > 100 else {1: 4_500, 10: 1_500}.get(requests, 30_000 / requests)
+    return max(1, int(per_s * seconds))
+
+
+def plan_of(place: Place, case: Case, seconds: float, seed: int, *, receipts: bool = True) -> Plan:
+    """A closed loop of that case."""
+    return Plan(
+        urls=place.urls,
+        # Each load has its own states: the second time they would be consumed.
+        seed=seed,
+        requests=case.requests,
+        inputs=case.inputs,
+        connections=connections_of(case.requests, case.inputs) * len(place.urls),
+        seconds=seconds,
+        submissions_max=ahead_of(case.requests, case.inputs, seconds),
+        pids=dict(place.pids),
+        receipts=receipts,
+    )
+
+
+def warm_up(place: Place, seconds: float, seed: int) -> None:
+    """Brokers that were just started compile their code for seconds; nobody's figure is better for it."""
+    for requests in (1, 100):
+        run_load(plan_of(place, Case(requests, INPUTS), seconds / 2, seed + requests))
+
+
+def measure(report: Report, place: Place, case: Case, seconds: float, seed: int) -> None:
+    """The figure `end-to-end` for one case."""
+    log = place.log_name
+    outcomes = []
+    if case.beside_without_receipts:
+        outcomes.append(run_load(plan_of(place, case, seconds / 2, seed + 1, receipts=False)))
+    plan = plan_of(place, case, seconds, seed)
+    outcomes.append(outcome := run_load(plan))
+    figures = _figures(outcome)
+    if case.beside_without_receipts:
+        outcomes.append(run_load(plan_of(place, case, seconds / 2, seed + 2, receipts=False)))
+        without = [each.requests / each.seconds if each.seconds else 0.0 for each in (outcomes[0], outcomes[2])]
+        figures["without_receipts_requests_per_s"] = mean(without)
+        figures["without_receipts_before_after"] = [round(rate) for rate in without]
+        figures["taken_by_receipts_percent"] = 100 * (1 - figures["requests_per_s"] / mean(without)) if all(without) else 0.0
+    report.add(
+        "end-to-end",
+        name_of(case, place),
+        figures,
+        parameters_of(plan, log),
+        GOALS.get(case.requests) if log == log_name(3) and case.inputs == INPUTS else None,
+        failed=any([*map(failed, outcomes)]),  # all of them: each tells its failures
+    )
+
+
+def name_of(case: Case, place: Place) -> str:
+    """What a case is called on that notary."""
+    workers = "" if len(place.urls) == 1 else f", {len(place.urls)} workers"
+    inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
+    return f"{case.requests} a submission, {inputs}, {place.log_name}{workers}"
+
+
+def measure_idle(report: Report, place: Place, seconds: float, seed: int) -> None:
     """One client on an idle system, its latency between two measurements of what two appends alone take."""
+    bootstrap = place.bootstrap
     idles: list[Idle] = []
-    plan = Plan(service.url, seed, 1, INPUTS, 1, max(seconds / 2, 3.0), int(seconds * 500), pids)
+    plan = Plan(place.urls, seed, 1, INPUTS, 1, max(seconds / 2, 3.0), int(max(seconds / 2, 3.0) * 1_000), dict(place.pids))
     if bootstrap:
         idles.append(asyncio.run(idle_latency(bootstrap, f"idle-{uuid.uuid4().hex[:8]}", IDLE_PAIRS, seed)))
     outcome = run_load(plan)
@@ -93,26 +110,19 @@ def _idle(
         figures["two_appends_ms_p50_before_after"] = [round(idle.ms_p50, 2) for idle in idles]
         figures["times_two_appends"] = outcome.latency_ms_p50 / two_appends_ms
     goal = "at most 2 times two appends" if bootstrap else None
-    report.add("end-to-end", f"idle round trip, {name}", figures, _parameters(plan, name), goal, failed=_failed(outcome))
+    case = f"idle round trip, {place.log_name}"
+    report.add("end-to-end", case, figures, parameters_of(plan, place.log_name), goal, failed=failed(outcome))
 
 
 def run_load(plan: Plan) -> Outcome:
     """One load in its own process."""
-    progress(f"load: {plan.requests} requests a submission, {plan.connections} connections, {plan.seconds:g} s")
+    progress(f"load: {plan.requests} requests a submission, {plan.inputs} inputs, {plan.connections} connections, {plan.seconds:g} s")
     # Making the bodies takes as long again as sending them, on a busy machine several times that.
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench.load", msgspec.json.encode(plan).decode()],
-        stdout=subprocess.PIPE,
-        timeout=plan.seconds * 10 + 120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    if done.returncode:
-        raise RuntimeError(f"the load ended with {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Outcome)
+    return run_module("loadtest.bench.load", plan, Outcome, plan.seconds * 10 + 120)
 
 
-def _failed(outcome: Outcome) -> bool:
+def failed(outcome: Outcome) -> bool:
+    """Whether a load saw an error, or nothing at all; its failures are told."""
     for failure in outcome.failures:
         progress(f"load: {failure}")
     return bool(outcome.errors) or not outcome.requests
@@ -137,6 +147,8 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
     return figures
 
 
-def _parameters(plan: Plan, name: str) -> dict[str, Any]:
+def parameters_of(plan: Plan, log: str) -> dict[str, Any]:
+    """What a load was, for its line; `log` is the name of what it was on."""
     told = msgspec.structs.asdict(plan)
-    return {"log": name, **{key: value for key, value in told.items() if key not in ("url", "pids", "submissions_max")}}
+    kept = {key: value for key, value in told.items() if key not in ("urls", "pids", "marked", "submissions_max")}
+    return {"log": log, "workers": len(plan.urls), **kept}

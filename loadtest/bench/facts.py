@@ -1,5 +1,6 @@
 """The machine and the versions that a figure belongs to, and what a process has cost it. Linux; elsewhere some are null."""
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -37,6 +38,19 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
+def family(pids: Iterable[int]) -> list[int]:
+    """These processes and all that descend from them, now."""
+    found = list(pids)
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything; the parent is the second field after it.
+            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    for pid in found:  # it grows meanwhile
+        found += parents.get(pid, [])
+    return found
+
+
 def cpu_seconds(pids: Iterable[int]) -> float:
     """User and system time of these processes so far, all threads; 0 for one that is gone."""
     ticks = 0
@@ -45,10 +59,28 @@ def cpu_seconds(pids: Iterable[int]) -> float:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             continue
-        # The name in parentheses may hold anything; utime and stime are the 12th and 13th fields after it.
+        # utime and stime are the 12th and 13th fields after the name.
         fields = stat.rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_PER_S
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Memory in use by these processes now (RSS; pages that they share count once for each); 0 for one that is gone."""
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the files below a directory take on its disk; one that goes meanwhile counts nothing."""
+    blocks = 0
+    for file in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            blocks += file.lstat().st_blocks
+    return blocks * 512
 
 
 def machine_cpu_seconds() -> float:

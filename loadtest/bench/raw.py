@@ -41,7 +41,7 @@ def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: 
     """The figure `raw`: appending and reading at two sizes of batch, and the idle latency."""
     for name, submission_requests, batch_bytes in (("small batches", 1, 32 << 10), ("large batches", 100, 512 << 10)):
         prefix = f"raw-{name.split()[0]}"
-        figures = asyncio.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds, seed))
+        figures = asyncio.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds / 2, seed))
         case = f"append to both topics and read back, {name}, {brokers} brokers"
         parameters = {"brokers": brokers, "batch_bytes": batch_bytes, "inputs": 4, "in_flight": IN_FLIGHT, "seed": seed}
         report.add("raw", case, figures, parameters)

@@ -1,9 +1,11 @@
 """Results: JSON lines for programs, a table for people."""
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from loadtest.bench.facts import load_average, machine
@@ -61,9 +63,23 @@ class Report:
         self._table.flush()
 
 
+CLEAR = "\r\x1b[K"
+"""Takes what stands on a terminal's last line away, such as a bar."""
+
+
 def progress(text: str) -> None:
     """A line for whoever waits."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    print(f"{CLEAR if sys.stderr.isatty() else ''}bench: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def lines_to(out: str, *, append: bool = False) -> Iterator[TextIO]:
+    """Where a report's lines go: a file, or - for stdout."""
+    if out == "-":
+        yield sys.stdout
+    else:
+        with Path(out).open("a" if append else "w") as lines:
+            yield lines
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -73,13 +89,26 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _told(result: Mapping[str, Any]) -> str:
-    told = ", ".join(
-        [f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}" for name, value in result["figures"].items()]
-    )
+    told = ", ".join([f"{name} {_shown(value)}" for name, value in result["figures"].items() if not _long(value)])
     return f"FAILED ({told})" if result["failed"] else told
 
 
+def _long(value: Any) -> bool:
+    """Whether it is for programs: a list of more than a few numbers."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "(" + ", ".join([f"{name} {_shown(each)}" for name, each in value.items() if each]) + ")"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
 def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
     if not isinstance(value, float):
         return value
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,14 +26,6 @@ class Service(msgspec.Struct, frozen=True):
     pid: int
 
 
-@contextlib.contextmanager
-def serve(directory: Path, bootstrap: str | None, topic_prefix: str) -> Iterator[Service]:
-    """A worker for the length of a block, in a directory that is not there yet; without `bootstrap`, on an embedded log."""
-    config = make(directory, bootstrap, topic_prefix)
-    with worker(config, "bench") as service:
-        yield service
-
-
 def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str) -> Path:
     """A notary that knows the party, and no worker yet: its configuration. `options` are for `notary init`."""
     log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []
@@ -51,15 +43,16 @@ def verifier_key(config: Path) -> str:
 
 
 @contextlib.contextmanager
-def worker(config: Path, name: str) -> Iterator[Service]:
-    """A worker of that name for the length of a block."""
+def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A worker of that name for the length of a block; `added` is put into its environment."""
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
         process = subprocess.Popen(
             [*_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=_environment(),
+            env=environment() | dict(added or {}),
+            start_new_session=True,  # a Ctrl-C is for who started it, who then stops it in order
         )
     try:
         yield Service(_url_of(process, log_file), process.pid)
@@ -69,7 +62,7 @@ def worker(config: Path, name: str) -> Iterator[Service]:
 
 def notary(*arguments: str) -> str:
     """Run one short command, and return what it printed; RuntimeError with what it said when it fails."""
-    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=_environment())
+    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=environment())
     if done.returncode:
         raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -78,10 +71,16 @@ def notary(*arguments: str) -> str:
 _COMMAND = [sys.executable, "-m", "notary"]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Of a process that is measured, or measures."""
     # Settings of the caller's shell are not what is measured.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))}
+    return kept | {"PYTHONPATH": python_path()}
+
+
+def python_path(*first: Path) -> str:
+    """PYTHONPATH for a process of this checkout."""
+    return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path) -> str:

@@ -4,18 +4,15 @@ Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 it could not be
 """
 
 import argparse
-import contextlib
 import logging
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
-from deploy.local import CannotRun, Cluster
-from loadtest.bench.report import Report, progress
+from deploy.local import CannotRun
+from loadtest.bench.place import brokers_of
+from loadtest.bench.report import Report, lines_to, progress
 from loadtest.peers import limits, table
 from loadtest.peers.contest import contest
 from loadtest.peers.etcd import Etcd
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Path(chosen.json).open("w") as lines:
+        with lines_to(chosen.json) as lines:
             report = Report(lines, sys.stdout)
             compare(report, [name for name in NAMES if name in names], sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed)
     except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
@@ -64,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:
     """Start them all, let them take turns, report."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(_cluster(brokers)) if {*ON_BROKERS, LIMITS} & set(names) else None
+        cluster = stack.enter_context(brokers_of(brokers)) if {*ON_BROKERS, LIMITS} & set(names) else None
         peers: dict[str, Peer] = {}
         for name in names:
             if name != LIMITS:
@@ -83,13 +80,6 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
         parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
         for size, of_all in outcomes.items():
             table.add(report, of_all, size, parameters, wrong, alone.get(size))
-
-
-@contextlib.contextmanager
-def _cluster(brokers: int) -> Iterator[Cluster]:
-    progress(f"starting {brokers} brokers")
-    with tempfile.TemporaryDirectory(prefix="peers-kafka-") as directory, Cluster.create(Path(directory) / "cluster", brokers) as cluster:
-        yield cluster
 
 
 if __name__ == "__main__":

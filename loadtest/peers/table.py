@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any, Final
 
+from loadtest.bench.end_to_end import connections_of
 from loadtest.bench.load import Outcome
 from loadtest.bench.report import Report, progress
-from loadtest.peers.turns import INPUTS, connections
+from loadtest.peers.turns import INPUTS
 
 GOALS: Final = {"postgresql": "the notary does 3 times as much", "etcd": "the notary does 10 times as much"}
 LIMIT_GOAL: Final = {100: "at least half of append and read"}
@@ -23,7 +24,7 @@ def add(
     append_and_read: float | None,
 ) -> None:
     """Report and print all peers' loads of one size. `append_and_read`: what the log alone does, in requests a second."""
-    print(f"\n{requests} requests a submission, {connections(requests)} connections")
+    print(f"\n{requests} requests a submission, {connections_of(requests)} connections")
     print("  ".join([" " * 16, *[text.rjust(10) for text in _HEADER]]))
     rates = {name: mean([_rate(each) for each in of_one]) for name, of_one in outcomes.items()}
     for name, of_one in outcomes.items():
@@ -36,7 +37,7 @@ def add(
         for text in wrong[name][:WRONG_TOLD]:
             progress(f"{name} is wrong: {text}")
         failed = bool(wrong[name]) or bool(figures["errors"]) or not rates[name]
-        about = {"peer": name, "requests": requests, "inputs": INPUTS, "connections": connections(requests), **parameters}
+        about = {"peer": name, "requests": requests, "inputs": INPUTS, "connections": connections_of(requests), **parameters}
         report.add("peers", f"{name}, {requests} a submission", figures, about, goal, failed=failed)
         cells = [f"{figures['requests_per_s']:,.0f}", *[f"{figures[key]:.1f}" for key in ("latency_ms_p50", "latency_ms_p99")]]
         cells += [f"{figures[f'{who}_cpu_s_per_1000']:.3f}" for who in ("server", "worker")]

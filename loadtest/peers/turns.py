@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from deploy.local import Cluster
 from loadtest.bench import end_to_end
+from loadtest.bench.end_to_end import connections_of
 from loadtest.bench.load import Outcome, Plan
 from loadtest.bench.report import progress
 from loadtest.peers import etcd, ours, postgresql, single_topic
@@ -50,11 +51,6 @@ def start(name: str, cluster: Cluster | None) -> AbstractContextManager[Peer]:
     return ON_BROKERS[name](cluster)
 
 
-def connections(requests: int) -> int:
-    """How many connections load with submissions of that size; as many as in `loadtest.bench`, where that measures it."""
-    return {size: count for size, count, *_ in end_to_end.CASES}.get(requests, 24)
-
-
 def take_turns(
     peers: Mapping[str, Peer], requests: int, seconds: float, rounds: int, seed: int, wrong: Mapping[str, list[str]]
 ) -> dict[str, list[Outcome]]:
@@ -71,11 +67,11 @@ def take_turns(
             os.sync()
             seed += 1
             plan = Plan(
-                url=peer.url,
+                urls=[peer.url],
                 seed=seed,
                 requests=requests,
                 inputs=INPUTS,
-                connections=connections(requests),
+                connections=connections_of(requests),
                 seconds=took_s,
                 submissions_max=max(int(ahead_per_s[name] * took_s), 1),
                 pids=peer.pids(),

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from loadtest.bench.generate import NOTARY
-from loadtest.bench.service import Service, serve
+from loadtest.bench.service import Service, make, worker
 from loadtest.openloop.generate import Asked
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
@@ -31,7 +31,7 @@ BUSY = ["--double-spends", "0.2", "--references", "0.2", "--windows", "0.2", "--
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A worker on the embedded log."""
-    with serve(tmp_path / "notary", None, "x") as running:
+    with worker(make(tmp_path / "notary", None, ""), "locust") as running:
         yield running
 
 

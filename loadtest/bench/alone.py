@@ -1,0 +1,39 @@
+"""A command that measures one figure, at a notary of its own.
+
+Exit codes: 0 measured; 1 a load saw errors; 2 it could not be measured, or was interrupted before there was a line.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from deploy.local import CannotRun
+from loadtest.bench.place import Place, brokers_of, interrupt_once, workers_on
+from loadtest.bench.report import Report, lines_to, progress
+from ordering.errors import NotaryError
+
+
+def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    """What they all have; `out` is where the line goes unless told."""
+    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
+    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
+    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
+    parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
+
+
+def run(chosen: argparse.Namespace, measure: Callable[[Report, Place], None]) -> int:
+    """Start it, measure, stop it; the exit code."""
+    interrupt_once()
+    try:
+        with lines_to(chosen.out, append=True) as lines, brokers_of(chosen.brokers) as cluster, workers_on(cluster) as place:
+            report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
+            measure(report, place)
+            report.print_table()
+    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
+        progress(f"cannot go on: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        progress("interrupted")
+        return 2
+    return 1 if report.failed else 0

@@ -1,0 +1,267 @@
+"""A load that does not wait for answers, in a process of its own: submissions arrive when they are due (open loop), also far too many.
+
+    python -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
+
+A submission that is due takes a free connection; where there is none, it waits for one, and that is in its latency, which counts from when
+it was due. Connections are there before the start, or are made when they are needed. What is refused (503, 429) was not taken in, so its
+bytes are offered again later, as another client's: what is made ahead need not be more than what can be decided.
+
+Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out
+when there was room; the obedient half comes back when it was told to.
+"""
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+
+from loadtest.bench.facts import cpu_seconds, machine_cpu_seconds, resident_bytes
+from loadtest.bench.generate import submissions
+from loadtest.bench.load import Failures, wrong
+from loadtest.bench.offer import Offer, Offered, Second, times_of
+from loadtest.bench.probe import Probe
+from loadtest.bench.wire import REFUSED, Connection, connect, head_of, retry_after_s, status_of
+from loadtest.signing import Made
+
+WARM_UP_SHARE = 0.3
+"""Of the time; a queue that fills up takes seconds until it is full."""
+TICK_S = 0.001
+LOOK_S = 0.5
+CONNECTING_MAX = 64
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """A submission on its way."""
+
+    made: Made
+    due_s: float
+    sent_s: float
+
+
+class Load:
+    """Everything of one run. One event loop."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        count = int(offer.decided_per_s_max * offer.seconds / offer.requests) + offer.connections_max + 1
+        count = min(count, int(offer.requests_per_s * offer.seconds / offer.requests) + 1_000 * offer.probes + 1)
+        self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs), count))
+        self.head = head_of(offer.urls[0], receipts=offer.receipts)
+        self._greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(offer.urls[0]).netloc}\r\n\r\n".encode()
+        self.outcome = Offered()
+        self.failures = Failures()
+        self._free: deque[Connection] = deque()
+        self._asked: dict[Connection, Asked] = {}
+        self._greeted: dict[Connection, asyncio.Future[None]] = {}
+        self._waiting: deque[float] = deque()  # when each was due that has no connection
+        self._open = self._opening = 0
+        self._openings: set[asyncio.Task[None]] = set()
+        self._steady = False
+        self._counts_from_s = float("inf")
+        self._drained = asyncio.Event()
+        self._decided_ms: list[float] = []
+        self._answered_ms: list[float] = []
+        self._refused_ms: list[float] = []
+        self._late_ms: list[float] = []
+        self.told_s: list[float] = []
+        self._decided = self._refused = 0
+        self._answered_last_s = 0.0
+
+    async def run(self) -> Offered:
+        """Offer, wait for what was taken in, sum up."""
+        offer, outcome = self.offer, self.outcome
+        if offer.connections_open:
+            await self._open_all()
+        probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
+        probing = [asyncio.create_task(probe.run()) for probe in probes]
+        started_s = time.perf_counter()
+        looking = asyncio.create_task(self._keep_looking(started_s))
+        interval_s, due, count = offer.requests / offer.requests_per_s, 0, int(offer.seconds * offer.requests_per_s / offer.requests)
+        steady_from_s = started_s + offer.seconds * WARM_UP_SHARE
+        before: dict[str, float] = {}
+        while due < count:
+            now_s = time.perf_counter()
+            if not self._steady and now_s >= steady_from_s:
+                self._steady, before, steady_from_s = True, self._costs(), now_s
+                self._counts_from_s = now_s
+            while due < count and (due_s := started_s + due * interval_s) <= now_s:
+                due += 1
+                outcome.due += self._steady
+                self._offer(due_s)
+            await asyncio.sleep(TICK_S)
+        ended_s, after = time.perf_counter(), self._costs()
+        self._steady = False
+        outcome.unsent = len(self._waiting)
+        self._waiting.clear()
+        for task in (*probing, looking):
+            task.cancel()
+        if self._asked:
+            self._drained.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(offer.drain_s_max):
+                    await self._drained.wait()
+        if self._asked:
+            self.failures.add(f"{len(self._asked)} submissions without an answer {offer.drain_s_max:g} s after the end")
+        outcome.drained_s = max(0.0, self._answered_last_s - ended_s)
+        outcome.seconds = ended_s - steady_from_s
+        outcome.cpu_seconds = {name: after[name] - before.get(name, 0.0) for name in after}
+        self._sum_up(probes)
+        return outcome
+
+    # ---- connections ----
+
+    def _offer(self, due_s: float) -> None:
+        """One is due: it leaves on a free connection, or waits for one."""
+        self._waiting.append(due_s)
+        self._send_waiting()
+        if self._waiting and self._open + self._opening < self.offer.connections_max and self._opening < CONNECTING_MAX:
+            self._opening += 1
+            opening = asyncio.create_task(self._connect())
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+
+    async def _open_all(self) -> None:
+        """As many as there may be. That the service has taken a connection in is only known when it answers something on it."""
+        for at in range(0, self.offer.connections_max, CONNECTING_MAX):
+            urls = [self._url(number) for number in range(at, min(at + CONNECTING_MAX, self.offer.connections_max))]
+            made = await asyncio.gather(*[connect(url, lambda: Connection(self)) for url in urls])
+            self._greeted = {connection: asyncio.get_running_loop().create_future() for connection in made}
+            for connection in made:
+                connection.call(self._greeting)
+            await asyncio.gather(*self._greeted.values())
+            self._open += len(made)
+            self._free += made
+        self._greeted = {}
+
+    def _url(self, number: int) -> str:
+        return self.offer.urls[number % len(self.offer.urls)]
+
+    async def _connect(self) -> None:
+        try:
+            connection = await connect(self._url(self._open), lambda: Connection(self))
+        except OSError as problem:
+            self.failures.add(f"no connection: {problem}")
+            return
+        finally:
+            self._opening -= 1
+        self._open += 1
+        self._free.append(connection)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._free:
+            if not self.pool:
+                self.outcome.ran_out = True
+                self._waiting.clear()
+                return
+            connection, made, due_s = self._free.pop(), self.pool.popleft(), self._waiting.popleft()
+            now_s = time.perf_counter()
+            self._asked[connection] = Asked(made, due_s, now_s)
+            if self._steady:
+                self.outcome.sent += 1
+                self._late_ms.append((now_s - due_s) * 1000)
+            connection.call(self.head % len(made.body) + made.body)
+
+    def answered(self, connection: Connection, answer: bytes) -> None:
+        """Read the clock, then see what it is."""
+        now_s = time.perf_counter()
+        if (greeted := self._greeted.get(connection)) is not None:
+            greeted.set_result(None)
+            return
+        asked = self._asked.pop(connection, None)
+        if asked is None:
+            return  # a refusal of the connection itself, before anything was sent: its end comes next
+        self._answered_last_s = now_s
+        status = status_of(answer)
+        if status in REFUSED:
+            self._refused += 1
+            self.pool.append(asked.made)
+            told_s = retry_after_s(answer)
+            if told_s is None:
+                self.failures.add("a refusal without Retry-After")
+            elif self._steady:
+                self.outcome.refused += 1
+                self._refused_ms.append((now_s - asked.sent_s) * 1000)
+                self.told_s.append(told_s)
+        elif status == 202:
+            self.outcome.undecided += self._steady
+        else:
+            self._decided += 1
+            if (why := wrong(answer, asked.made.ids, receipts=self.offer.receipts)) is not None:
+                self.failures.add(why)
+            else:
+                self.outcome.decided += self._steady
+                # Also those that come after the end: to leave out who waited longest would be to count only the quick.
+                if asked.due_s >= self._counts_from_s:
+                    self._decided_ms.append((now_s - asked.due_s) * 1000)
+                if asked.sent_s >= self._counts_from_s:
+                    self._answered_ms.append((now_s - asked.sent_s) * 1000)
+        self._free.append(connection)
+        self._send_waiting()
+        if not self._asked:
+            self._drained.set()
+
+    def lost(self, connection: Connection, why: str) -> None:
+        """A connection less; one may come in its place."""
+        if (greeted := self._greeted.get(connection)) is not None:
+            greeted.set_exception(OSError("the service closed a connection before the start"))
+            return
+        self._open -= 1
+        if connection in self._free:
+            self._free.remove(connection)
+        asked = self._asked.pop(connection, None)
+        if asked is not None:
+            # What became of it is unknown; asked again, it is told.
+            self.outcome.dropped += self._steady
+            self.pool.append(asked.made)
+        if not self._asked:
+            self._drained.set()
+
+    # ---- figures ----
+
+    def _costs(self) -> dict[str, float]:
+        costs = {name: cpu_seconds(pids) for name, pids in self.offer.pids.items()}
+        return costs | {"load": time.process_time(), "machine": machine_cpu_seconds()}
+
+    async def _keep_looking(self, started_s: float) -> None:
+        workers = self.offer.pids.get("worker", [])
+        decided = refused = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            seconds, mib = time.perf_counter() - started_s, resident_bytes(workers) / (1 << 20)
+            self.outcome.by_time.append(Second(seconds, self._decided - decided, self._refused - refused, mib))
+            decided, refused = self._decided, self._refused
+
+    def _sum_up(self, probes: Sequence[Probe]) -> None:
+        outcome = self.outcome
+        outcome.decided_ms, outcome.answered_ms = times_of(self._decided_ms), times_of(self._answered_ms)
+        outcome.refused_ms, outcome.late_ms, outcome.told_s = times_of(self._refused_ms), times_of(self._late_ms), times_of(self.told_s)
+        impatient, obedient = [[probe for probe in probes if probe.obedient == which] for which in (False, True)]
+        waits = [wait for probe in impatient for wait in probe.waits]
+        outcome.probe_told_s = times_of([told_s for told_s, _ in waits])
+        outcome.probe_waited_s = times_of([waited_s for _, waited_s in waits])
+        outcome.probe_waited_to_told = times_of([waited_s / told_s for told_s, waited_s in waits if told_s])
+        outcome.probe_waiting = len([probe for probe in impatient if probe.waiting])
+        returns = [taken for probe in obedient for taken in probe.returns]
+        outcome.obedient_returns, outcome.obedient_taken = len(returns), sum(returns)
+        outcome.errors, outcome.failures = self.failures.count, self.failures.told
+
+
+async def drive(offer: Offer) -> Offered:
+    """Make the bodies, offer them, sum up."""
+    load = Load(offer)
+    gc.collect()
+    gc.freeze()
+    return await load.run()
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(drive(msgspec.json.decode(sys.argv[1], type=Offer)))) + b"\n")

@@ -1,0 +1,82 @@
+"""What is measured, from its start to its end: brokers or an embedded log, workers, and their directories. Afterwards nothing is left."""
+
+import contextlib
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from deploy.local import Cluster
+from loadtest.bench.facts import family
+from loadtest.bench.report import progress
+from loadtest.bench.service import make, worker
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A running notary."""
+
+    urls: Sequence[str]
+    """Of its workers."""
+    pids: Mapping[str, list[int]]
+    """`worker`: all workers, with the processes that each started; `brokers` where there are any."""
+    index: Path
+    """Where the workers' indexes are."""
+    log: Path
+    """Where the embedded log, or the brokers' data, is."""
+    bootstrap: str | None
+    brokers: int
+
+    @property
+    def log_name(self) -> str:
+        """What is said of its log."""
+        return log_name(self.brokers)
+
+
+def log_name(brokers: int) -> str:
+    """What a log of so many brokers is called; 0 is the embedded one."""
+    return f"{brokers} brokers" if brokers > 1 else "1 broker" if brokers else "embedded log"
+
+
+@contextlib.contextmanager
+def brokers_of(count: int) -> Iterator[Cluster | None]:
+    """So many brokers for the length of a block, their data with them; none for 0, the embedded log."""
+    if not count:
+        yield None
+        return
+    progress(f"starting {count} {'broker' if count == 1 else 'brokers'}")
+    with tempfile.TemporaryDirectory(prefix="bench-kafka-") as directory, Cluster.create(Path(directory) / "cluster", count) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, str] | None = None) -> Iterator[Place]:
+    """A new notary with so many workers for the length of a block, on these brokers or on an embedded log of its own.
+
+    `added` is put into the workers' environment.
+    """
+    assert cluster is not None or workers == 1, "an embedded log has one worker"
+    with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
+        bootstrap = cluster.bootstrap if cluster else None
+        config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}")
+        running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]
+        pids = {"worker": family([service.pid for service in running])}
+        if cluster is not None:
+            pids["brokers"] = [broker.process.pid for broker in cluster.state.brokers if broker.process]
+        log = cluster.directory if cluster is not None else config.parent / "log"
+        yield Place([service.url for service in running], pids, config.parent / "index", log, bootstrap, len(pids.get("brokers", [])))
+
+
+def interrupt_once() -> None:
+    """Ctrl-C and SIGTERM interrupt this process as Ctrl-C does, but only once: what was started is then stopped in peace."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, interrupt)

@@ -1,0 +1,100 @@
+"""A bare HTTP client: one connection, one call at a time, no more of HTTP than this service answers: a head with Content-Length, a body.
+
+Whatever a load costs is missing from the worker beside it.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
+_RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d+)", re.IGNORECASE).search
+
+REFUSED = (503, 429)
+"""Statuses that say that nothing was taken in, and when to come again."""
+
+
+class Caller(Protocol):
+    """Whose calls a connection makes."""
+
+    def answered(self, connection: "Connection", answer: bytes) -> None:
+        """A whole answer, head and body. The connection is free again."""
+        ...
+
+    def lost(self, connection: "Connection", why: str) -> None:
+        """The connection has ended; `why` is empty unless a call was unanswered."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._buffer = b""
+        self._length = -1
+        self._transport: asyncio.Transport
+        self.waiting = False
+        """Whether a call has no answer yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected; `call` makes use of it."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def call(self, data: bytes) -> None:
+        """Send a whole call."""
+        self.waiting = True
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """No more calls."""
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Gather one whole answer."""
+        buffer = self._buffer + data if self._buffer else data
+        if self._length < 0:
+            head_end = buffer.find(b"\r\n\r\n")
+            found = _LENGTH(buffer, 0, head_end) if head_end >= 0 else None
+            if found is None:
+                self._buffer = buffer
+                return
+            self._length = head_end + 4 + int(found[1])
+        if len(buffer) < self._length:
+            self._buffer = buffer
+            return
+        self._buffer, self._length, self.waiting = b"", -1, False
+        self._caller.answered(self, buffer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of this one."""
+        why = f"connection lost with a submission unanswered: {exc or 'closed by the service'}" if self.waiting else ""
+        self.waiting = False
+        self._caller.lost(self, why)
+
+
+async def connect(url: str, make: Callable[[], Connection]) -> Connection:
+    """A connection to the service at that URL."""
+    address = urlsplit(url)
+    _, connection = await asyncio.get_running_loop().create_connection(make, address.hostname or "127.0.0.1", address.port or 80)
+    return connection
+
+
+def head_of(url: str, *, receipts: bool = True) -> bytes:
+    """The head of a submission's call, with `%d` where its length goes."""
+    query = "" if receipts else "?receipts=false"
+    host = urlsplit(url).netloc
+    return f"POST /v1/submissions{query} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
+
+
+def status_of(answer: bytes) -> int:
+    """The status of an answer."""
+    return int(answer[9:12])
+
+
+def retry_after_s(answer: bytes) -> int | None:
+    """What its Retry-After says, None where there is none."""
+    found = _RETRY_AFTER(answer, 0, answer.find(b"\r\n\r\n"))
+    return None if found is None else int(found[1])

@@ -1,0 +1,73 @@
+"""The long run, made short: what it tells is there, whole or interrupted, and nothing is left running."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+from loadtest.bench.ahead import Ahead
+from loadtest.bench.facts import family
+from loadtest.bench.generate import submissions
+from loadtest.bench.long import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_run_tells_of_each_tenth(tmp_path: Path) -> None:
+    """Ten tenths with rates, costs, memory and disk; the ratio of the last to the first; what the load itself took."""
+    out = tmp_path / "long.jsonl"
+    arguments = ["--requests", "5000", "--submission-requests", "50", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
+    assert main(arguments) == 0
+    (result,) = map(json.loads, out.read_text().splitlines())
+    figures = result["figures"]
+    assert figures["requests"] == 5_000
+    assert len(figures["tenths"]) == 10
+    for tenth in figures["tenths"]:
+        assert tenth["requests_per_s"] > 0
+        assert min(tenth["worker_mib"], tenth["index_mib"], tenth["log_mib"]) > 0
+    first, last = figures["tenths"][0], figures["tenths"][-1]
+    assert abs(figures["last_to_first_tenth"] - last["requests_per_s"] / first["requests_per_s"]) < 0.01
+    assert figures["load_cores"] > 0
+
+
+async def test_submissions_made_elsewhere_are_the_same() -> None:
+    """What comes from the other process is what this one would make, all of it and no more."""
+    async with Ahead.of(7, 3, 2, 20) as ahead:
+        await ahead.filled()
+        taken = [ahead.take() for _ in range(20)]
+        assert taken == list(islice(submissions(7, 3, 2), 20))
+        assert (ahead.take(), ahead.left) == (None, 0)
+
+
+async def test_a_maker_that_ends_early_is_noticed() -> None:
+    """Nobody waits for what will not come."""
+    async with Ahead.of(7, 100, 2, 10_000_000) as ahead:
+        await ahead.filled()
+        os.kill(ahead.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while not ahead.problem:
+                ahead.take()
+                await ahead.more()
+        assert "ended" in ahead.problem
+
+
+def test_interrupted_it_tells_what_it_has_and_leaves_nothing(tmp_path: Path) -> None:
+    """After Ctrl-C there is a line that says so, with the requests until then, and no process is left."""
+    out = tmp_path / "long.jsonl"
+    command = [sys.executable, "-m", "loadtest.bench.long", "--requests", "50000000", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        # The bar has begun: so the load has.
+        assert next((line for line in running.stderr if "tenth 1" in line), None), "it ended before it began"
+        started = family([running.pid])
+        assert len(started) > 2, "a worker, a maker"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 1
+    (result,) = map(json.loads, out.read_text().splitlines())
+    assert result["figures"]["interrupted"]
+    assert result["figures"]["requests"] > 0
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]

@@ -1,0 +1,127 @@
+"""The open loop and what it says of refusals: against a service of a few lines whose behaviour is known, and against a real worker."""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+
+from loadtest.bench import curve, end_to_end
+from loadtest.bench.end_to_end import Case
+from loadtest.bench.generate import NOTARY
+from loadtest.bench.offer import Offer, Offered
+from loadtest.bench.offered import drive
+from loadtest.bench.overload import measure
+from loadtest.bench.place import workers_on
+from loadtest.bench.report import Report
+from payload import decode_submission
+
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+
+def _committed(body: bytes) -> bytes:
+    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
+    decisions = ",".join([f'{{"transaction_id":"{id_}","outcome":"committed","receipt":"c2sp.org/tlog-proof@v1"}}' for id_ in ids])
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(decisions), decisions.encode())
+
+
+async def _offered(
+    answer: Callable[[bytes], bytes | None],
+    probes: int = 0,
+    connections_max: int = 8,
+    *,
+    connections_open: bool = True,
+    seconds: float = 1.0,
+) -> Offered:
+    """Thirty submissions of two requests a second; None ends the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"GET"):
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    continue
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                reply = answer(await reader.readexactly(length))
+                if reply is None:
+                    return
+                writer.write(reply)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return await drive(Offer([url], 1, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
+
+
+@pytest.mark.parametrize("connections_open", [True, False])
+async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> None:
+    """Whoever answers at once gets everything, and nothing is counted as refused, dropped or unsent; on old connections or new ones."""
+    outcome = await _offered(_committed, connections_open=connections_open)
+    assert outcome.due == outcome.sent == outcome.decided > 0
+    assert (outcome.refused, outcome.dropped, outcome.unsent, outcome.errors) == (0, 0, 0, 0)
+
+
+async def test_refusals_are_counted_and_are_no_errors() -> None:
+    """Every other one is refused: half of what is due; what Retry-After said is kept."""
+    turns = iter(range(10_000))
+    outcome = await _offered(lambda body: REFUSAL if next(turns) % 2 else _committed(body))
+    assert abs(outcome.refused - outcome.decided) <= 1
+    assert outcome.told_s.p50 == outcome.told_s.max == 1
+    assert outcome.errors == 0
+
+
+async def test_probes_find_out_when_there_was_room() -> None:
+    """Each submission is refused the first three times: the impatient come four times, the obedient are not let in when they come back."""
+    seen: dict[bytes, int] = {}
+
+    def answer(body: bytes) -> bytes:
+        seen[body] = seen.get(body, 0) + 1
+        return REFUSAL if seen[body] <= 3 else _committed(body)
+
+    outcome = await _offered(answer, probes=4, seconds=2.5)
+    assert outcome.probe_waited_s.count > 0
+    assert outcome.probe_told_s.max == 1
+    # Three pauses of a tenth, of which Retry-After said that it would be a second.
+    assert outcome.probe_waited_to_told.p50 < 1
+    assert outcome.obedient_returns > 0
+    assert (outcome.obedient_taken, outcome.errors) == (0, 0)
+
+
+async def test_a_wrong_answer_is_an_error() -> None:
+    """An answer that lacks a decision fails the load, whatever the load is for."""
+    assert (await _offered(lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")).errors > 0
+
+
+async def test_what_has_no_connection_waits_and_is_told() -> None:
+    """With one connection to a service that never answers, one submission leaves and the others are told as unsent."""
+    outcome = await _offered(lambda body: b"", connections_max=1)
+    assert outcome.decided == 0
+    assert outcome.unsent > 0
+    assert outcome.decided_ms.count == 0
+    assert outcome.errors == 1, "the one that left has no answer"
+
+
+def test_loads_of_a_real_worker() -> None:
+    """A closed loop, an open one at half of that, and one at three times: each line has what it is judged by."""
+    lines, case = io.StringIO(), Case(20, 1)
+    report = Report(lines, io.StringIO())
+    with workers_on(None) as place:
+        end_to_end.measure(report, place, case, 1.0, 1)
+        curve.measure(report, place, case, 1.0, 1_000, shares=(0.5,))
+        measure(report, place, 1.0, 2_000, case=case, times=3.0, connections_max=64)
+    closed, half, overload = map(json.loads, lines.getvalue().splitlines())
+    assert not any(result["failed"] for result in (closed, half, overload))
+    assert closed["case"] == "20 a submission, 1 input, embedded log"
+    assert closed["figures"]["requests_per_s"] > 0
+    assert half["case"] == "20 a submission, 1 input, embedded log, at 50%"
+    assert 0 < half["figures"]["due_requests_per_s"] < half["figures"]["capacity_requests_per_s"]
+    figures = overload["figures"]
+    assert figures["goodput_requests_per_s"] > 0
+    assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
+    assert {"refused_share", "wait_to_told_p50", "latency_ms_p99", "told_s_p50", "worker_cores", "load_cores"} <= set(figures)
+    assert all(moment["worker_mib"] > 0 for moment in figures["by_time"])

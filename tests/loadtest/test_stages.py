@@ -1,0 +1,63 @@
+"""What is said of a worker's CPU time: all of it is accounted for, and to the right places."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench.end_to_end import Case
+from loadtest.bench.report import Report
+from loadtest.bench.stages import measure
+from loadtest.bench.stages.places import CALLED_FROM, INTAKE, PLACES, SERIAL, STAGES, place_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_stages_of_a_real_worker_add_up() -> None:
+    """Under a load every stage of a request's way has had some time, and all of them together what the kernel says the process had."""
+    lines = io.StringIO()
+    with measure.watched(None) as watched:
+        measure.measure(Report(lines, io.StringIO()), watched, Case(20, 2), 1.0, 1)
+    result = json.loads(lines.getvalue())
+    assert not result["failed"]
+    figures = result["figures"]
+    spent = figures["cpu_s_per_1000"]
+    assert list(spent) == list(STAGES)
+    # It looks a few dozen times in this second: at what takes longest, for certain.
+    assert spent["index"] > 0
+    assert spent["verify"] > 0
+    assert len([stage for stage, cpu_s in spent.items() if cpu_s > 0]) > 5
+    assert spent["other"] < sum(spent.values()) / 10
+    # Its ticks are hundredths of a second, of less than one.
+    assert sum(spent.values()) == pytest.approx(figures["worker_cpu_s_per_1000"], rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "stage"),
+    [
+        ("notary/http/app.py", "_submit", "http"),
+        ("notary/http/app.py", "_tell", "answer"),
+        ("notary/index/index.py", "apply", "index"),
+        ("notary/index/tiles.py", "append", "tree"),
+        ("notary/something/new.py", "f", "other"),
+        ("joiner/core.py", "step", "join"),
+        ("ordering/records.py", "decode", None),
+        ("asyncio/tasks.py", "wait", None),
+    ],
+)
+def test_places(file: str, function: str, stage: str | None) -> None:
+    """A function's own line counts before its file's, a file's before its folder's; a library that has none counts for who calls it."""
+    assert place_of(file, function) == stage
+
+
+def test_every_place_is_there() -> None:
+    """A line about code that was moved away says nothing any more."""
+    for place, stage in PLACES.items():
+        file, _, function = place.partition(":")
+        assert stage is None or stage in STAGES
+        if file.startswith(("uvicorn", "aiokafka")):
+            continue
+        assert (ROOT / file).exists(), place
+        assert not function or f"def {function}(" in (ROOT / file).read_text(), place
+    assert {*INTAKE, *SERIAL, *CALLED_FROM.values()} <= set(STAGES)
