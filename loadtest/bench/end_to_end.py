@@ -16,7 +16,7 @@ from loadtest.bench.report import Report, progress
 INPUTS: Final = 4
 IDLE_PAIRS: Final = 200
 WARM_UP_S: Final = 4.0
-GOALS: Final = {1: "1,500 requests/s", 100: "10,000 requests/s"}
+GOALS: Final = {1: "2,500 requests/s", 100: "15,000 requests/s"}
 """By the requests of a submission; with three brokers and 4 inputs."""
 
 
@@ -28,6 +28,8 @@ class Case(msgspec.Struct, frozen=True):
     inputs: int
     beside_without_receipts: bool = False
     """Whether the same load without receipts runs before and after it, so that their cost is seen, and the machine's noise."""
+    connections: int = 0
+    """How many ask each worker; 0 for as many as keep it busy."""
 
 
 def connections_of(requests: int, inputs: int = INPUTS) -> int:
@@ -49,7 +51,7 @@ def plan_of(place: Place, case: Case, seconds: float, seed: int, *, receipts: bo
         seed=seed,
         requests=case.requests,
         inputs=case.inputs,
-        connections=connections_of(case.requests, case.inputs) * len(place.urls),
+        connections=(case.connections or connections_of(case.requests, case.inputs)) * len(place.urls),
         seconds=seconds,
         submissions_max=ahead_of(case.requests, case.inputs, seconds),
         pids=dict(place.pids),
@@ -92,7 +94,8 @@ def name_of(case: Case, place: Place) -> str:
     """What a case is called on that notary."""
     workers = "" if len(place.urls) == 1 else f", {len(place.urls)} workers"
     inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
-    return f"{case.requests} a submission, {inputs}, {place.log_name}{workers}"
+    connections = f", {case.connections} connections" if case.connections else ""
+    return f"{case.requests} a submission, {inputs}, {place.log_name}{workers}{connections}"
 
 
 def measure_idle(report: Report, place: Place, seconds: float, seed: int) -> None:

@@ -9,6 +9,7 @@ and then the corners where another part of the work is the limit.
 | inputs of a request | 1, 4; 1,000 with one request a submission (a hundred of them would be more than a submission may be) |
 | workers | 1, 2 |
 | the log | 3 brokers, 1 broker, embedded |
+| connections | 64, 256, at one request a submission: the more ask at once, the more travels together |
 | corners | one request a submission on each log and with two workers (signatures and HTTP); 100 with 1 input on each log (the log) |
 """
 
@@ -32,7 +33,14 @@ FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-en
 START_S = {0: 2.0, 1: 6.0, 3: 10.0}
 """About how long brokers and workers take until they serve."""
 CASES: dict[tuple[int, int], tuple[Case, ...]] = {
-    (3, 1): (Case(100, 4, beside_without_receipts=True), Case(10, 4), Case(1, 4), Case(100, 1), Case(1, 1_000)),
+    (3, 1): (
+        Case(100, 4, beside_without_receipts=True),
+        Case(10, 4),
+        Case(1, 4),
+        Case(1, 4, connections=256),
+        Case(100, 1),
+        Case(1, 1_000),
+    ),
     (3, 2): (Case(100, 4), Case(1, 4)),
     (1, 1): (Case(100, 4), Case(1, 4), Case(100, 1)),
     (0, 1): (Case(100, 4), Case(1, 4), Case(100, 1)),
