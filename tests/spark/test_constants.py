@@ -26,4 +26,4 @@ def test_constants_are_the_notarys() -> None:
     assert (constants.OPEN_FROM_MS, constants.OPEN_UNTIL_MS) == (payload.request.OPEN_FROM_MS, payload.request.OPEN_UNTIL_MS)
     outcomes = (constants.COMMITTED, constants.INPUT_CONFLICT, constants.REFERENCE_CONFLICT, constants.OUTSIDE_TIME_WINDOW)
     assert outcomes == tuple(notary.decision.Outcome)
-    assert (constants.INPUT, constants.REFERENCE) == tuple(notary.decision.Kind)
+    assert tuple(notary.decision.Kind) == (constants.INPUT, constants.REFERENCE)
