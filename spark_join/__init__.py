@@ -13,7 +13,12 @@ The way of a log through it:
 | `order` | the entries that count, lives, log time (R2, R5, R6) |
 | `contents`, `payloads`, `signatures` | each entry's content (R3): requests, their ids, whose signature is bad |
 | `positions` | first occurrences (R7), 0, 1, 2, … |
-| `session`, `java` | the Spark session, and a Java for it |
+| `decide`, `rounds` | outcome, reason and conflicts of each |
+| `tree` | leaves, and roots at any sizes |
+| `join`, `verify`, `report` | the first half and the whole of it in their order; what is written of it |
+| `stages`, `session`, `java` | files between the stages; the Spark session, and a Java for it |
 | `octets`, `running` | numbers in binary columns; aggregates of all that came before |
 | `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
+
+`python -m spark_join verify --help` says what it can be told.
 """

@@ -27,7 +27,7 @@ class Joined(msgspec.Struct, frozen=True):
     requests: DataFrame
     """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
     checkpoints: DataFrame
-    """offset, incarnation, tree_size, root, counted (see `order.Order`)"""
+    """offset, incarnation, tree_size, root, counted (see `order.Order`); those behind a hole too"""
     unreadable: DataFrame
     faults: DataFrame
     """See `contents.Contents`."""
@@ -44,13 +44,11 @@ def join(log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
     judged = order.judge(records, log.payload_partitions)
     entries = stages.keep("entries that count", contents.with_places(judged.entries, log.payload))
     (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
-    checkpoints = judged.checkpoints
     if hole.offset is not None:
         entries = entries.where(F.col("offset") < hole.offset)
-        checkpoints = checkpoints.where(F.col("offset") < hole.offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, log.payload, log.notary_name, keys)))
     firsts = stages.keep("first occurrences", positions.with_positions(positions.first_occurrences(read.requests)))
-    return Joined(firsts, checkpoints, read.unreadable, read.faults, records, hole.offset)
+    return Joined(firsts, judged.checkpoints, read.unreadable, read.faults, records, hole.offset)
 
 
 def _refuse_newer(records: DataFrame) -> None:

@@ -9,6 +9,8 @@ Request by request it is simple: whoever meets a state that an earlier one consu
    request after the other, in one task. It has to fit into that task's memory: about 300 bytes a state.
 """
 
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -63,11 +65,12 @@ def _with_component(undecided: DataFrame, stages: Stages) -> DataFrame:
 
     Edges lead from each request to the first that consumes a state which it touches. They are drawn together by turns of large-star and
     small-star (Kiveris et al., Connected Components in MapReduce and Beyond, 2014) until each leads to the lowest of its component; the
-    number of turns grows with the logarithm of the longest way.
+    number of turns grows with the logarithm of the longest way. Before the first turn each partition does so with what it has.
     """
     first = F.min(F.when(F.col("kind") == INPUT, F.col("position"))).over(Window.partitionBy("state"))
     edges = undecided.select("position", first.alias("first")).where(F.col("first").isNotNull() & (F.col("first") != F.col("position")))
     edges = edges.select(F.greatest("position", "first").alias("high"), F.least("position", "first").alias("low")).distinct()
+    edges = edges.repartitionByRange("high").mapInArrow(_draw_together, "high bigint, low bigint")
     before: object = None
     turn = 0
     while True:
@@ -79,6 +82,26 @@ def _with_component(undecided: DataFrame, stages: Stages) -> DataFrame:
         before = drawn
     named = undecided.join(edges.withColumnRenamed("high", "position"), "position", "left")
     return named.select("position", "state", "kind", F.coalesce("low", "position").alias("component"))
+
+
+def _draw_together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The edges of one partition, as many that lead to the lowest of their components."""
+    towards: dict[int, int] = {}
+
+    def lowest(position: int) -> int:
+        while (next_one := towards.get(position, position)) != position:
+            towards[position] = towards.get(next_one, next_one)  # so that ways get shorter each time they are gone
+            position = next_one
+        return position
+
+    for batch in batches:
+        for high, low in zip(batch.column("high").to_pylist(), batch.column("low").to_pylist(), strict=True):
+            one, other = lowest(high), lowest(low)
+            if one != other:
+                towards[max(one, other)] = min(one, other)
+    highs = list(towards)
+    columns = [pa.array(highs, pa.int64()), pa.array([lowest(high) for high in highs], pa.int64())]
+    yield pa.RecordBatch.from_arrays(columns, names=["high", "low"])
 
 
 def _large_star(edges: DataFrame) -> DataFrame:

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_join.java import java_home
 
-ARROW_RECORDS_MAX = 64
-"""Payload records that go to Python at once: each may have 8 MiB."""
+ARROW_BYTES_MAX = 16 << 20
+"""That go to Python at once: Spark itself counts records, and a payload record may have 8 MiB."""
 
 
 def open_session(
@@ -28,7 +28,7 @@ def open_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(progress).lower(),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS_MAX),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         **(settings or {}),
     }

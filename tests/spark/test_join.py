@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 
 from ordering.log import ORDERING
 from ordering.records import Activate
-from spark_join.archive import read_topic
+from spark_join.archive import read_archive
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Joined, Log, join
+from spark_join.join import Joined, join
 from spark_join.running import before
 from spark_join.stages import Stages
 from tests.checkers.replay import LogRecord, Replayed, replay
@@ -31,15 +31,15 @@ FEW = settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, Heal
 
 def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
     """What Spark makes of that log."""
-    place = archive(streams, folder / "archive")
-    log = Log(read_topic(spark, place, "ordering"), read_topic(spark, place, "payload"), NOTARY, len(streams) - 1)
-    return join(log, None, Stages(spark, folder / "stages"))
+    return join(read_archive(spark, archive(streams, folder / "archive")), None, Stages(spark, folder / "stages"))
 
 
 def _hold(found: Joined, replayed: Replayed) -> None:
     requests = [(row.position, bytes(row.id).hex(), row.log_time_ms) for row in found.requests.orderBy("position").collect()]
     assert requests == [(each["position"], each["transaction_id"], each["log_time"]) for each in replayed.decisions]
     checkpoints = [(row.offset, row.counted) for row in found.checkpoints.orderBy("offset").collect()]
+    if found.offset_hole is not None:
+        checkpoints = [each for each in checkpoints if each[0] < found.offset_hole]
     assert checkpoints == [(each.offset, each.counted) for each in replayed.checkpoints]
     assert found.offset_hole == (replayed.offset_end if replayed.ended_by == "hole" else None)
 
