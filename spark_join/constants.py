@@ -21,7 +21,7 @@ REQUESTS_MAX: Final = 1_000
 """Of one submission."""
 STATES_MAX: Final = 10_000
 """Inputs and references of one request together."""
-NAME_BYTES_MAX: Final = 255
+PARTY_BYTES_MAX: Final = 255
 TIME_MAX_MS: Final = 2**53 - 1
 INDEX_MAX: Final = 2**32 - 1
 OPEN_FROM_MS: Final = -(2**63)

@@ -13,7 +13,7 @@ import msgspec
 
 from spark_join.constants import (
     INDEX_MAX,
-    NAME_BYTES_MAX,
+    PARTY_BYTES_MAX,
     OPEN_FROM_MS,
     OPEN_UNTIL_MS,
     REQUESTS_MAX,
@@ -81,7 +81,7 @@ class Reader:
             return None
 
     def _submission(self, signed: _Signed) -> Submission:
-        _demand(1 <= len(signed.party.encode()) <= NAME_BYTES_MAX)
+        _demand(1 <= len(signed.party.encode()) <= PARTY_BYTES_MAX)
         signature = b64decode(signed.signature, validate=True)
         _demand(b64encode(signature).decode() == signed.signature)
         _demand(1 <= len(signed.requests) <= REQUESTS_MAX)
