@@ -13,9 +13,9 @@ import msgspec
 
 from spark_join.constants import (
     INDEX_MAX,
-    PARTY_BYTES_MAX,
     OPEN_FROM_MS,
     OPEN_UNTIL_MS,
+    PARTY_BYTES_MAX,
     REQUESTS_MAX,
     STATES_MAX,
     TIME_MAX_MS,
