@@ -133,12 +133,17 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
         ([5], [], OPEN),  # committed: what only read it does not stand in the way
         ([], [5, 4], OPEN),  # reference-conflict
         ([], [], (OPEN[0], LOG_TIME_MS)),  # outside its window
+        ([6], [], OPEN),  # committed
+        ([6, 7], [], OPEN),  # input-conflict on 6
+        ([8], [7], OPEN),  # committed: the one before it lost
+        ([7], [], OPEN),  # committed, in the same round as its reader
+        ([7], [], OPEN),  # input-conflict
     ]
     requests = _requests([world])
     found = _decided(spark, requests, 6)
     assert found == _by_the_notary(requests)
     codes = [REASONS.index(each["reason"]) for each in found]  # type: ignore[arg-type]
-    assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3]
+    assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3, 0, 1, 0, 0, 1]
 
 
 CHAIN = 100_000

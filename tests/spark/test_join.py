@@ -100,6 +100,7 @@ def _eventful() -> History:
     for sequence, label in ((1, "a"), (2, "b"), (2, "b"), (5, "c"), (4, "d")):
         log.entry(2, sequence, label)
         log.payload(2, sequence, label)
+    log.entry(2, 5, "c", at=1_500_000)  # repeated: moves no log time
     log.fence(2, 4)  # not the last
     log.entry(2, 6, "e", partition=1)
     log.fill(2, 6, partition=1)
