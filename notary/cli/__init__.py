@@ -33,6 +33,7 @@ COMMANDS = {
     "serve": "start a worker, and keep it until it is told to stop",
     "submit": "have requests decided in a party's name",
     "verify": "check receipts and checkpoints offline",
+    "verify-log": "decide a whole log again in Spark, and compare",
 }
 
 
@@ -71,7 +72,7 @@ def _run(given: list[str], wanted: str) -> int:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == wanted:
-            module = import_module(f"notary.cli.{name}")
+            module = import_module(f"notary.cli.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     arguments = parser.parse_args(given)

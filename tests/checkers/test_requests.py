@@ -75,31 +75,33 @@ LONG = [spend(state("x"), content=f"{n}") for n in range(1_001)]
 WIDE = spend(*[state("x", n) for n in range(10_000)])
 
 
-@pytest.mark.parametrize(
-    ("batch", "read"),
-    [
-        ([], True),
-        (None, False),
-        ({}, False),
-        ([None], False),
-        ([{**GOOD[0], "requests": []}], False),
-        ([{**GOOD[0], "requests": LONG[:1_000]}], True),
-        ([{**GOOD[0], "requests": LONG}], False),
-        ([{**GOOD[0], "requests": [WIDE]}], True),
-        ([{**GOOD[0], "requests": [{**WIDE, "references": [state("x")]}]}], False),
-        ([{**GOOD[0], "requests": [LONG[0], LONG[0]]}], False),
-        ([GOOD[0], GOOD[0]], True),
-        ([{**GOOD[0], "party": ""}], False),
-        ([{**GOOD[0], "party": "\u00c4" * 128}], False),
-        ([{**GOOD[0], "requests": [spend(content="nothing")]}], False),
-        ([{**GOOD[0], "requests": [spend(state("x"), state("x"))]}], False),
-        ([{**GOOD[0], "requests": [spend(time_window={"from": None, "until": None})]}], False),
-        ([{**GOOD[0], "requests": [spend(time_window={"from": 1})]}], False),
-        ([{**GOOD[0], "requests": [spend(time_window={"from": 1, "until": 1})]}], False),
-        ([{**GOOD[0], "requests": [{"content_hash": digest("x").upper(), "inputs": [state("x")]}]}], False),
-        ([{**GOOD[0], "requests": [{"content_hash": digest("x"), "inputs": [state("x").replace(":", "-")]}]}], False),
-    ],
-)
+LIMITS = [
+    ([], True),
+    (None, False),
+    ({}, False),
+    ([None], False),
+    ([{**GOOD[0], "requests": []}], False),
+    ([{**GOOD[0], "requests": LONG[:1_000]}], True),
+    ([{**GOOD[0], "requests": LONG}], False),
+    ([{**GOOD[0], "requests": [WIDE]}], True),
+    ([{**GOOD[0], "requests": [{**WIDE, "references": [state("x")]}]}], False),
+    ([{**GOOD[0], "requests": [LONG[0], LONG[0]]}], False),
+    ([GOOD[0], GOOD[0]], True),
+    ([{**GOOD[0], "party": ""}], False),
+    ([{**GOOD[0], "party": "\u00c4" * 128}], False),
+    ([{**GOOD[0], "requests": [spend(content="nothing")]}], False),
+    ([{**GOOD[0], "requests": [spend(state("x"), state("x"))]}], False),
+    ([{**GOOD[0], "requests": [spend(time_window={"from": None, "until": None})]}], False),
+    ([{**GOOD[0], "requests": [spend(time_window={"from": 1})]}], False),
+    ([{**GOOD[0], "requests": [spend(time_window={"from": 1, "until": 1})]}], False),
+    ([{**GOOD[0], "requests": [{"content_hash": digest("x").upper(), "inputs": [state("x")]}]}], False),
+    ([{**GOOD[0], "requests": [{"content_hash": digest("x"), "inputs": [state("x").replace(":", "-")]}]}], False),
+]
+"""(a batch, whether it is read)"""
+GARBAGE = [b"", b"[", b"{}", b"null", b"[" * 100_000, b'[{"party":' + b'{"a":' * 100_000, b"9" * 5_000]
+
+
+@pytest.mark.parametrize(("batch", "read"), LIMITS)
 def test_limits_are_alike(batch: object, read: bool) -> None:
     """At each limit of the contract both read it, or both do not."""
     value = json.dumps(batch).encode()
@@ -107,7 +109,7 @@ def test_limits_are_alike(batch: object, read: bool) -> None:
     assert _ids(value) == _reference(value)
 
 
-@pytest.mark.parametrize("value", [b"", b"[", b"{}", b"null", b"[" * 100_000, b'[{"party":' + b'{"a":' * 100_000, b"9" * 5_000])
+@pytest.mark.parametrize("value", GARBAGE)
 def test_garbage_is_none(value: bytes) -> None:
     """What is no batch at all counts as a fill, and ends nothing."""
     assert requests_of(value, NOTARY) is None

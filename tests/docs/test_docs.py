@@ -16,7 +16,9 @@ from notary.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-CODE = [file for room in ("ordering", "payload", "joiner", "notary", "deploy") for file in sorted((ROOT / room).rglob("*.py"))]
+CODE = [
+    file for room in ("ordering", "payload", "joiner", "notary", "deploy", "spark_join") for file in sorted((ROOT / room).rglob("*.py"))
+]
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -86,8 +88,8 @@ def test_commands() -> None:
     page = text("docs/command-line.md")
     for name in COMMANDS:
         parser = argparse.ArgumentParser(add_help=False)
-        import_module(f"notary.cli.{name}").add_arguments(parser)
-        section = re.split(rf"^## notary {name}\b", page, flags=re.MULTILINE)[1].split("\n## ")[0]
+        import_module(f"notary.cli.{name.replace('-', '_')}").add_arguments(parser)
+        section = re.split(rf"^## notary {name}(?![\w-])", page, flags=re.MULTILINE)[1].split("\n## ")[0]
         for flag in re.findall(r"--[a-z-]+", parser.format_help()):
             assert flag in section or flag == "--json", f"{flag} of notary {name}"
 
@@ -96,8 +98,8 @@ def test_commands() -> None:
 def test_defaults_of_flags(command: str) -> None:
     """A default that command-line.md tells is the one that the flag has."""
     parser = argparse.ArgumentParser(add_help=False)
-    import_module(f"notary.cli.{command}").add_arguments(parser)
-    section = re.split(rf"^## notary {command}\b", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]
+    import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
+    section = re.split(rf"^## notary {command}(?![\w-])", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]
     for action in parser._actions:
         rows = [line for line in section.splitlines() if action.option_strings and line.startswith(f"| `{action.option_strings[0]} ")]
         if rows and action.default is not None:

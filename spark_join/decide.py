@@ -1,0 +1,74 @@
+"""Every decision again (R7, docs/formats.md, Decision): outcome, reason and conflicts, from the requests and their order alone.
+
+Most requests contend with nobody. So the states are looked through once for those that a request consumes and a later one touches; only
+what touches such a state goes through `rounds`. Who is committed being known, each state that a request touches and an earlier one consumed
+is a conflict.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_join.constants import COMMITTED, INPUT, INPUT_CONFLICT, OUTSIDE_TIME_WINDOW, REFERENCE, REFERENCE_CONFLICT
+from spark_join.octets import sha256
+from spark_join.rounds import ROUNDS_MAX, rejected
+from spark_join.stages import Stages
+
+
+def decide(requests: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
+    """position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of `requests`, as `join` gives these."""
+    contended = stages.keep("contended states", _contended(requests))
+    losers = rejected(contended.where("may_consume").select("position", "state", "kind"), stages, rounds_max)
+    consumers = (
+        contended.where(F.col("may_consume") & (F.col("kind") == INPUT))
+        .join(losers, "position", "left_anti")
+        .select("state", F.col("position").alias("consumer"))
+    )
+    ids = requests.select(F.col("position").alias("consumer"), sha256(F.col("id")).alias("consumed_by"))
+    conflicts = (
+        contended.join(consumers, "state")
+        .where(F.col("consumer") < F.col("position"))
+        .join(ids, "consumer")
+        .groupBy("position")
+        .agg(F.sort_array(F.collect_list(F.struct("state", "kind", "consumed_by"))).alias("met"))
+    )
+    judged = requests.select("position", "id", "log_time_ms", _in_window().alias("in_window")).join(conflicts, "position", "left")
+    outcome = (
+        F.when(_any_of(INPUT), INPUT_CONFLICT)
+        .when(_any_of(REFERENCE), REFERENCE_CONFLICT)
+        .when(~F.col("in_window"), OUTSIDE_TIME_WINDOW)
+        .otherwise(COMMITTED)
+    )
+    # An input conflict lists inputs only; there are references alone to list without one.
+    listed = F.coalesce(F.when(_any_of(INPUT), _of(INPUT)).otherwise(_of(REFERENCE)), F.array().cast(_CONFLICTS))
+    return judged.select("position", "id", "log_time_ms", outcome.alias("outcome"), listed.alias("conflicts"))
+
+
+_CONFLICTS = "array<struct<state: binary, kind: int, consumed_by: binary>>"
+
+
+def _contended(requests: DataFrame) -> DataFrame:
+    """What touches a state from the first request on that may consume it, where a later one touches it too: position, state, kind, and
+    may_consume, whether only a conflict could keep the request from consuming. A state that is input and reference of one is an input."""
+    touched = F.concat(_each(F.col("inputs"), INPUT), _each(F.array_except("references", "inputs"), REFERENCE))
+    touches = requests.select("position", (_in_window() & (F.size("inputs") > 0)).alias("may_consume"), F.explode(touched).alias("touch"))
+    touches = touches.select("position", "touch.state", "touch.kind", "may_consume")
+    consumer = F.when(F.col("may_consume") & (F.col("kind") == INPUT), F.col("position"))
+    states = touches.groupBy("state").agg(F.min(consumer).alias("first"), F.max("position").alias("last"))
+    contended = states.where(F.col("first") < F.col("last")).select("state", "first")
+    return touches.join(contended, "state").where(F.col("position") >= F.col("first")).drop("first")
+
+
+def _each(states: Column, kind: int) -> Column:
+    return F.transform(states, lambda state: F.struct(state.alias("state"), F.lit(kind).alias("kind")))
+
+
+def _of(kind: int) -> Column:
+    return F.filter("met", lambda conflict: conflict["kind"] == kind)
+
+
+def _any_of(kind: int) -> Column:
+    return F.coalesce(F.exists("met", lambda conflict: conflict["kind"] == kind), F.lit(False))
+
+
+def _in_window() -> Column:
+    return (F.col("from_ms") <= F.col("log_time_ms")) & (F.col("log_time_ms") < F.col("until_ms"))

@@ -1,0 +1,45 @@
+"""What is written of a verification: `report.json`, and `violations/` as Parquet."""
+
+import platform
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyspark
+from pyspark.sql import functions as F
+
+from spark_join.join import Log
+from spark_join.verify import Verified
+
+REPORT_VERSION: Final = 1
+VIOLATIONS: Final = "violations"
+REPORT: Final = "report.json"
+
+
+def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float]) -> dict[str, Any]:
+    """Write both into `folder`, which has neither; what `report.json` says. `stages_s`: how many seconds each stage took."""
+    verified.violations.coalesce(1).orderBy("type", "position", "offset").write.parquet(str(folder / VIOLATIONS))
+    by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
+    said = {
+        "report_version": REPORT_VERSION,
+        "notary": log.notary_name,
+        "ranges": {"ordering": _ranges(log.ordering), "payload": _ranges(log.payload)},
+        "ordering_records": dict(sorted(verified.records.items())),
+        "decisions": verified.decided,
+        "outcomes": verified.outcomes,
+        "root": verified.root.hex(),
+        "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
+        "signatures_checked": signatures,
+        "undecided_from_offset": verified.offset_hole,
+        "violations": {row.type: row["count"] for row in by_type},
+        "versions": {"spark": pyspark.__version__, "python": platform.python_version()},
+        "stages_s": stages_s,
+    }
+    (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
+    return said
+
+
+def _ranges(records: Any) -> dict[str, list[int]]:
+    """[first offset, offset after the last] of each partition that has a record."""
+    found = records.groupBy("partition").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).orderBy("partition").collect()
+    return {str(row.partition): [row["first"], row["last"] + 1] for row in found}

@@ -1,0 +1,156 @@
+"""A whole log, verified: everything decided again, every root compared, every signature checked."""
+
+from collections.abc import Mapping
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.constants import COMMITTED, INPUT_CONFLICT, OUTSIDE_TIME_WINDOW, REFERENCE_CONFLICT
+from spark_join.decide import decide
+from spark_join.join import Joined, Log, join
+from spark_join.octets import part, u64, unsigned
+from spark_join.stages import Stages
+from spark_join.tree import ROOT_OF_NOTHING, leaves, roots
+
+OUTCOMES = {
+    COMMITTED: "committed",
+    INPUT_CONFLICT: "input-conflict",
+    REFERENCE_CONFLICT: "reference-conflict",
+    OUTSIDE_TIME_WINDOW: "outside-time-window",
+}
+
+HOLE_MS_MAX = 600_000
+"""A hole is filled within seconds while any worker runs. One that the order has gone on behind for longer lost its payload."""
+
+VIOLATION = "type string, position bigint, offset bigint, id string, found string, expected string"
+"""A row of `violations`: what is wrong, at which position or ordering offset, and what should be there."""
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    decided: int
+    outcomes: dict[str, int]
+    """Decisions by outcome, or by reason where they reject."""
+    root: bytes
+    """Over all decisions."""
+    roots_compared: int
+    checkpoints_passed_over: int
+    """Of lives that had not begun or had ended"""
+    records: dict[str, int]
+    """Of the ordering topic, by kind."""
+    offset_hole: int | None
+    """Nothing is decided from that ordering offset on: its payload is not there"""
+    decisions: DataFrame
+    """position, id, log_time_ms, outcome, conflicts"""
+    violations: DataFrame
+    """See `VIOLATION`"""
+
+
+def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Verified:
+    """Verify the whole log. `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
+    joined = join(log, keys, stages)
+    decisions = stages.keep("decisions", decide(joined.requests, stages))
+    counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
+    decided = sum(counts.values())
+    checkpoints = joined.checkpoints
+    if joined.offset_hole is not None:
+        checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)
+    checkpoints = stages.keep("checkpoints", checkpoints)
+    compared = _compare_roots(stages.keep("leaves", leaves(decisions)), checkpoints.where("counted"), decided)
+    violations = (
+        session.createDataFrame(compared.wrong, VIOLATION)
+        .union(session.createDataFrame(_lost_payload(joined, decided), VIOLATION))
+        .union(
+            _violations(
+                joined.unreadable, F.lit("id-mismatch"), found=F.col("found"), expected=F.lit("the transactions that the entry names")
+            )
+        )
+        .union(_unsigned(joined))
+    )
+    return Verified(
+        decided,
+        {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
+        compared.root,
+        compared.checkpoints,
+        checkpoints.where(~F.col("counted")).count(),
+        {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
+        joined.offset_hole,
+        decisions,
+        stages.keep("violations", violations),
+    )
+
+
+class _Compared(msgspec.Struct, frozen=True):
+    root: bytes
+    checkpoints: int
+    wrong: list[tuple[object, ...]]
+
+
+def _compare_roots(leaves_: DataFrame, checkpoints: DataFrame, decided: int) -> _Compared:
+    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes."""
+    too_large = checkpoints.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
+    wrong: list[tuple[object, ...]] = [
+        ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
+        for row in too_large.select("offset", F.conv(F.hex("tree_size"), 16, 10).alias("tree_size")).collect()
+    ]
+    told = checkpoints.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root").where(
+        F.col("tree_size") <= u64(F.lit(decided).cast("bigint"))
+    )
+    waiting = told.orderBy("size", "offset").toLocalIterator()
+    checkpoint = next(waiting, None)
+    compared = len(wrong)
+    last = ROOT_OF_NOTHING
+    for each in roots(leaves_, told.select("size").distinct(), decided):
+        last = each.root
+        while checkpoint is not None and checkpoint["size"] == each.size:
+            compared += 1
+            if bytes(checkpoint.root) != each.root:
+                found = bytes(checkpoint.root).hex()
+                wrong.append(("root-mismatch", each.size, checkpoint.offset, None, found, each.root.hex()))
+            checkpoint = next(waiting, None)
+    assert checkpoint is None, "there is a root for each size that was asked for"
+    return _Compared(last, compared, wrong)
+
+
+def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
+    """The hole at which deciding stopped, if workers are known to have passed it, or had time enough to fill it."""
+    if joined.offset_hole is None:
+        return []
+    (entry,) = joined.records.where(F.col("offset") == joined.offset_hole).collect()
+    behind = joined.checkpoints.where(F.col("counted") & (F.col("offset") > joined.offset_hole))
+    passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
+    stale = joined.records.where((F.col("offset") > joined.offset_hole) & (F.col("append_time_ms") > entry.append_time_ms + HOLE_MS_MAX))
+    if passed.isEmpty() and stale.isEmpty():
+        return []
+    incarnation, sequence = (int.from_bytes(octets, "big") for octets in (entry.incarnation, entry.sequence))
+    found = f"no payload of batch ({incarnation}, {sequence}) in partition {entry.partition}; nothing behind it can be verified"
+    return [("missing-payload", decided, joined.offset_hole, None, found, "its payload, or a fill")]
+
+
+def _unsigned(joined: Joined) -> DataFrame:
+    """Submissions that count and that their party did not sign; named by their first request, its position unless it is a repetition."""
+    placed = joined.faults.join(joined.requests.select("offset", "ordinal", "position", "id"), ["offset", "ordinal"], "left")
+    return _violations(
+        placed,
+        F.col("fault"),
+        position=F.col("position"),
+        id_=F.lower(F.hex("id")),
+        found=F.concat(F.lit("a submission in the name of "), "party"),
+        expected=F.lit("a signature by the key of a known party"),
+    )
+
+
+def _violations(
+    frame: DataFrame, type_: Column, *, found: Column, expected: Column, position: Column | None = None, id_: Column | None = None
+) -> DataFrame:
+    """A row of `VIOLATION` for each row of `frame`, which has `offset`."""
+    return frame.select(
+        type_.alias("type"),
+        (F.lit(None) if position is None else position).cast("bigint").alias("position"),
+        "offset",
+        (F.lit(None) if id_ is None else id_).cast("string").alias("id"),
+        found.alias("found"),
+        expected.alias("expected"),
+    )

@@ -1,0 +1,28 @@
+"""One Spark session for all tests here: it takes seconds to start."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_join.session import open_session
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",  # what is small needs no plan made anew
+    # Nothing here runs long enough to be worth compiling. `test_command.py` runs as everyone does.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.autoBroadcastJoinThreshold": "10m",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    work: Path = tmp_path_factory.mktemp("spark")
+    session = open_session(work, master="local[2]", memory="1g", settings=SMALL)
+    yield session
+    session.stop()

@@ -1,0 +1,29 @@
+"""Two readings of docs/formats.md agree on what it fixes."""
+
+import joiner.core
+import notary.decision
+import ordering.ids
+import ordering.records
+import payload.request
+import payload.submission
+from spark_join import constants
+
+
+def test_constants_are_the_notarys() -> None:
+    """A constant that one side changes alone would make every log look wrong, so it is noticed here."""
+    assert constants.FORMAT_VERSION == ordering.records.FORMAT_VERSION
+    assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
+    assert constants.TRANSACTION_DOMAIN == payload.request._TRANSACTION_DOMAIN
+    assert constants.SUBMISSION_DOMAIN == payload.submission._SUBMISSION_DOMAIN
+    assert constants.LEAF_PREFIX == notary.decision.LEAF_PREFIX
+    assert constants.ID_BYTES == ordering.ids.TRANSACTION_ID_BYTES
+    assert constants.STATE_BYTES == ordering.ids.STATE_REF_BYTES
+    assert constants.REQUESTS_MAX == payload.submission.REQUESTS_MAX
+    assert constants.STATES_MAX == payload.request.INPUTS_AND_REFERENCES_MAX
+    assert constants.PARTY_BYTES_MAX == payload.submission.PARTY_BYTES_MAX
+    assert constants.TIME_MAX_MS == payload.request.TIME_MAX_MS
+    assert constants.INDEX_MAX == ordering.ids.INDEX_MAX
+    assert (constants.OPEN_FROM_MS, constants.OPEN_UNTIL_MS) == (payload.request.OPEN_FROM_MS, payload.request.OPEN_UNTIL_MS)
+    outcomes = (constants.COMMITTED, constants.INPUT_CONFLICT, constants.REFERENCE_CONFLICT, constants.OUTSIDE_TIME_WINDOW)
+    assert outcomes == tuple(notary.decision.Outcome)
+    assert tuple(notary.decision.Kind) == (constants.INPUT, constants.REFERENCE)

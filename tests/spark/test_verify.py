@@ -1,0 +1,191 @@
+"""What Spark says of whole logs: clean of honest ones, and of others exactly what is wrong with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ordering.log import ORDERING, Record
+from ordering.records import Checkpoint, batch_key
+from spark_join.archive import read_archive
+from spark_join.stages import Stages
+from spark_join.verify import OUTCOMES, Verified, verify
+from tests.checkers.honest import PARTITIONS, Honest
+from tests.checkers.replay import Replayed, replay
+from tests.joiner.history import NOTARY, History
+from tests.kafka.asking import Party, spend, state
+from tests.simulation import simulate as simulation
+from tests.simulation.premises import NOTARY as SIMULATED
+from tests.simulation.premises import premises
+from tests.simulation.world import World
+from tests.spark.archived import archive
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def _verified(spark: SparkSession, folder: Path, streams: dict[int, list[Record]], party: Party, notary: str = NOTARY) -> Verified:
+    log = read_archive(spark, archive(streams, folder / "archive", notary))
+    return verify(spark, log, {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"))
+
+
+def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
+    rows = verified.violations.collect()
+    return sorted([(row.type, row.position, row.offset) for row in rows], key=str)
+
+
+def _hold(verified: Verified, replayed: Replayed) -> None:
+    """Every decision is the replay's, member for member, and so is the root."""
+    found = [
+        {
+            "transaction_id": bytes(row.id).hex(),
+            "position": row.position,
+            "outcome": "rejected" if row.outcome else "committed",
+            "reason": OUTCOMES[row.outcome] if row.outcome else None,
+            "conflicts": [
+                {
+                    "state": f"{bytes(met.state[:32]).hex()}:{int.from_bytes(met.state[32:], 'big')}",
+                    "kind": ("input", "reference")[met.kind],
+                    "consumed_by": bytes(met.consumed_by).hex(),
+                }
+                for met in row.conflicts
+            ],
+            "log_time": row.log_time_ms,
+        }
+        for row in verified.decisions.orderBy("position").collect()
+    ]
+    assert found == replayed.decisions
+    assert verified.root == replayed.root(len(replayed.decisions))
+
+
+def _honest(folder: Path) -> Honest:
+    """What an honest notary may leave: conflicts, repetitions, a fill, an orphan, fences, checkpoints of several sizes."""
+    notary = Honest(folder / "index")
+    log = notary.log
+    log.register("w1")
+    log.register("w2")
+    _checkpoint(log, 1)
+    first = notary.send(spend(state("x"), state("y")))
+    notary.send(spend(state("x"), state("fresh"), state("y"), content="double"), spend(state("z")), incarnation=2, partition=1)
+    notary.send(spend(state("u"), references=[state("x"), state("z")]), spend(references=[state("nobody's")]), partition=2)
+    _checkpoint(log, 2)
+    notary.send(spend(state("v"), time_window={"from": None, "until": 5}), spend(state("v"), time_window={"from": 5, "until": None}))
+    notary.append(2, [first], 1)
+    notary.append(2, [notary.party.submission(spend(state("filled")))], 2, None)
+    log.payload(1, 9, "orphan", partition=1)
+    log.register("w2", "second life")
+    log.fence(1, 99)
+    _checkpoint(log, 2)  # its life has ended
+    notary.send(spend(state("u")), spend(state("u"), content="double"), incarnation=3, partition=1)
+    _checkpoint(log, 3)
+    return notary
+
+
+def _checkpoint(log: History, incarnation: int) -> None:
+    replayed = replay(log.streams, NOTARY, PARTITIONS)
+    size = len(replayed.decisions)
+    log.ordering(Checkpoint(incarnation, size, replayed.root(size)))
+
+
+def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is flagged, each decision is the replay's, and the root at every checkpoint was compared."""
+    notary = _honest(tmp_path)
+    replayed = replay(notary.log.streams, NOTARY, PARTITIONS)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
+    assert _found(verified) == []
+    _hold(verified, replayed)
+    assert verified.outcomes == {"committed": 5, "input-conflict": 2, "reference-conflict": 1, "outside-time-window": 1}
+    assert (verified.roots_compared, verified.checkpoints_passed_over, verified.offset_hole) == (3, 1, None)
+
+
+DECIDED = 9
+"""In that log."""
+Planted = list[tuple[str, int | None, int]]
+"""(type, position, ordering offset) of each violation that was planted."""
+
+
+def _wrong_root(notary: Honest) -> Planted:
+    record = notary.log.ordering(Checkpoint(3, 4, bytes(32)))
+    return [("root-mismatch", 4, record.offset)]
+
+
+def _root_of_more_than_there_is(notary: Honest) -> Planted:
+    record = notary.log.ordering(Checkpoint(3, 2**64 - 1, bytes(32)))
+    return [("root-mismatch", None, record.offset)]
+
+
+def _forged_signature(notary: Honest) -> Planted:
+    forger = Party(NOTARY)
+    notary.append(3, [notary.party.submission(spend(state("good"))), forger.submission(spend(state("forged")))], 2)
+    return [("bad-signature", DECIDED + 1, notary.log.streams[ORDERING][-1].offset)]
+
+
+def _unknown_party(notary: Honest) -> Planted:
+    notary.append(3, [Party(NOTARY, name="O=Nobody").submission(spend(state("nobody")), spend(state("nobody 2")))], 0)
+    return [("unknown-party", DECIDED, notary.log.streams[ORDERING][-1].offset)]
+
+
+def _other_content(notary: Honest) -> Planted:
+    other = notary.party.submission(spend(state("other")))
+    notary.append(3, [notary.party.submission(spend(state("this")))], 0, b"[" + other.body + b"]")
+    return [("id-mismatch", None, notary.log.streams[ORDERING][-1].offset)]
+
+
+def _lost_payload(notary: Honest) -> Planted:
+    notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
+    _checkpoint(notary.log, 3)
+    lost = notary.log.streams[1].pop()
+    assert lost.key == batch_key(3, 2)
+    return [("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)]
+
+
+@pytest.mark.parametrize(
+    "plant", [_wrong_root, _root_of_more_than_there_is, _forged_signature, _unknown_party, _other_content, _lost_payload]
+)
+def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, plant: Callable[[Honest], Planted]) -> None:
+    """Each kind by itself: the right type, the right place, and nothing else."""
+    notary = _honest(tmp_path)
+    planted = plant(notary)
+    assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == planted
+
+
+def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> None:
+    """All kinds in one log."""
+    notary = _honest(tmp_path)
+    planted = [*_wrong_root(notary), *_root_of_more_than_there_is(notary), *_unknown_party(notary), *_other_content(notary)]
+    notary.append(3, [Party(NOTARY).submission(spend(state("forged")))], 2)
+    planted.append(("bad-signature", DECIDED + 2, notary.log.streams[ORDERING][-1].offset))
+    assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == sorted(planted, key=str)
+
+
+def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) -> None:
+    """A payload that is still on its way: what is before it is verified, and where deciding stopped is told."""
+    notary = _honest(tmp_path)
+    notary.append(3, [notary.party.submission(spend(state("on its way")))], 1)
+    notary.log.streams[1].pop()
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
+    assert _found(verified) == []
+    assert (verified.decided, verified.offset_hole) == (DECIDED, notary.log.streams[ORDERING][-1].offset)
+
+
+@pytest.mark.parametrize("seed", [7, 16])
+def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Real workers, crashes, lost and forged records: the replay's decisions, and violations only where somebody forged."""
+    worlds: list[World] = []
+    check = simulation.violations
+
+    def keep(world: World) -> list[str]:
+        worlds.append(world)
+        return check(world)
+
+    monkeypatch.setattr(simulation, "violations", keep)
+    assert not simulation.simulate(seed).problems
+    streams, partitions = worlds[0].cluster.streams, worlds[0].plan.partitions
+    replayed = replay(streams, SIMULATED, partitions)
+    verified = _verified(spark, tmp_path, streams, premises().party, SIMULATED)
+    _hold(verified, replayed)
+    counted = [each for each in replayed.checkpoints if each.counted]
+    wrong = [each.offset for each in counted if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
+    assert [offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"] == wrong
+    assert verified.roots_compared == len(counted) > 0
+    assert {type_ for type_, _, _ in _found(verified)} <= {"root-mismatch", "id-mismatch"}
