@@ -43,7 +43,7 @@ MUTANTS: Final = (
     ),
     Mutant("a repeated registration counts", "R5", LIVES, "if nonce in self._nonces:", "if False:"),
     Mutant("namesakes are not fenced", "R5", LIVES, "self._fence(before) if before is not None else None", "None"),
-    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:", seeds=100),
+    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:", seeds=500),
     Mutant("half of the lives' state is forgotten", "R8", INDEX, "for life in ready.lives:", "for life in ready.lives[1:]:"),
     # R3: content
     Mutant("the last record wins", "R3", BUFFER, "if key in records:", "if False and key in records:"),
@@ -111,7 +111,7 @@ MUTANTS: Final = (
         CORE,
         "if life is None or life.fenced or life.active_at_ms >= silent_since_ms:",
         "if True:",
-        seeds=200,
+        seeds=2000,
     ),
     Mutant("namesakes are never noticed", "R5", SENDER, "self._namesake_fences += 1", "self._namesake_fences += 0"),
     Mutant(
@@ -187,6 +187,7 @@ MUTANTS: Final = (
         CORE,
         "earliest = self._buffer.offset_earliest(partition)",
         "earliest = self._buffer.offset_earliest(0)",
+        seeds=100,
     ),
     Mutant(
         "answered before it is written",
@@ -216,7 +217,7 @@ MUTANTS: Final = (
         INDEX,
         "            decision = from_row(transaction_id, row)\n            self.tree.check(decision.position, [leaf(decision)])\n            return decision",
         "            decision = from_row(transaction_id, row)\n            return decision",
-        seeds=100,
+        seeds=200,
     ),
     Mutant(
         "tiles above the first level are not kept",
@@ -328,19 +329,28 @@ MUTANTS: Final = (
         "        if not await self._verify(verify, submission.signature, message):",
         "        if self._quota is not None:\n            self._quota.take(submission.party, len(submission.requests))\n"
         "        if not await self._verify(verify, submission.signature, message):",
+        seeds=100,
     ),
-    Mutant("all parties share one quota", "contract", ADMISSION, "self._quota.take(submission.party, ", 'self._quota.take("", '),
-    Mutant("no quota is ever used up", "contract", ADMISSION, "        if tokens < needed:", "        if False:"),
-    Mutant("a body of any size is read", "contract", BODY, "        if size > bytes_max:", "        if False:"),
-    Mutant("any media type will do", "contract", APP, "        check_json(headers)\n", ""),
+    Mutant("all parties share one quota", "contract", ADMISSION, "self._quota.take(submission.party, ", 'self._quota.take("", ', seeds=200),
+    Mutant("no quota is ever used up", "contract", ADMISSION, "        if tokens < needed:", "        if False:", seeds=200),
+    Mutant("a body of any size is read", "contract", BODY, "        if size > bytes_max:", "        if False:", seeds=100),
+    Mutant("any media type will do", "contract", APP, "        check_json(headers)\n", "", seeds=100),
     Mutant(
         "a state may be given twice",
         "contract",
         "payload/request.py",
         '            raise _twice(wire.inputs, "inputs")',
         "            pass",
+        seeds=200,
     ),
-    Mutant("a queue is never full", "contract", QUEUE, "if not here or (not self._full and here", "if True or (not self._full and here"),
+    Mutant(
+        "a queue is never full",
+        "contract",
+        QUEUE,
+        "if not here or (not self._full and here",
+        "if True or (not self._full and here",
+        seeds=100,
+    ),
     Mutant(
         "a queue is full too early",
         "contract",
@@ -354,6 +364,7 @@ MUTANTS: Final = (
         QUEUE,
         "for pending in reversed(batch.submissions):",
         "for pending in reversed(batch.submissions[:7]):",
+        seeds=1000,
     ),
     # lives that grow old
     Mutant(
@@ -362,6 +373,7 @@ MUTANTS: Final = (
         SENDER,
         "if now_s - self._registered_s[incarnation] > NAMESAKE_LIFE_S:",
         "if False:",
+        seeds=1000,
     ),
     Mutant(
         "a life that lasted is the first of three",
@@ -369,6 +381,7 @@ MUTANTS: Final = (
         SENDER,
         "        elif fenced.by is not None and",
         "        if fenced.by is not None and",
+        seeds=1000,
     ),
     # R9: who is wrong is found out, and nobody else stops
     Mutant(
@@ -383,7 +396,7 @@ MUTANTS: Final = (
         SELF_CHECK,
         "        if (dispute := agreement.dispute) is not None:\n            return f",
         "        if (dispute := None) is not None:\n            return f",
-        seeds=200,
+        seeds=500,
     ),
     Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "pass", seeds=100),
     # R9: the log is the one that it was

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kafka.asking import Party, spend, state
 
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, batch_key
@@ -14,7 +15,6 @@ from spark_join.verify import OUTCOMES, Verified, verify
 from tests.checkers.honest import PARTITIONS, Honest
 from tests.checkers.replay import Replayed, replay
 from tests.joiner.history import NOTARY, History
-from tests.kafka.asking import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.premises import NOTARY as SIMULATED
 from tests.simulation.premises import premises
