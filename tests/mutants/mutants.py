@@ -410,6 +410,6 @@ MUTANTS: Final = (
         seeds=200,
     ),
     Mutant(
-        "what was read of a lost log comes in", "R9", DRIVER, "self._afresh = True\n                log.warning", "log.warning", seeds=1000
+        "what was read of a lost log comes in", "R9", DRIVER, "self._afresh = True\n                log.warning", "log.warning", seeds=2000
     ),
 )
