@@ -281,11 +281,13 @@ class _Acceptor:
         self._listening = listening
         self._protocol = protocol
         self._connecting: set[asyncio.Task[Any]] = set()
+        self._closed = False
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
         """Take no more in."""
+        self._closed = True
         self._loop.remove_reader(self._listening)
 
     async def wait_closed(self) -> None:
@@ -318,7 +320,7 @@ class _Acceptor:
         self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
-        if self._listening.fileno() >= 0:
+        if not self._closed:
             self._loop.add_reader(self._listening, self._accept)
 
 
