@@ -100,6 +100,11 @@ class Joiner:
         return self._offset_head
 
     @property
+    def queued_ids(self) -> int:
+        """Transaction ids, and one for each record, that wait behind the head."""
+        return self._queue_ids
+
+    @property
     def queued_records(self) -> int:
         """How many ordering records wait, the head among them."""
         return len(self._queue)

@@ -106,6 +106,14 @@ MUTANTS: Final = (
         "self._buffer_full = False and self._buffer.size_bytes >",
     ),
     Mutant(
+        "the ordering queue is never full",
+        "R4",
+        CORE,
+        "self._queue_full = self._queue_ids > (",
+        "self._queue_full = False and self._queue_ids > (",
+        seeds=100,
+    ),
+    Mutant(
         "silent lives are never fenced",
         "R5",
         CORE,
@@ -401,6 +409,14 @@ MUTANTS: Final = (
     Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "pass", seeds=100),
     # R9: the log is the one that it was
     Mutant("the last record applied is not compared", "R9", INDEX, "return self._meta.get(rows.JUDGED_KEY)", "return None"),
+    Mutant(
+        "a doubt never ends the worker",
+        "R8",
+        "joiner/same_log.py",
+        "if now_s - self._since_s >= self._contradiction_s:",
+        "if False:",
+        seeds=200,
+    ),
     Mutant(
         "it is not compared by a reader made anew",
         "R9",

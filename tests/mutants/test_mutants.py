@@ -1,6 +1,7 @@
 """Each mutant breaks a line that is there; some of every kind are run (all of them by `make mutants`)."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
     source = Path(ROOT, mutant.file).read_text()
     broken = mutant.apply(source)
     assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(source))
+
+
+def test_the_page_tells_each() -> None:
+    """docs/testing.md has a row for each, with its rule and its number of seeds; what was seen is not more than that."""
+    page = Path(ROOT, "docs/testing.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| (\w+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert [(name, rule, int(most)) for name, rule, _, most in rows] == [(mutant.name, mutant.rule, mutant.seeds) for mutant in MUTANTS]
+    assert all(0 < int(seen) <= int(most) for _, _, seen, most in rows)
 
 
 def test_there_are_enough() -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from joiner.queue import OPENS_AT
 from tests.checkers.history import Decided
 from tests.simulation.plan import Plan
 from tests.simulation.process import Answer, Process
@@ -20,6 +19,8 @@ MARGIN_S: Final = 0.5
 WAIT_S_DEFAULT: Final = 5
 WAIT_S_MAX: Final = 12
 RETRY_AFTER_S_MAX: Final = 60
+OPENS_AT: Final = 0.9
+"""A full queue takes submissions again when a tenth has been decided (docs/http.md)."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),

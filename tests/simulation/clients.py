@@ -21,7 +21,7 @@ LOOKED_UP = 0.2
 WAITED_FOR = 0.2
 ASKED_LATER = 0.2
 BURSTS_MAX = 2
-RETRY_AFTER_S_MAX = 5
+PATIENCE_S_MAX = 5
 """Nobody here waits for longer than that, whatever a worker says."""
 INSISTED_S_MAX = 15.0
 """How long a worker that is whole, and has read all there is, may take to tell one submission."""
@@ -114,7 +114,7 @@ class Clients:
                     await self._wait_for(process, draw.choice(submission.ids), draw.choice([1, 10]))
             pause_s = draw.choice([0.01, 0.2, 1.0])
             obeys = self.plan.crowd or draw.random() < 0.5
-            await asyncio.sleep(max(pause_s, min(retry_after_s, RETRY_AFTER_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
+            await asyncio.sleep(max(pause_s, min(retry_after_s, PATIENCE_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
 
     async def insist(self, running: Callable[[], Process | None], submission: Submission) -> None:
         """Ask whoever runs there until it tells, without a network in between; then it knows each transaction, too."""

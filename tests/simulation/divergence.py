@@ -18,13 +18,15 @@ import msgspec
 
 from notary.index.store import DECISIONS, POSITIONS, STATES
 from tests.asking.party import spend, state
+from tests.checkers.replay import Replayed
 from tests.simulation.premises import premises
 from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-WORKERS_MIN = 3
+SAME = ("transaction_id", "position", "log_time")
+"""What a changed row of a consumed state does not change in a decision."""
 FOUND_S = 400.0
 """Virtual seconds in which what was changed is found; clocks that jumped by up to 200 s may stop log time for as long."""
 
@@ -43,9 +45,11 @@ class Divergence(msgspec.Struct):
         """Whether what a process of that slot told at that time may come from it."""
         return name == self.label and self.from_s <= at_s <= self.until_s
 
-    def explains(self, decision: dict[str, Any]) -> bool:
-        """Whether the decision may be another one than the log's."""
-        return bool(decision["position"] >= self.position_from)
+    def explains(self, decision: dict[str, Any], log: Replayed) -> bool:
+        """Whether the decision may be another one than the log's: what is decided when is the same, and only how is not."""
+        position: int = decision["position"]
+        same = [one for one in log.decisions[position : position + 1] if all(one[member] == decision[member] for member in SAME)]
+        return position >= self.position_from and bool(same)
 
     def wrote(self, nonce: bytes) -> bool:
         """Whether a life with that nonce is of one of its processes."""

@@ -5,7 +5,6 @@ And the other way round: of two processes that share a name and ended each other
 
 from typing import TYPE_CHECKING, Any
 
-from joiner import DriverSettings
 from notary.index.store import DECISIONS, STATES
 from ordering.errors import Condemned
 from ordering.log import ORDERING
@@ -17,6 +16,8 @@ from tests.simulation.slot import Slot
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+DOUBT_S = 10.0
+"""How long a log must contradict a worker before it stops (docs/rules.md, R8)."""
 LOOKS_S = 3.0
 """Between two looks at the log, and between its last look and the end of a process, less than this passes."""
 
@@ -39,8 +40,8 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         if world.loss is not None and contradicts(slot.disk, world.cluster):
             slot.disk.wipe()
             return "regrown logs refused"
-        if world.loss is not None and process.began_s <= world.loss.at_s:
-            return "regrown logs noticed"  # it had read further than it had applied
+        if world.loss is not None and process.began_s <= world.loss.at_s and world.loss.may_end(slot.label, world.loop.time()):
+            return "regrown logs noticed"
         return "cut logs noticed" if _shown_less_for_long(world) else ""
     return ""
 
@@ -67,4 +68,4 @@ def _shown_less_for_long(world: "World") -> bool:
         if from_s > ended_s + LOOKS_S:
             began_s = from_s
         ended_s = max(ended_s, min(until_s, now_s))
-    return ended_s >= now_s - LOOKS_S and ended_s - began_s >= DriverSettings().contradiction_s
+    return ended_s >= now_s - LOOKS_S and ended_s - began_s >= DOUBT_S

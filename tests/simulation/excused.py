@@ -37,7 +37,7 @@ def told(world: "World", replayed: Replayed) -> Told:
         decisions = [None if one is None or _excused(world, replayed, name, at_s, one) else one for one in call.decisions]
         same = decisions == list(call.decisions)
         calls.append(call if same else replace(call, status=202, decisions=decisions, body=None))
-        proven += [one for one in decisions if one is not None and "receipt" in one and not _other_tree(world, name, at_s, one)]
+        proven += [one for one in decisions if one is not None and "receipt" in one and not _other_tree(world, replayed, name, at_s, one)]
     looked_up = [one for name, at_s, one in world.clients.looked_up if not _excused(world, replayed, name, at_s, one)]
     return Told(History(calls, world.history.submissions), proven, looked_up)
 
@@ -76,7 +76,7 @@ def _excused(world: "World", replayed: Replayed, name: str, at_s: float, decisio
     plain = {member: value for member, value in decision.items() if member != "receipt"}
     if not plain or plain in replayed.decisions[plain["position"] :][:1]:
         return False
-    if any(one.excuses(name, at_s) and one.explains(plain) for one in world.divergences):
+    if any(one.excuses(name, at_s) and one.explains(plain, replayed) for one in world.divergences):
         world.count("excused answers of a diverged index")
         return True
     if world.loss is not None and world.loss.may_tell(name, at_s) and world.loss.explains(plain):
@@ -85,10 +85,11 @@ def _excused(world: "World", replayed: Replayed, name: str, at_s: float, decisio
     return False
 
 
-def _other_tree(world: "World", name: str, at_s: float, decision: Decided) -> bool:
-    """Whether its receipt is of a tree that is excused: the lost log's, or any of a worker whose tree may be another."""
+def _other_tree(world: "World", replayed: Replayed, name: str, at_s: float, decision: Decided) -> bool:
+    """Whether its receipt is excused, for its tree alone: the lost log's, or another one, of a worker that may have such a one."""
     if any(one.excuses(name, at_s) for one in world.divergences):
-        return True
+        found = receipts.violations(premises().verifier_keys, [decision], replayed.tree)
+        return {violation.kind for violation in found} == {Kind.OTHER_TREE}
     if world.loss is None or not world.loss.may_tell(name, at_s):
         return False
     tree: Tree = world.loss.before.tree

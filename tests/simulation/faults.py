@@ -132,8 +132,8 @@ class Faults:
         slot = self._slot()
         batches = len(slot.disk.journal)
         await self._hold()
-        slot.kill()
         if batches <= len(slot.disk.journal) and not slot.disk.altered:
+            slot.kill()
             self._tell(slot.label, f"a snapshot of {batches} of {len(slot.disk.journal)} batches is put back", "snapshots")
             slot.disk.restore(batches)
 

@@ -74,8 +74,8 @@ class Hostile:
             self._unknown,
             self._changed,
             self._of_another_notary,
+            self._wrongly_headed,
         ]
-        kinds += [self._wrongly_headed]
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._plan.hostile):
                 chosen = self._draw.random()

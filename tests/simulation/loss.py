@@ -19,7 +19,7 @@ stays is decided as a hole by who reads it later. No look at the order shows tha
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +46,17 @@ IN_THE_AIR_S = 1.0
 class Loss:
     """One loss: what the log was, how much of its order was kept, and when."""
 
-    def __init__(self, cluster: Cluster, outlived_by: Sequence[str], ordering_kept: int) -> None:
-        """`outlived_by`: whose indexes have applied what was lost."""
+    def __init__(
+        self, cluster: Cluster, outlived_by: Sequence[str], read_next: Mapping[str, Mapping[int, int]], ordering_kept: int
+    ) -> None:
+        """`outlived_by`: whose indexes have applied what was lost; `read_next`: how far each process had read."""
         self._partitions = cluster.plan.partitions
         self._faults_s = cluster.plan.faults_s
         self._streams: dict[int, list[Record]] = {stream: list(records) for stream, records in cluster.streams.items()}
         self._ordering_kept = ordering_kept
         self.outlived_by = frozenset(outlived_by)
+        self._read_next = read_next
+        self._ends: dict[int, int] = {}
         self.at_s = self.back_s = cluster.loop.time()
 
     @cached_property
@@ -67,7 +71,20 @@ class Loss:
 
     def may_tell(self, name: str, at_s: float) -> bool:
         """Whether a process of that slot may have told, at that time, what is lost."""
-        return at_s <= self.at_s + IN_THE_AIR_S or (name in self.outlived_by and at_s <= max(self.back_s, self._faults_s) + NOTICED_S)
+        return at_s <= self.at_s + IN_THE_AIR_S or (name in self.outlived_by and at_s <= self._noticed_s)
+
+    def keep(self, ends: Mapping[int, int]) -> None:
+        """What there is left."""
+        self._ends = dict(ends)
+
+    def may_end(self, name: str, at_s: float) -> bool:
+        """Whether a process of that slot may end at that time because it had read further than there is, applied or not."""
+        ahead = any(offset > self._ends[stream] for stream, offset in self._read_next.get(name, {}).items())
+        return ahead and at_s <= self._noticed_s
+
+    @property
+    def _noticed_s(self) -> float:
+        return max(self.back_s, self._faults_s) + NOTICED_S
 
     def explains(self, decision: dict[str, Any]) -> bool:
         """Whether it is a decision that was lost."""
@@ -83,7 +100,8 @@ def strike(world: "World", draw: random.Random) -> Loss | None:
         return None
     kept = length - min(length, draw.choice(RECORDS))
     slots = (*world.slots, *world.gone)
-    loss = Loss(cluster, [slot.label for slot in slots if _head(slot.disk) > kept], kept)
+    read_next = {process.name: process.worker.driver.joiner.read_next() for process in world.processes() if process.worker is not None}
+    loss = Loss(cluster, [slot.label for slot in slots if _head(slot.disk) > kept], read_next, kept)
     for stream, records in cluster.streams.items():
         if stream == ORDERING:
             end = kept
@@ -93,6 +111,7 @@ def strike(world: "World", draw: random.Random) -> Loss | None:
             ends += [_offset_next(slot.disk, stream) for slot in slots if slot.label not in loss.outlived_by]
             end = draw.randint(max(ends, default=0), len(records)) if draw.random() < 0.7 else len(records)
         del records[end:], cluster.landed_s[stream][end:]
+    loss.keep({stream: len(records) for stream, records in cluster.streams.items()})
     cluster.generation += 1
     cluster.shown.clear()
     cluster.away = True
@@ -103,8 +122,11 @@ def strike(world: "World", draw: random.Random) -> Loss | None:
 async def stop_all(world: "World", loss: Loss) -> None:
     """The operator stops what has run since before the loss, when whoever notices it has done so."""
     await asyncio.sleep(max(loss.back_s, world.plan.faults_s) + NOTICED_S - world.loop.time())
-    for process in world.processes():
-        if process.began_s <= loss.at_s:
+    for slot in world.slots:
+        process = slot.running()
+        if process is not None and process.began_s <= loss.at_s:
+            if process.worker is not None and contradicts(slot.disk, world.cluster):
+                world.problem(process.name, f"it goes on {NOTICED_S:g} s after the log came back without what it has applied")
             world.say(process.name, "is told to end, for it ran before the loss")
             process.stop.set()
 

@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True):
     diverged: int
     """Rows of consumed states changed; never with a log that is lost."""
     losses: int
-    """How often the log loses its end and grows again."""
+    """Whether the log loses its end and grows again, 0 or 1."""
 
 
 def plan(seed: int) -> Plan:

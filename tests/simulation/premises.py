@@ -50,13 +50,9 @@ class Premises:
         return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
 
 
-def _key(of: str) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(sha256(of.encode()).digest())
-
-
 def _replace_key(key_file: Path, history_file: Path) -> None:
     """A key that is the same in every process takes the place of the one that `notary init` drew."""
-    key = _key("the notary's key")
+    key = key_of("the notary")
     key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     history_file.unlink()
     keys.create_history(history_file, ORIGIN, key.public_key())

@@ -191,7 +191,7 @@ class Process:
     # ---- HTTP ----
 
     @property
-    def altered(self) -> bool:
+    def altered(self) -> frozenset[str]:
         """Whether its index was changed behind its back."""
         return self._disk.altered
 

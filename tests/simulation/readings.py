@@ -1,6 +1,6 @@
 """Those who only read, while things break: a monitor with its checkpoints and tiles, and who asks for a receipt or a state.
 
-What a worker whose index somebody changed says of its tree or of states is its own affair, until a root differs (R9).
+There are none where a log is lost or consumed states are changed. A changed decision is not told: whoever asks for it hears nothing.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ class Readings:
                 yield f"{told}: the log has {id_} at {position}"
 
     async def _get(self, process: Process, path: str) -> bytes | None:
-        """The body; None when the process is gone or says nothing now, and when there is no reason to believe it."""
+        """The body; None when the process is gone or says nothing now."""
         answer: Answer | None = await self._calls.call(process, "GET", path)
-        if answer is None or answer.status == 503 or process.altered:
+        if answer is None or answer.status == 503:
             return None
         if answer.status != 200:
             self._calls.problem(process, f"answered {answer.status} when it was asked for {path}: {answer}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from notary.worker import Surroundings
+from ordering.log import ORDERING
 from tests.checkers.history import History
 from tests.simulation import bounds, divergence, ends
 from tests.simulation.calls import WAIT_S_DEFAULT, WAIT_S_MAX
@@ -58,6 +59,7 @@ class World:
         self.history = History()
         self.clients = Clients(plan, premises().party, self.history, self.processes, self.wall_ms())
         self._nonces = 0
+        self._heaviest_seen = 1
         self._supervisors: list[asyncio.Task[None]] = []
 
     # ---- what everybody uses ----
@@ -152,7 +154,7 @@ class World:
         return True
 
     async def _settle(self) -> None:
-        """Every worker reads to the end; every submission is asked again, everywhere."""
+        """Every worker reads to the end; a sample of what was decided is asked again, everywhere."""
         what = ""
         try:
             async with asyncio.timeout(HEALED_S):
@@ -267,6 +269,7 @@ class World:
             if kept_looks_s and self.loop.time() >= kept_looks_s[0]:
                 del kept_looks_s[0]
                 self.problems += [f"at {self.loop.time():g} s: {violation}" for violation in bounds.kept(self)]
+            heaviest = self._heaviest()
             for process in self.processes():
                 self._blame(process)
                 if process.worker is None:
@@ -274,6 +277,12 @@ class World:
                 pending = process.worker.sender.queue.pending_requests
                 if pending > max(plan.pending_requests_max, plan.requests_max, plan.quota_per_s):
                     self.problem(process.name, f"{pending} requests pending, {plan.pending_requests_max} allowed")
-                queued = process.worker.driver.joiner.queued_records
-                if queued > plan.queue_ids_max + plan.records_per_poll_max:
-                    self.problem(process.name, f"{queued} ordering records queued, {plan.queue_ids_max} allowed")
+                queued = process.worker.driver.joiner.queued_ids
+                if queued > plan.queue_ids_max + plan.records_per_poll_max * heaviest:
+                    self.problem(process.name, f"{queued} ids and records queued, {plan.queue_ids_max} allowed, and one poll")
+
+    def _heaviest(self) -> int:
+        """The most that one ordering record has added to a queue, also one that is lost: itself, and 32 bytes for each id."""
+        weights = [1 + len(record.value or b"") // 32 for record in self.cluster.streams[ORDERING]]
+        self._heaviest_seen = max([self._heaviest_seen, *weights])
+        return self._heaviest_seen

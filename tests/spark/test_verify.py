@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.kafka.asking import Party, spend, state
 
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, batch_key
 from spark_join.archive import read_archive
 from spark_join.stages import Stages
 from spark_join.verify import OUTCOMES, Verified, verify
+from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS, Honest
 from tests.checkers.replay import Replayed, replay
 from tests.joiner.history import NOTARY, History
