@@ -154,9 +154,11 @@ class Driver(Generic[Decision]):
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._trust.wait()
+            afresh, self._afresh = self._afresh, False
             try:
-                reader = await self._log.open_reader(self._begin())
+                reader = await self._log.open_reader(self._begin(afresh=afresh))
             except NotReady as problem:
+                self._afresh |= afresh
                 self._no_reader = str(problem)
                 log.info("no reader yet: %s", problem)
                 await asyncio.sleep(self._settings.watch_s)
@@ -165,7 +167,7 @@ class Driver(Generic[Decision]):
             try:
                 reader.pause(self._paused)
                 self._reader = reader
-                await self._read_with(reader, tasks)
+                await self._read_with(reader, tasks, afresh=afresh)
             except NotReady as problem:
                 lost = self._no_reader = str(problem)
                 self._afresh = True
@@ -177,31 +179,22 @@ class Driver(Generic[Decision]):
             if lost:
                 await asyncio.sleep(self._settings.watch_s)
 
-    def _begin(self) -> dict[int, int]:
+    def _begin(self, *, afresh: bool) -> dict[int, int]:
         """Where the next reader begins.
 
-        While nobody read, the log may have lost its end and grown again. So nothing is kept that was read and not applied, and the last
-        record that was applied is read once more, before those behind it.
+        While nobody read, the log may have lost its end and grown again. So, afresh, nothing is kept that was read and not applied, and the
+        last record that was applied is read once more, before those behind it.
         """
-        if not self._afresh:
+        if not afresh:
             return self.joiner.read_next()
         self.joiner.forget_unjudged()
         offsets = self.joiner.read_next()
         return offsets if self._applier.judged_digest is None else {**offsets, ORDERING: offsets[ORDERING] - 1}
 
-    def _is_same_log(self, records: Sequence[Record]) -> bool:
-        """Whether the first ordering record of a reader that began afresh is the last one applied."""
-        first = next((record for record in records if record.stream == ORDERING), None)
-        judged_digest = self._applier.judged_digest
-        if first is not None or judged_digest is None:
-            self._afresh = False
-        if first is None or judged_digest is None or first.digest() == judged_digest:
-            return True
-        self._contradicted(another(first.offset))
-        return False
-
-    async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> None:
+    async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup, *, afresh: bool) -> None:
         self._remake_reader = False
+        # The first ordering record of a reader that began afresh is the last one applied, or this is another log.
+        compared = self._applier.judged_digest if afresh else None
         while not self._remake_reader:
             try:
                 records = await reader.poll(self._settings.poll_ms)
@@ -209,10 +202,13 @@ class Driver(Generic[Decision]):
                 # An offset that the log does not have, says a broker that may be behind: the watch asks what the log says of itself.
                 self._contradicted(str(problem))
                 return
-            if not self._trust:
+            if not self._trust or self._afresh:
                 return  # what was read meanwhile may be another log's; it is read again
-            if self._afresh and not self._is_same_log(records):
-                return
+            if compared is not None and (first := next((record for record in records if record.stream == ORDERING), None)) is not None:
+                if first.digest() != compared:
+                    self._contradicted(another(first.offset))
+                    return
+                compared = None
             self._polls += 1
             self._polled_at_s, self._no_reader = self._now_s(), ""
             ready = self._step(records, tasks)

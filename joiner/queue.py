@@ -74,6 +74,7 @@ class SubmissionQueue(Generic[Decision]):
         """Of submissions that are looked at, and have their room already."""
         self._held_bytes = 0
         self._full = False
+        self._wanted = 0  # requests of the largest that was refused since it is full
 
     def __len__(self) -> int:
         """Submissions that are in no batch."""
@@ -87,24 +88,28 @@ class SubmissionQueue(Generic[Decision]):
         """Why there is no room for this much, with an estimate of when to come again; None when there is.
 
         What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask. Once
-        one was refused all are, until a tenth has been decided: near the bound every submission would be decoded before its size tells that
-        there is no room for it, and only small ones would ever get in.
+        one was refused all are, until a tenth has been decided, and there is room for the largest that was refused, up to half of all room:
+        near the bound every submission would be decoded before its size tells that there is no room, and only small ones would get in.
         """
         requests_max, bytes_max = self._requests_max(), self._limits.pending_bytes_max
         here = self.pending_requests + self.held_requests
         here_bytes = self.pending_bytes + self._held_bytes
-        if self._full and here <= OPENS_AT * requests_max and here_bytes <= OPENS_AT * bytes_max:
-            self._full = False
+        room = requests_max - min(self._wanted, requests_max // 2)
+        if self._full and here <= min(OPENS_AT * requests_max, room) and here_bytes <= OPENS_AT * bytes_max:
+            self._full, self._wanted = False, 0
         # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
         if not here or (not self._full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max):
             return None
-        self._full = True
+        self._full, self._wanted = True, max(self._wanted, requests)
         self.rate.refused()
         return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
 
     @contextmanager
     def hold(self, submission: Submission) -> Iterator[None]:
-        """Room for a submission while it is looked at. Raises `Overloaded`: better now than after the work of verifying."""
+        """Room for a submission while it is looked at. Raises `Overloaded`: better now than after the work of verifying.
+
+        `put` it with `held` at once afterwards, in the same turn of the loop: that room is still its own.
+        """
         requests, size_bytes = len(submission.requests), len(submission.encoded)
         if (refusal := self.refusal(requests, size_bytes)) is not None:
             raise refusal
@@ -116,14 +121,14 @@ class SubmissionQueue(Generic[Decision]):
             self.held_requests -= requests
             self._held_bytes -= size_bytes
 
-    def put(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
+    def put(self, submission: Submission, *, held: bool = False) -> asyncio.Future[Sequence[Decision]]:
         """Take a submission in; what its decisions will come by. Raises `Overloaded`.
 
         The same bytes again, while the first wait, wait with them: else clients that retry what takes long would make it take longer.
         """
         if (same := self._pending.get(submission.encoded)) is not None:
             return same.answer
-        if (refusal := self.refusal(len(submission.requests), len(submission.encoded))) is not None:
+        if not held and (refusal := self.refusal(len(submission.requests), len(submission.encoded))) is not None:
             raise refusal
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[Decision]] = loop.create_future()

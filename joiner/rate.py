@@ -3,6 +3,8 @@
 import math
 
 WINDOW_S = 1.0
+STALL_S = 3.0
+"""While nothing is answered for so long the log is away: that says nothing of how fast it is."""
 SHORT_S = 0.1
 """What is emptied in less than this says little."""
 UNKNOWN_WAIT_S = 2
@@ -19,13 +21,14 @@ class Rate:
     def __init__(self) -> None:
         self.per_s = 0.0
         """The capacity last shown; 0 before the first time. Half of each new window, half of what was known."""
-        self._since_s = 0.0
+        self._since_s = self._last_s = 0.0
         self._answered = 0
         self._ran_dry = self._refused = False
 
     def begin(self, now_s: float) -> None:
         """From now on there is something to decide."""
-        self._since_s, self._answered, self._ran_dry, self._refused = now_s, 0, False, False
+        self._since_s = self._last_s = now_s
+        self._answered, self._ran_dry, self._refused = 0, False, False
 
     def ran_dry(self) -> None:
         """Everything that waited is on its way: more could have been taken along."""
@@ -37,7 +40,11 @@ class Rate:
 
     def answered(self, requests: int, now_s: float) -> None:
         """So many were answered now."""
+        if now_s - self._last_s >= STALL_S:
+            self.begin(now_s)
+            return
         self._answered += requests
+        self._last_s = now_s
         if now_s - self._since_s >= WINDOW_S:
             self._learn(now_s)
             self.begin(now_s)

@@ -107,9 +107,12 @@ class Sender(Generic[Decision]):
             return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
         return None
 
-    def submit(self, submission: Submission) -> asyncio.Future[Sequence[Decision]]:
-        """Take a submission in; its decisions come in the order of its requests, or `OutcomeUnknown`. Raises `Overloaded`."""
-        answer = self.queue.put(submission)
+    def submit(self, submission: Submission, *, held: bool = False) -> asyncio.Future[Sequence[Decision]]:
+        """Take a submission in; its decisions come in the order of its requests, or `OutcomeUnknown`.
+
+        Raises `Overloaded`, but not for one whose room was `held` in the queue until now.
+        """
+        answer = self.queue.put(submission, held=held)
         self._wake.set()
         return answer
 

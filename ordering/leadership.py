@@ -54,8 +54,8 @@ class Leadership:
             self._asked += 1
             node = nodes[self._asked % len(nodes)]
             try:
+                connection = await self._connect(node)
                 async with asyncio.timeout(self._limit_s):
-                    connection = await self._connect(node)
                     answer = None if connection is None else await connection.send(TopicsRequest(sorted(topics)))
             except (KafkaError, TimeoutError):
                 continue

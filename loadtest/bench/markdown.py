@@ -194,7 +194,7 @@ def _overload(lines: Sequence[Line]) -> Sequence[Row]:
         ("due_requests_per_s", "due, requests/s", "{:,.0f}"),
         ("sent_requests_per_s", "sent (the rest found no connection), requests/s", "{:,.0f}"),
         ("goodput_requests_per_s", "**decided**, requests/s", "{:,.0f}"),
-        ("goodput_share_of_capacity", "of the capacity", "{:.0%}"),
+        ("goodput_share_of_capacity", "of the capacity (goal: 90%)", "{:.0%}"),
         ("refused_share", "of all answers: refused (503)", "{:.0%}"),
         ("undecided_share", "taken in and not decided in time (202)", "{:.0%}"),
         ("dropped_share", "no answer, the connection ended", "{:.0%}"),
@@ -217,7 +217,8 @@ def _overload(lines: Sequence[Line]) -> Sequence[Row]:
         ("load_cores", "cores: load", "{:,.2f}"),
         ("machine_cores", "cores: everything on the machine", "{:,.2f}"),
     ):
-        told = [line.figures.get(name) for line in lines]
+        # Of none there is no figure.
+        told = [line.figures.get(name) if line.figures.get("waits") or not name.startswith("wait_") else None for line in lines]
         rows.append((what, *["" if each is None else form.format(each) for each in told]))
     return rows
 
@@ -241,6 +242,25 @@ def _long(lines: Sequence[Line]) -> Sequence[Row]:
     return rows
 
 
+def _peers(lines: Sequence[Line]) -> Sequence[Row]:
+    head = ("who, 4 inputs a request", "requests/s", "p50", "p99", "the notary does so many times that", "goal", "of append and read alone")
+    return [head] + [
+        (
+            line.case,
+            _number(line, "requests_per_s"),
+            *[f"{_number(line, name)} ms" for name in ("latency_ms_p50", "latency_ms_p99")],
+            _number(line, "notary_times"),
+            line.goal or "",
+            f"{line.figures['share_of_append_and_read']:.0%}" if "share_of_append_and_read" in line.figures else "",
+        )
+        for line in lines
+    ]
+
+
+def _limits(lines: Sequence[Line]) -> Sequence[Row]:
+    return [("the limits, each alone", "requests/s")] + [(line.case, _number(line, "requests_per_s")) for line in lines]
+
+
 TABLES: Final[Mapping[str, tuple[str, Callable[[Sequence[Line]], Sequence[Row]]]]] = {
     "end-to-end": ("end-to-end", _end_to_end),
     "idle": ("end-to-end", _idle),
@@ -254,6 +274,8 @@ TABLES: Final[Mapping[str, tuple[str, Callable[[Sequence[Line]], Sequence[Row]]]
     "curve": ("curve", _curve),
     "overload": ("overload", _overload),
     "long": ("long", _long),
+    "peers": ("peers", _peers),
+    "limits": ("limits", _limits),
 }
 """By the name of their place: (the figure, what makes the rows of its results, the head first)."""
 

@@ -60,7 +60,8 @@ def measure(
     told = ("requests", "inputs", "seconds", "connections_max", "connections_open", "probes", "seed", "receipts")
     parameters = {"log": place.log_name, "workers": len(place.urls)} | {name: getattr(offer, name) for name in told}
     how = "" if connections_open else ", new connections"
-    report.add("overload", f"{times:g} times the capacity, {name_of(case, place)}{how}", figures, parameters, failed=bool(outcome.errors))
+    text = f"{times:g} times the capacity, {name_of(case, place)}{how}"
+    report.add("overload", text, figures, parameters, "decided at 0.9 of the capacity", failed=bool(outcome.errors))
 
 
 def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> Outcome:

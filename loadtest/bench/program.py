@@ -180,7 +180,8 @@ def _end_to_end(report: Report, brokers: int, workers: int, cases: Sequence[Case
 
     def step(case: Case, number: int) -> Step:
         took_s = _load_s(seconds) + 2 * _load_s(seconds / 2) * case.beside_without_receipts
-        text = f"end to end: {case.requests} a submission, {case.inputs} inputs, {name}"
+        asked = f", {case.connections} connections" if case.connections else ""
+        text = f"end to end: {case.requests} a submission, {case.inputs} inputs, {name}{asked}"
         return Step(text, took_s, lambda place: end_to_end.measure(report, place, case, seconds, seed + 1_000 * number))
 
     steps = [Step(f"warming up, {name}", 2 * _load_s(warm_up_s / 2), lambda place: end_to_end.warm_up(place, warm_up_s, seed))]

@@ -88,7 +88,8 @@ class App:
         if refusal is None:
             return None
         worker.metrics.answered(_SUBMISSIONS, 503)
-        return problem_of(refusal)
+        # A queue that is full because the log is away does not empty: another worker may do better.
+        return problem_of(refusal if (why := worker.not_ready()) is None else NotReady(why))
 
     async def idle(self) -> None:
         """Return when every call that came has been answered."""
@@ -159,7 +160,7 @@ class App:
         decisions: Sequence[Decision] | None = worker.index.decisions([request.transaction_id for request in submission.requests])
         if decisions is not None:
             return await self._tell(worker, submission, decisions, receipts=receipts)
-        answer = worker.sender.submit(submission)
+        answer = worker.sender.submit(submission, held=True)
         settings = worker.config.http
         asked = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
         wait_ms = settings.wait_ms_default if asked is None else int(asked[1]) * 1000
@@ -201,6 +202,8 @@ class App:
         """A submission that is admitted. Its body is forgotten here: what waits for its decision is kept once, in the queue."""
         worker = self._ready_worker()  # else there is no need to read on
         queue, config = worker.sender.queue, worker.config
+        if (refusal := queue.refusal(1, 1)) is not None:
+            raise refusal
         seconds_max = config.http.body_ms_max / 1000
         with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
             try:

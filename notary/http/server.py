@@ -139,6 +139,14 @@ class PatientProtocol(HttpToolsProtocol):
         if not self._in_head and not self.transport.is_closing() and self.cycle.response_complete:
             self._arm()
 
+    def shutdown(self) -> None:
+        """End when what is under way has its answer; what is being refused has it now."""
+        if self._refused is not None:
+            self._disarm()
+            self._write(self._refused, keep_alive=False)
+        else:
+            super().shutdown()
+
     def _parse(self, data: bytes) -> None:
         """Feed the parser; where a client offers another protocol, feed it the same head without the offer.
 
@@ -276,7 +284,7 @@ class Server:
 class _Acceptor:
     """Takes connections in from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, protocol: Callable[[], PatientProtocol]) -> None:
         self._loop = loop
         self._listening = listening
         self._protocol = protocol
@@ -310,9 +318,12 @@ class _Acceptor:
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            _, protocol = await self._loop.connect_accepted_socket(self._protocol, connection)
         except OSError:
             connection.close()
+            return
+        if self._closed:
+            protocol.shutdown()  # the server has looked for connections to end, and this was none yet
 
     def _pause(self, problem: OSError) -> None:
         log.error("no connection can be taken: %s", problem)

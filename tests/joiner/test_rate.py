@@ -53,6 +53,23 @@ def test_idle_time_does_not_count() -> None:
     assert 990 < rate.per_s < 1_010
 
 
+def test_a_log_that_is_away_is_not_slow() -> None:
+    """Seconds without any answer are an outage: what is known stays known, and where nothing is, nothing is learnt."""
+    rate = Rate()
+    rate.begin(0)
+    rate.refused()
+    rate.answered(10, 0.5)
+    rate.answered(10, 7.0)
+    assert rate.per_s == 0
+    _answer(rate, 1_000, 2, 10, ran_dry=False)
+    known_per_s = rate.per_s
+    rate.begin(20)
+    rate.refused()
+    rate.answered(10, 27)
+    rate.end(27)
+    assert rate.per_s == known_per_s
+
+
 def test_it_follows() -> None:
     """A rate that changes is known after a few windows, whichever way it went."""
     rate = Rate()

@@ -1,5 +1,7 @@
 """The sender's bounded queue. Its lives are in `test_driver`, the rate that bounds it in `test_rate`."""
 
+import contextlib
+
 import pytest
 
 from joiner import QueueLimits, Sender, SenderSettings
@@ -70,8 +72,20 @@ async def test_what_is_looked_at_has_its_room() -> None:
             pass
         with pytest.raises(Overloaded):
             sender.submit(submission("d"))
-    sender.submit(submission("b", "c"))
+    sender.submit(submission("b", "c"), held=True)
     assert sender.queue.pending_requests == 3
+
+
+async def test_whose_room_was_held_is_taken_whoever_was_refused_meanwhile() -> None:
+    """Nothing is verified for nothing: a refusal closes the queue for those who come, not for those who have their room."""
+    sender = _sender(pending_requests_max=100)
+    with contextlib.ExitStack() as held:
+        for number in range(100):
+            held.enter_context(sender.queue.hold(submission(f"{number}")))
+        assert sender.queue.refusal(1, 1) is not None
+    for number in range(100):
+        sender.submit(submission(f"{number}"), held=True)
+    assert sender.queue.pending_requests == 100
 
 
 async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
@@ -85,6 +99,20 @@ async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
     assert queue.refusal(1, 1) is not None
     queue.answer(queue.take_batch(), [None])
     assert (queue.pending_requests, queue.refusal(2, 1) is None, queue.refusal(3, 1) is None) == (18, True, False)
+    assert queue.refusal(1, 1) is not None, "there is no room for the one of three"
+
+
+async def test_a_large_one_gets_in() -> None:
+    """A full queue opens only when there is room for the largest that was refused: small ones do not keep it out for ever."""
+    sender = _sender(pending_requests_max=20, batch_requests_max=1)
+    queue = sender.queue
+    for number in range(20):
+        sender.submit(submission(f"{number}"))
+    assert queue.refusal(8, 1) is not None
+    while queue.refusal(1, 1) is not None:
+        queue.answer(queue.take_batch(), [None])
+    assert queue.pending_requests == 12
+    assert queue.refusal(8, 1) is None
 
 
 async def test_no_more_than_is_decided_in_time() -> None:

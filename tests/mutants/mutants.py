@@ -421,7 +421,7 @@ MUTANTS: Final = (
         "it is not compared by a reader made anew",
         "R9",
         DRIVER,
-        "if self._afresh and not self._is_same_log(records):",
+        "if first.digest() != compared:",
         "if False:",
         seeds=200,
     ),

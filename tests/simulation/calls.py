@@ -102,8 +102,9 @@ class Calls:
         if told["type"] == "/problems/overloaded":
             counted = ("pending requests: ", "requests being verified: ")
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith(counted)])
-            # Once it was full, it is until a tenth has been decided.
-            if not here or max(here + requests, here / OPENS_AT) <= self._plan.pending_requests_max:
+            # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused.
+            largest = max(requests, self._plan.requests_max, self._plan.quota_per_s)
+            if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
         elif f"not ready: {told['detail']}" not in health:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")

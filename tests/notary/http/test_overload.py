@@ -92,18 +92,26 @@ async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirecto
 
 async def test_who_asks_first_is_told_first(own_directory: NotaryDirectory, bank: Bank) -> None:
     """`Expect: 100-continue`: the refusal comes instead of the word to go on."""
-    body = bank.body(spend())
 
     def talk(wire: Wire) -> int:
-        wire.send(post_head(len(body), "Expect: 100-continue"))
-        status = wire.answer()[0]
-        if status == 100:
-            wire.send(body)
-            status = wire.answer()[0]
-        return status
+        return wire.send(post_head(1_000, "Expect: 100-continue")).answer()[0]
 
     async with overloaded(own_directory, bank) as service:
         assert await by_hand(service, talk) == 503
+
+
+async def test_a_full_queue_of_a_worker_without_a_log_says_so(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """When the queue is full because nothing is acknowledged, clients are sent to another worker, not told to come back."""
+    settings = {"limits.pending_requests_max": 1, "worker.append_wait_ms_max": 50}
+    async with serving(own_directory, settings) as service:
+        first = asyncio.create_task(service.post(bank.body(spend())))
+        await service.pending()
+        while (await service.http.get("/readyz")).status_code == 200:
+            pass
+        refused = await service.post(bank.body(spend()))
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+        service.gate.set()
+        assert (await first).status_code == 200
 
 
 async def test_connections_that_are_to_end(own_directory: NotaryDirectory, bank: Bank) -> None:
