@@ -27,6 +27,9 @@ def violations(world: World) -> list[str]:
     found += bounds.kept(world)
     world.counts.update(world.clients.calls.counts)
     world.counts.update(_load(world))
+    world.counts.update(world.cluster.fates_met)
+    world.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
+    world.counts["lives fenced by peers"] = len([life for life in replayed.lives if life.fenced and not life.fenced_by])
     looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]

@@ -147,6 +147,7 @@ class Clients:
         await asyncio.sleep(draw.expovariate(1 / 0.002))
         if draw.random() < self.loss:
             answer = None
+            self.calls.counts["answers lost"] += 1
         status = self._note(submission, process, sent_s, answer, receipts=receipts)
         return status, 0 if answer is None else int(answer.headers.get(b"retry-after", b"0"))
 

@@ -7,7 +7,7 @@ may stop without a word; leaders go away; and brokers of the past show less than
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -59,6 +59,8 @@ class Cluster:
         self.lag_s = plan.reader_lag_s
         self.draw = random.Random(f"cluster {plan.seed}")
         self._waiting: list[asyncio.Future[None]] = []
+        self.fates_met: Counter[str] = Counter()
+        """What happened to appends."""
 
     def takes(self, stream: int) -> bool:
         """Whether an append can be taken now."""
@@ -180,6 +182,7 @@ class SimulatedWriter:
                 break
             fate -= chance
         if what:
+            cluster.fates_met[f"appends {what}"] += 1
             cluster.say(self._log.host.name, f"append to {stream} is {what}")
         if what == "late":
             self._late(stream, append)
