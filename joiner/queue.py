@@ -104,6 +104,11 @@ class SubmissionQueue(Generic[Decision]):
         self.rate.refused()
         return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
 
+    def check_room(self, requests: int, size_bytes: int) -> None:
+        """Raise the `refusal`, if there is one."""
+        if (refusal := self.refusal(requests, size_bytes)) is not None:
+            raise refusal
+
     @contextmanager
     def hold(self, submission: Submission) -> Iterator[None]:
         """Room for a submission while it is looked at. Raises `Overloaded`: better now than after the work of verifying.
@@ -111,8 +116,7 @@ class SubmissionQueue(Generic[Decision]):
         `put` it with `held` at once afterwards, in the same turn of the loop: that room is still its own.
         """
         requests, size_bytes = len(submission.requests), len(submission.encoded)
-        if (refusal := self.refusal(requests, size_bytes)) is not None:
-            raise refusal
+        self.check_room(requests, size_bytes)
         self.held_requests += requests
         self._held_bytes += size_bytes
         try:
@@ -128,8 +132,8 @@ class SubmissionQueue(Generic[Decision]):
         """
         if (same := self._pending.get(submission.encoded)) is not None:
             return same.answer
-        if not held and (refusal := self.refusal(len(submission.requests), len(submission.encoded))) is not None:
-            raise refusal
+        if not held:
+            self.check_room(len(submission.requests), len(submission.encoded))
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[Decision]] = loop.create_future()
         pending = Pending(submission, answer)

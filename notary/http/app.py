@@ -202,8 +202,7 @@ class App:
         """A submission that is admitted. Its body is forgotten here: what waits for its decision is kept once, in the queue."""
         worker = self._ready_worker()  # else there is no need to read on
         queue, config = worker.sender.queue, worker.config
-        if (refusal := queue.refusal(1, 1)) is not None:
-            raise refusal
+        queue.check_room(1, 1)
         seconds_max = config.http.body_ms_max / 1000
         with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
             try:
@@ -215,8 +214,7 @@ class App:
                 raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
             self._ready_worker()
             # What takes work comes last: an overloaded worker says so before it has decoded, and again before it verifies.
-            if (refusal := queue.refusal(1, len(body))) is not None:
-                raise refusal
+            queue.check_room(1, len(body))
             submission = worker.admission.decode(body)
             if submission in queue:
                 return submission  # these bytes wait already, so their signature is a good one
