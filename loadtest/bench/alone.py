@@ -24,12 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 
 def run(chosen: argparse.Namespace, measure: Callable[[Report, Place], None]) -> int:
     """Start it, measure, stop it; the exit code."""
-    interrupt_once()
-    try:
+
+    def measured() -> Report:
         with lines_to(chosen.out, append=True) as lines, brokers_of(chosen.brokers) as cluster, workers_on(cluster) as place:
             report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
             measure(report, place)
             report.print_table()
+        return report
+
+    interrupt_once()
+    return exit_code(measured)
+
+
+def exit_code(measure: Callable[[], Report]) -> int:
+    """Measure; 0, or what went wrong, told."""
+    try:
+        report = measure()
     except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")
         return 2

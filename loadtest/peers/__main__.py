@@ -10,14 +10,13 @@ import sys
 from contextlib import ExitStack
 from typing import Final
 
-from deploy.local import CannotRun
+from loadtest.bench.alone import exit_code
 from loadtest.bench.place import brokers_of
 from loadtest.bench.report import Report, lines_to, progress
 from loadtest.peers import limits, table
 from loadtest.peers.contest import contest
 from loadtest.peers.etcd import Etcd
 from loadtest.peers.turns import ON_BROKERS, PEERS, Peer, start, take_turns
-from ordering.errors import NotaryError
 
 LIMITS: Final = "limits"
 NAMES: Final = (*ON_BROKERS, *PEERS, LIMITS)
@@ -45,17 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+
+    def measured() -> Report:
         with lines_to(chosen.json) as lines:
             report = Report(lines, sys.stdout)
             compare(report, [name for name in NAMES if name in names], sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed)
-    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
-        progress(f"cannot go on: {problem}")
-        return 2
-    except KeyboardInterrupt:
-        progress("interrupted")
-        return 2
-    return 1 if report.failed else 0
+        return report
+
+    return exit_code(measured)
 
 
 def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:
