@@ -81,7 +81,8 @@ class Load:
         if offer.connections_open:
             await self._open_all()
         probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
-        probing = [asyncio.create_task(probe.run()) for probe in probes]
+        # One after the other: those told the same at the same time would come back together, and be one client in effect.
+        probing = [asyncio.create_task(probe.run(offer.seconds * WARM_UP_SHARE * at / len(probes))) for at, probe in enumerate(probes)]
         started_s = time.perf_counter()
         looking = asyncio.create_task(self._keep_looking(started_s))
         interval_s, due, count = offer.requests / offer.requests_per_s, 0, int(offer.seconds * offer.requests_per_s / offer.requests)

@@ -19,7 +19,7 @@ from loadtest.bench.report import Report, progress
 TIMES, SECONDS = 5.0, 10.0
 CONNECTIONS_MAX = 1_500
 """Of the open loop; a worker takes 2,000 unless told."""
-PROBES = 16
+PROBES = 32
 CASE = Case(100, 1)
 
 

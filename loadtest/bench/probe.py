@@ -27,8 +27,9 @@ class Probe:
         """Whether it was refused, and not taken in since."""
         self._answer: asyncio.Future[bytes] | None = None
 
-    async def run(self) -> None:
+    async def run(self, begins_after_s: float = 0.0) -> None:
         """Ask, until cancelled."""
+        await asyncio.sleep(begins_after_s)
         connection: Connection | None = None
         while self._pool:
             made = self._pool.popleft()
