@@ -115,6 +115,7 @@ def _write_range(
     descriptor, name = tempfile.mkstemp(prefix=f"{number:08}-", suffix=".tmp", dir=ranges)
     temporary = Path(name)
     try:
+        os.fchmod(descriptor, 0o644)  # a temporary file is for its maker alone, and the range for whoever verifies
         with open(descriptor, "wb") as file:
             told("records")
             growing = {place: bound for place, bound in wanted.items() if bound.offset_first < bound.offset_end}

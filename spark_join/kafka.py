@@ -67,7 +67,7 @@ def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bou
     try:
         found = session.read.format("kafka").options(**options).load()
     except PySparkException as problem:
-        raise CouldNotVerify(f"Spark's Kafka source does not take these options: {problem}") from None
+        raise CouldNotVerify(f"Spark's Kafka source does not take these options: {' '.join(str(problem).split())}") from None
     which = F.when(F.col("topic") == kafka.ordering, "ordering").otherwise("payload")
     return found.select(
         which.alias("topic"), "offset", F.unix_millis("timestamp").alias("append_time_ms"), "key", "value", F.col("partition").cast("int")

@@ -1,7 +1,6 @@
 """A log on a real broker: verified there, archived, restored; and logs that are harmed, of which nothing can be said."""
 
 import asyncio
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,38 +10,22 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_join.archive import read_archive
 from spark_join.archiving import Archived, archive
 from spark_join.client import Admin, Kafka, parse_properties
-from spark_join.digests import Digest, digests
 from spark_join.join import Log
-from spark_join.kafka import log_bounds, read_kafka, read_records
+from spark_join.kafka import read_kafka
 from spark_join.restore import TOPIC_SETTINGS, restore
 from spark_join.stages import Stages
 from spark_join.verify import Verified, verify
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
-from tests.spark.broker import Broker, one_broker
+from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
-SOON = {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"}
 OFTEN = {"worker_checkpoint_interval_ms": 200}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as made:
-        yield made
 
 
 def _untold(stage: str) -> None:
     pass
-
-
-def _interrupt(at: str) -> Callable[[str], None]:
-    def told(stage: str) -> None:
-        if stage == at:
-            raise KeyboardInterrupt
-
-    return told
 
 
 def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
@@ -51,12 +34,6 @@ def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
 
 def _rows(records: DataFrame) -> list[tuple[object, ...]]:
     return sorted([tuple(row) for row in records.select("partition", "offset", "append_time_ms", "key", "value").collect()])
-
-
-def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
-    with Admin(spark, kafka) as admin:
-        bounds = log_bounds(admin, kafka)
-    return digests(read_records(spark, kafka, bounds))
 
 
 def _verified(spark: SparkSession, log: Log, notary: Notary, folder: Path) -> Verified:
@@ -70,11 +47,11 @@ async def _traffic(notary: Notary, worker: Worker, label: str) -> None:
         await notary.client.decide([worker.url], submission)
 
 
-async def test_log_of_real_workers(spark: SparkSession, broker: Broker, tmp_path: Path, kafka_prefix: str) -> None:
+async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tmp_path: Path, kafka_prefix: str) -> None:
     """Verified on the brokers, and from its archive of two ranges, a log of workers of which one crashed is clean; restored, it is the same
     to the byte and the millisecond, and a worker that replays it reaches the same root."""
-    notary = await asyncio.to_thread(Notary, tmp_path / "notary", broker.bootstrap, kafka_prefix, 2)
-    kafka, folder = Kafka(broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
+    notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
+    kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
     try:
         dying = notary.start("a", entry=("-m", "tests.kafka.crashing_worker", "entry-sent", "3"), **OFTEN)
         other = notary.start("b", **OFTEN)
@@ -93,7 +70,7 @@ async def test_log_of_real_workers(spark: SparkSession, broker: Broker, tmp_path
         height = await notary.same_height(back, other)
         for worker in (back, other):
             await worker.stop()
-        second = await asyncio.to_thread(archive, spark, _over_tls(spark, broker, kafka_prefix), folder, NAME, _untold)
+        second = await asyncio.to_thread(archive, spark, _over_tls(spark, kafka_broker, kafka_prefix), folder, NAME, _untold)
         assert (first.range, second.range) == (1, 2)
         before = sorted(folder.rglob("*"))
         assert archive(spark, kafka, folder, NAME, _untold) == Archived(None, 0, {})
@@ -112,7 +89,7 @@ async def test_log_of_real_workers(spark: SparkSession, broker: Broker, tmp_path
         told = ("decided", "outcomes", "root", "roots_compared", "checkpoints_passed_over", "records", "offset_hole")
         assert all(getattr(of_topics, name) == getattr(of_archive, name) for name in told)
 
-        copy = _over_tls(spark, broker, f"{kafka_prefix}-copy")
+        copy = _over_tls(spark, kafka_broker, f"{kafka_prefix}-copy")
         restored = await asyncio.to_thread(restore, spark, copy, folder, _untold)
         assert restored.appended == sum(restored.records.values()) == first.records + second.records
         again = read_kafka(spark, copy, NAME)
