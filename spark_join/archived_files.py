@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.archive import Place
-from spark_join.digests import RECORD, Digest, Digester
+from spark_join.copies import RECORD, Digest, Digester
 from spark_join.errors import CouldNotVerify
 
 _SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])

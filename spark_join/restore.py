@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_join.archive import ArchivedFile, Place, read_archive, read_ranges
 from spark_join.client import Admin, Bounds, Kafka
-from spark_join.digests import Digest, Digester, digests
+from spark_join.copies import Digest, Digester, digests
 from spark_join.errors import CouldNotVerify
 from spark_join.kafka import log_bounds, read_records
 from spark_join.sending import Job, Sent, client_settings, send

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from spark_join.client import Kafka
-from spark_join.digests import RECORD, Digest, Digester
+from spark_join.copies import RECORD, Digest, Digester
 from spark_join.errors import CouldNotVerify
 
 BATCH_BYTES_MAX: Final = 1 << 20

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from spark_join.archive import read_archive
 from spark_join.archiving import Archived, archive
 from spark_join.client import Admin, Kafka
-from spark_join.digests import Digest, digests
+from spark_join.copies import Digest, digests
 from spark_join.errors import CouldNotVerify
 from spark_join.kafka import log_bounds, read_kafka, read_records
 from spark_join.restore import restore
