@@ -30,7 +30,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-kafka: $(VENV)/.dev  ## fetch Kafka's jars, and a Java where there is none
+kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where there is none
 	$(BIN)/python -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.local fetch; }
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)

@@ -8,7 +8,7 @@ The way of a log through it:
 
 | file | what it makes |
 |---|---|
-| `archive` | the records of both topics |
+| `archive`, `kafka` | the records of both topics |
 | `ordering_records` | typed columns of the ordering topic |
 | `order` | the entries that count, lives, log time (R2, R5, R6) |
 | `contents`, `payloads`, `signatures` | each entry's content (R3): requests, their ids, whose signature is bad |
@@ -17,8 +17,11 @@ The way of a log through it:
 | `tree` | leaves, and roots at any sizes |
 | `join`, `verify`, `report` | the first half and the whole of it in their order; what is written of it |
 | `stages`, `session`, `java` | files between the stages; the Spark session, and a Java for it |
+| `client`, `kafka_arguments` | the jars that read Kafka, its administration client; what a command is told of it |
+| `archiving`, `archived_files`, `copies` | both topics into an archive, and whether a copy is one |
+| `restore`, `sending` | an archive back into a cluster |
 | `octets`, `running` | numbers in binary columns; aggregates of all that came before |
 | `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
 
-`python -m spark_join verify --help` says what it can be told.
+`python -m spark_join verify --help` says what it can be told; `archive` and `restore` are the other commands.
 """

@@ -1,21 +1,31 @@
-"""The command line: `python -m spark_join verify …` (docs/spark.md).
+"""The command line: `python -m spark_join verify|archive|restore …` (docs/spark.md).
 
-Exits with 0 when the log is as it should be, 1 when violations were found, 2 when nothing can be said; stderr says why.
+Exits with 0 when the log is as it should be, or it was archived or restored, 1 when violations were found, 2 when that could not be done or
+nothing can be said; stderr says why.
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
-from spark_join.errors import CouldNotVerify
+from spark_join.archiving import archive
+from spark_join.errors import CouldNotVerify, cause
+from spark_join.kafka import read_kafka
+from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.report import REPORT, VIOLATIONS, write_report
+from spark_join.restore import restore
 from spark_join.session import open_session
 from spark_join.signatures import read_keys
 from spark_join.stages import Stages
@@ -28,59 +38,123 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
     chosen = _parser().parse_args(arguments)
     try:
-        return _verify(chosen)
+        code: int = chosen.run(chosen)
+        return code
     except (CouldNotVerify, CannotRun, OSError) as problem:
-        print(f"spark_join verify: {problem}", file=sys.stderr)
+        print(f"spark_join {chosen.command}: {problem}", file=sys.stderr)
+    except (Py4JJavaError, PySparkException) as problem:
+        print(f"spark_join {chosen.command}: Spark failed: {cause(problem)}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("spark_join verify: interrupted", file=sys.stderr)
+        print(f"spark_join {chosen.command}: interrupted", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()  # a bug; Python's own exit code for it says that there are violations
     return COULD_NOT
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m spark_join", description="The log of a notary, decided all over again in Spark.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
     command = commands.add_parser("verify", help="decide everything again, and compare with what the log says of it")
-    command.add_argument("--archive", type=Path, required=True, metavar="DIR", help="the archive of both topics")
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--archive", type=Path, metavar="DIR", help="the archive of both topics")
+    source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--notary", metavar="NAME", help="the notary's name, which the topics do not say (with --bootstrap)")
     command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet")
+    _add_session_arguments(command, _verify)
+
+    command = commands.add_parser("archive", help="take what both topics have grown by into an archive, which is made if there is none")
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--notary", metavar="NAME", required=True, help="the notary's name, which the topics do not say")
+    command.add_argument("--archive", type=Path, required=True, metavar="DIR", help="the archive; all executors reach it")
+    _add_session_arguments(command, _archive)
+
+    command = commands.add_parser("restore", help="bring an archive back into a cluster that does not have its topics")
+    command.add_argument("--archive", type=Path, required=True, metavar="DIR", help="the archive; all executors reach it")
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that shall have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--continue", dest="go_on", action="store_true", help="finish a restore that was interrupted")
+    command.add_argument(
+        "--renumber", action="store_true", help="though records come to lie at other offsets, where the archive lacks some"
+    )
+    _add_session_arguments(command, _restore)
+    return parser
+
+
+def _add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
     command.add_argument(
         "--work", type=Path, metavar="DIR", help="for what the stages make; all executors reach it (default: a temporary one)"
     )
     command.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
     command.add_argument("--memory", default="2g", help="the driver's memory (default: 2g)")
     command.add_argument("--quiet", action="store_true", help="do not tell the stages")
-    return parser
+    command.set_defaults(run=run)
+
+
+@contextmanager
+def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path]]:
+    """A session, and a folder for the stages, for the length of a block."""
+    progress = not chosen.quiet and sys.stderr.isatty()
+    with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress)
+        try:
+            yield session, Path(folder) / "stages"
+        finally:
+            session.stop()
 
 
 def _verify(chosen: argparse.Namespace) -> int:
     if (chosen.out / REPORT).exists() or (chosen.out / VIOLATIONS).exists():
         raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
+    if chosen.bootstrap is not None and chosen.notary is None:
+        raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
-    progress = not chosen.quiet and sys.stderr.isatty()
-    with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
-        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress)
-        try:
-            watch = _Watch(quiet=chosen.quiet)
-            watch("archive")
+    with _session(chosen) as (session, folder):
+        watch = _Watch(chosen)
+        watch("log")
+        if chosen.archive is not None:
             log = read_archive(session, chosen.archive)
-            verified = verify(session, log, keys, Stages(session, Path(folder) / "stages", watch))
-            watch("report")
-            said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=watch.took_s)
-        finally:
-            session.stop()
+        else:
+            log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary)
+        verified = verify(session, log, keys, Stages(session, folder, watch))
+        watch("report")
+        said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=watch.took_s)
     print(msgspec.json.encode({name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "violations")}).decode())
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN
 
 
+def _archive(chosen: argparse.Namespace) -> int:
+    with _session(chosen) as (session, _):
+        archived = archive(session, chosen_kafka(session, chosen), chosen.archive.absolute(), chosen.notary, _Watch(chosen))
+    print(msgspec.json.encode(archived).decode())
+    if archived.range is None:
+        print(f"spark_join archive: {chosen.archive} has all that there is", file=sys.stderr)
+    for place, missing in archived.gaps.items():
+        print(f"spark_join archive: {missing} offsets of {place} hold no record, as a transaction leaves them", file=sys.stderr)
+    return CLEAN
+
+
+def _restore(chosen: argparse.Namespace) -> int:
+    with _session(chosen) as (session, _):
+        kafka, folder = chosen_kafka(session, chosen), chosen.archive.absolute()
+        restored = restore(session, kafka, folder, _Watch(chosen), go_on=chosen.go_on, renumber=chosen.renumber)
+    print(msgspec.json.encode(restored).decode())
+    return CLEAN
+
+
 class _Watch:
     """Tells each stage when it begins, and knows how long the ones before took."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, chosen: argparse.Namespace) -> None:
         self.took_s: dict[str, float] = {}
-        self._quiet = quiet
+        self._quiet: bool = chosen.quiet
+        self._command: str = chosen.command
         self._started = time.monotonic()
         self._stage = ""
 
@@ -90,7 +164,7 @@ class _Watch:
             self.took_s[self._stage] = round(now - self._started, 3)
         self._stage, self._started = stage, now
         if not self._quiet:
-            print(f"spark_join verify: {stage}", file=sys.stderr, flush=True)
+            print(f"spark_join {self._command}: {stage}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

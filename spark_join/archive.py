@@ -1,8 +1,8 @@
 """Both topics as Parquet files, in ranges that were archived one after the other.
 
     <archive>/ranges/00000001.json                          what the first range holds
-    <archive>/ordering/partition=0/00000001.parquet         its records
-    <archive>/payload/partition=<n>/00000001.parquet
+    <archive>/ordering/partition=0/00000001-<run>.parquet   its records
+    <archive>/payload/partition=<n>/00000001-<run>.parquet
 
 | column | type |
 |---|---|
@@ -29,6 +29,8 @@ from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
 
 ARCHIVE_VERSION: Final = 1
+Place = tuple[str, int]
+"""`ordering` or `payload`, and a partition."""
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
 _BLOCK_BYTES = 1 << 20
 
@@ -61,16 +63,19 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_archive(session: SparkSession, archive: Path) -> Log:
     """The archived log, after all files have been held against the ranges. Raises `CouldNotVerify`."""
-    ranges = _ranges(archive)
+    ranges = read_ranges(archive)
+    if not ranges:
+        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     files = [file for each in ranges for file in each.files]
-    _refuse_gaps(files, ranges[0].payload_partitions)
+    ends_of(files, ranges[0].payload_partitions)
     _refuse_other_bytes(session, archive, files)
     topics = {topic: _read(session, archive, [file for file in files if file.topic == topic]) for topic in ("ordering", "payload")}
     _refuse_other_counts(topics, files)
     return Log(topics["ordering"], topics["payload"], ranges[0].notary, ranges[0].payload_partitions)
 
 
-def _ranges(archive: Path) -> list[Range]:
+def read_ranges(archive: Path) -> list[Range]:
+    """All ranges in their order; none where nothing was archived yet. Raises `CouldNotVerify`."""
     ranges: list[Range] = []
     for number, file in enumerate(sorted((archive / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":
@@ -86,13 +91,12 @@ def _ranges(archive: Path) -> list[Range]:
         if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
             raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
         ranges.append(found)
-    if not ranges:
-        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     return ranges
 
 
-def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> None:
-    ends = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
+def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
+    """Where the next range begins in each partition. Raises `CouldNotVerify` unless each file begins where the one before it ended."""
+    ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
     for file in files:
         place = file.topic, file.partition
         if place not in ends:
@@ -103,6 +107,7 @@ def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> None:
                 f" and what was archived before it ends at {ends[place]}: a range is missing or there twice"
             )
         ends[place] = file.offset_end
+    return ends
 
 
 def _refuse_other_bytes(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:

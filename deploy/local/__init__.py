@@ -30,7 +30,8 @@ N`, `down`.
 | `java`, `jars` | finding a Java; fetching the jars once |
 | `files` | locks and atomic writes |
 
-What is fetched stays in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names. Linux and macOS.
+What is fetched stays in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; what Spark reads Kafka with in
+`.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME. Linux and macOS.
 """
 
 from deploy.local.cluster import Cluster

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
-from deploy.local.jars import cache_folder
+from deploy.local.jars import SPARK, cache_folder, fetch_jars
 from deploy.local.runtime import prepare
 from deploy.local.settings import Settings
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         if chosen.command == "fetch":
-            prepare()
+            fetch_jars(prepare().java, SPARK)
             return DONE
         if chosen.command == "up":
             return _up(chosen)
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there")
+    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, and Spark's for it")
 
     up = commands.add_parser("up", parents=[where], help="start the cluster, new or again; prints its bootstrap servers")
     up.add_argument(

@@ -1,6 +1,6 @@
-"""Fetching Kafka's jars, once.
+"""Fetching jars, once: those of Kafka, and those with which Spark reads it.
 
-PySpark carries Apache Ivy; Ivy reads `deploy/kafka/ivy.xml`, the one place that says which Kafka, and resolves the rest
+PySpark carries Apache Ivy; Ivy reads `deploy/kafka/ivy.xml`, the one place that says which versions, and resolves the rest
 in its default way. The jars are put into a folder beside their place and renamed, so they are there whole or not at
 all; a lock makes a second process wait for the first instead of fetching too.
 """
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.errors import CannotRun
@@ -26,12 +27,46 @@ ATTEMPTS_MAX = 2
 connection."""
 
 
-def kafka_version() -> str:
-    """Return the version of Kafka that `ivy.xml` pins."""
-    module = ElementTree.parse(KAFKA / "ivy.xml")  # noqa: S314, our own file
-    pinned = module.find("./dependencies/dependency[@name='kafka_2.13']")
-    assert pinned is not None, "ivy.xml pins kafka_2.13"
-    return pinned.attrib["rev"]
+@dataclass(frozen=True)
+class Jars:
+    """Jars that go together: a configuration of `ivy.xml`, known by one of them."""
+
+    conf: str
+    artifact: str
+    name: str
+    """Of their folder in the cache, and in what is told."""
+    variable: str
+    """What in the environment names another folder."""
+    megabytes: int
+
+    @property
+    def version(self) -> str:
+        """The version that `ivy.xml` pins."""
+        module = ElementTree.parse(KAFKA / "ivy.xml")  # noqa: S314, our own file
+        pinned = module.find(f"./dependencies/dependency[@name='{self.artifact}']")
+        assert pinned is not None, f"ivy.xml pins {self.artifact}"
+        return pinned.attrib["rev"]
+
+    @property
+    def told(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+    @property
+    def home(self) -> Path:
+        """Their folder: what the variable says, or `.cache/<name>/<version>`. They are in its `libs`, as in Apache's distribution."""
+        if chosen := os.environ.get(self.variable):
+            return Path(chosen).absolute()
+        return cache_folder() / self.name / self.version
+
+    @property
+    def landmark(self) -> str:
+        """The jar that tells that all are there, and of which version."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+BROKER = Jars("broker", "kafka_2.13", "kafka", "NOTARY_KAFKA_HOME", 44)
+SPARK = Jars("spark", "spark-sql-kafka-0-10_2.13", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
 
 
 def cache_folder() -> Path:
@@ -41,19 +76,10 @@ def cache_folder() -> Path:
     return (project if (project / "pyproject.toml").is_file() else Path.cwd()) / ".cache"
 
 
-def kafka_home() -> Path:
-    """Return the folder of this Kafka: NOTARY_KAFKA_HOME, or `.cache/kafka/<version>`. Its jars are in `libs`, as in
-    Apache's distribution."""
-    if chosen := os.environ.get("NOTARY_KAFKA_HOME"):
-        return Path(chosen).absolute()
-    return cache_folder() / "kafka" / kafka_version()
-
-
-def fetch_jars(java: Java) -> Path:
-    """Return Kafka's home with all jars in it, fetched if they are not there. Progress goes to stderr; raises
+def fetch_jars(java: Java, jars: Jars) -> Path:
+    """Return the home of these jars with all of them in it, fetched if they are not there. Progress goes to stderr; raises
     CannotRun."""
-    home, version = kafka_home(), kafka_version()
-    wanted = home / "libs" / f"kafka_2.13-{version}.jar"
+    home, wanted = jars.home, jars.home / "libs" / jars.landmark
     if wanted.is_file():
         return home
     try:
@@ -63,21 +89,21 @@ def fetch_jars(java: Java) -> Path:
                 return home  # another process fetched them while we waited
             if (home / "libs").exists():
                 raise CannotRun(
-                    f"{home}/libs has jars, but not kafka_2.13-{version}.jar: it is another Kafka. "
-                    "Remove it, or set NOTARY_KAFKA_HOME to an empty folder or to a Kafka of that version"
+                    f"{home}/libs has jars, but not {jars.landmark}: they are of another version. "
+                    f"Remove it, or set {jars.variable} to an empty folder or to one with that version"
                 )
             # A crash in here leaves a folder `fetching-*`, which nothing reads and which may be removed.
             with tempfile.TemporaryDirectory(prefix="fetching-", dir=home) as beside:
-                _run_ivy(java, Path(beside), version)
+                _run_ivy(java, Path(beside), jars)
                 (Path(beside) / "libs").rename(home / "libs")
     except OSError as error:
         raise CannotRun(
-            f"Kafka's jars cannot be stored in {home}: {error}. Set NOTARY_KAFKA_HOME to a folder that can be written"
+            f"the jars of {jars.told} cannot be stored in {home}: {error}. Set {jars.variable} to a folder that can be written"
         ) from error
     return home
 
 
-def _run_ivy(java: Java, folder: Path, version: str) -> None:
+def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
     """Fetch into `folder/libs`, through a cache of its own so that no Ivy or Maven settings of this user take part."""
     command = [
         java.path,
@@ -85,20 +111,16 @@ def _run_ivy(java: Java, folder: Path, version: str) -> None:
         *("-jar", str(_ivy_jar())),
         *("-ivy", str(KAFKA / "ivy.xml")),
         *("-cache", str(folder / "cache")),
-        *("-confs", "default"),
+        *("-confs", jars.conf),
         *("-retrieve", str(folder / "libs" / "[artifact]-[revision](-[classifier]).[ext]")),
     ]
-    print(f"kafka {version}: fetching its jars (44 MB, once) into {folder.parent}", file=sys.stderr, flush=True)
+    _tell(jars, f"fetching its jars ({jars.megabytes} MB, once) into {folder.parent}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        # Ivy exits 0 with a jar missing in some cases: its exit code and the broker's own jar must both say yes.
-        code, said = _follow(command, version)
-        if code == 0 and (folder / "libs" / f"kafka_2.13-{version}.jar").is_file():
+        # Ivy exits 0 with a jar missing in some cases: its exit code and the landmark must both say yes.
+        code, said = _follow(command, jars)
+        if code == 0 and (folder / "libs" / jars.landmark).is_file():
             return
-        print(
-            f"kafka {version}: attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})",
-            file=sys.stderr,
-            flush=True,
-        )
+        _tell(jars, f"attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})")
     tail = "\n  ".join(line for line in said if line.strip())
     advice = "Is the network, or its proxy, there?"
     if "PKIX" in tail:
@@ -108,12 +130,12 @@ def _run_ivy(java: Java, folder: Path, version: str) -> None:
             "name a trust store that has it: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE."
         )
     raise CannotRun(
-        f"Kafka {version} could not be fetched with Ivy (exit code {code}). {advice} "
-        f"Or point NOTARY_KAFKA_HOME at a Kafka {version} that you have. Ivy's last words:\n  {tail}"
+        f"{jars.told} could not be fetched with Ivy (exit code {code}). {advice} "
+        f"Or point {jars.variable} at a folder whose libs/ has its jars. Ivy's last words:\n  {tail}"
     )
 
 
-def _follow(command: list[str], version: str) -> tuple[int, deque[str]]:
+def _follow(command: list[str], jars: Jars) -> tuple[int, deque[str]]:
     """Run Ivy, telling how far it is: it says `found …` for each module that it resolves, `[SUCCESSFUL ] …` for each
     file fetched."""
     said: deque[str] = deque(maxlen=25)
@@ -125,8 +147,12 @@ def _follow(command: list[str], version: str) -> tuple[int, deque[str]]:
             modules += line.lstrip().startswith("found ")
             files += "[SUCCESSFUL ]" in line
             if line.strip().startswith(("found ", "[SUCCESSFUL ]")) and (modules + files) % 10 == 0:
-                print(f"kafka {version}: {modules} modules resolved, {files} files fetched", file=sys.stderr, flush=True)
+                _tell(jars, f"{modules} modules resolved, {files} files fetched")
         return ivy.wait(), said
+
+
+def _tell(jars: Jars, what: str) -> None:
+    print(f"{jars.told}: {what}", file=sys.stderr, flush=True)
 
 
 def _ivy_jar() -> Path:

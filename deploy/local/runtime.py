@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deploy.local.errors import CannotRun
 from deploy.local.files import locked
-from deploy.local.jars import KAFKA, fetch_jars
+from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
@@ -81,7 +81,7 @@ def prepare() -> Runtime:
     """Find a Java, fetch Kafka's jars and make the class archive, each only if it is not there yet; raises
     CannotRun."""
     java = find_java()
-    home = fetch_jars(java)
+    home = fetch_jars(java, BROKER)
     classpath = os.pathsep.join(str(jar) for jar in sorted((home / "libs").glob("*.jar")))
     bare = Runtime(java, classpath, None)
     # The name changes with all that an archive depends on: this Java, and where the jars are.

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from deploy.local.jars import kafka_version
+from deploy.local.jars import BROKER
 
 PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "uvicorn", "uvloop")
 
@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "kafka": kafka_version(),
+        "kafka": BROKER.version,
         **{package: _version(package) for package in PACKAGES},
         "git": _git_commit(),
     }

@@ -12,11 +12,18 @@ from importlib.util import find_spec
 from ordering.errors import ConfigurationError
 
 _NEEDED = ("pyspark", "pyarrow", "pandas")
+_HANDED_ON = ("archive", "bootstrap", "prefix", "notary", "kafka-config", "out", "parties", "work", "master", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `notary verify-log`."""
-    parser.add_argument("--archive", metavar="DIR", required=True, help="the archive of both topics")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--archive", metavar="DIR", help="the archive of both topics")
+    source.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="the brokers that have both topics")
+    parser.add_argument("--prefix", help="of the topics' names (with --bootstrap)")
+    parser.add_argument("--notary", metavar="NAME", help="the notary's name (with --bootstrap)")
+    parser.add_argument("--kafka-config", metavar="FILE", help="how to connect: a properties file as Kafka's own tools take it")
+    parser.add_argument("--kafka-option", action="append", metavar="NAME=VALUE", help="one more such property")
     parser.add_argument("--out", metavar="DIR", required=True, help="where report.json and violations/ go; it has neither yet")
     parser.add_argument(
         "--parties", metavar="FILE", help="the parties' keys, as parties.json has them; without them no signature is checked"
@@ -30,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify; 0 clean, 1 violations, 2 could not."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigurationError(f"{', '.join(missing)} is not installed, which Spark needs: pip install 'kafka-notary[spark]'")
-    given = [(name, getattr(arguments, name)) for name in ("archive", "out", "parties", "work", "master", "memory")]
-    handed_on = [part for name, value in given if value is not None for part in (f"--{name}", value)]
+    given = vars(arguments)
+    single = [(name, given[name.replace("-", "_")]) for name in _HANDED_ON]
+    repeated = [("kafka-option", value) for value in arguments.kafka_option or ()]
+    handed_on = [f"--{name}={value}" for name, value in single + repeated if value is not None]
     return subprocess.call([sys.executable, "-m", "spark_join", "verify", *handed_on])

@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: it takes seconds to start."""
+"""One Spark session for all tests here, and one broker: they take seconds to start."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_join.session import open_session
+from tests.spark.broker import Broker, one_broker
 
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
@@ -26,3 +27,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_session(work, master="local[2]", memory="1g", settings=SMALL)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker

@@ -1,0 +1,106 @@
+"""One small broker that listens in the open and over TLS, and the topics of logs that no worker made."""
+
+import asyncio
+import datetime
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.structs import TopicPartition
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from deploy.local import Cluster
+from deploy.local.ports import free_ports
+from deploy.local.state import write_state
+from ordering.topics import create_topics, topic_names
+
+
+class Broker:
+    """Where it listens."""
+
+    def __init__(self, cluster: Cluster, tls: str, config: Path) -> None:
+        self.bootstrap = cluster.bootstrap
+        self.tls = tls
+        """Its other address"""
+        self.config = config
+        """How to connect there"""
+
+    def make(self, prefix: str, partitions: int = 1) -> None:
+        """Both topics, as the notary makes them."""
+        asyncio.run(create_topics(self.bootstrap, prefix, partitions))
+
+    def append(self, prefix: str, records: Mapping[int, Sequence[bytes]], **how: object) -> None:
+        """These values, with keys, by payload partition; -1 is the ordering topic. `how`: see `AIOKafkaProducer`."""
+        asyncio.run(self._append(prefix, records, how))
+
+    def delete(self, prefix: str, partition: int, before: int) -> None:
+        """Delete a payload partition's records before an offset."""
+        asyncio.run(self._delete(topic_names(prefix)[1], partition, before))
+
+    async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], how: Mapping[str, object]) -> None:
+        ordering, payload = topic_names(prefix)
+        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", **how) as producer:
+            if how:
+                await producer.begin_transaction()
+            for partition, values in records.items():
+                for value in values:
+                    await producer.send_and_wait(ordering if partition < 0 else payload, value, b"key", max(partition, 0))
+            if how:
+                await producer.commit_transaction()
+
+    async def _delete(self, topic: str, partition: int, before: int) -> None:
+        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await client.start()
+        try:
+            await client.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
+        finally:
+            await client.close()
+
+
+@contextmanager
+def one_broker(folder: Path) -> Iterator[Broker]:
+    """A cluster of one broker for the length of a block."""
+    authority, key = _certificates(folder)
+    cluster = Cluster.create(folder / "cluster", 1)
+    (port,) = free_ports(1)
+    state = cluster.state
+    place = f"{state.brokers[0].host}:{state.brokers[0].port}"
+    overrides = {
+        "listeners": f"BROKER://{place},CONTROLLER://{state.brokers[0].host}:{state.brokers[0].controller_port},TLS://127.0.0.1:{port}",
+        "advertised.listeners": f"BROKER://{place},TLS://127.0.0.1:{port}",
+        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(key),
+    }
+    write_state(cluster.directory, replace(state, settings=replace(state.settings, overrides=overrides)))
+    config = folder / "client.properties"
+    config.write_text(f"security.protocol=SSL\nssl.truststore.type = PEM\nssl.truststore.location={authority}\n")
+    with cluster:
+        yield Broker(cluster, f"127.0.0.1:{port}", config)
+
+
+def _certificates(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine's loopback that vouches for itself, and a file with its key too."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "authority.pem").write_bytes(public)
+    (folder / "broker.pem").write_bytes(private + public)
+    return folder / "authority.pem", folder / "broker.pem"

@@ -1,0 +1,167 @@
+"""Archives that are interrupted, made by two at once, or of another log; restores that are interrupted, or come too late."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_join.archive import read_archive
+from spark_join.archiving import Archived, archive
+from spark_join.client import Admin, Kafka
+from spark_join.copies import Digest, digests
+from spark_join.errors import CouldNotVerify
+from spark_join.kafka import log_bounds, read_kafka, read_records
+from spark_join.restore import restore
+from tests.spark.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+NOTARY = "O=Notary"
+VALUES = {-1: [b"o1", b"o2"], 0: [b"p1", b"p2", b"p3"]}
+Told = Callable[[str], None]
+
+
+def _untold(stage: str) -> None:
+    pass
+
+
+def _at(stage: str, act: Callable[[], object]) -> Told:
+    def told(began: str) -> None:
+        if began == stage:
+            act()
+
+    return told
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def kafka(kafka_broker: Broker, kafka_prefix: str) -> Kafka:
+    """A log of five records."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, VALUES)
+    return Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+
+
+def _copy(kafka: Kafka) -> Kafka:
+    return Kafka(kafka.bootstrap, f"{kafka.prefix}-copy", {})
+
+
+def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
+    with Admin(spark, kafka) as admin:
+        bounds = log_bounds(admin, kafka)
+    return digests(read_records(spark, kafka, bounds))
+
+
+def _names(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """Files and a range without its name, as a kill leaves them, are neither read nor kept; an interrupted run leaves none."""
+    with pytest.raises(KeyboardInterrupt):
+        archive(spark, kafka, tmp_path, NOTARY, _at("range", _interrupt))
+    assert _names(tmp_path) == set()
+    for left in ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp"):
+        (tmp_path / left).write_bytes(b"half")
+    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 5, {})
+    assert len(_names(tmp_path)) == 3
+    assert not [name for name in _names(tmp_path) if "00000001-x" in name]
+    assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
+
+
+def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Of two runs the one whose range is first stands, with its files; the other says so and takes its own away."""
+
+    def overtake() -> None:
+        kafka_broker.append(kafka.prefix, {0: [b"p4"]})
+        assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 6, {})
+
+    with pytest.raises(CouldNotVerify, match=r"somebody else has archived 00000001\.json .* start again"):
+        archive(spark, kafka, tmp_path, NOTARY, _at("range", overtake))
+    assert len(_names(tmp_path)) == 3
+    assert read_archive(spark, tmp_path).payload.count() == 4
+    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(None, 0, {})
+
+
+def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """An archive grows by the log that it is of: not by another notary's, a shorter one, one with another past, or without one."""
+    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    before = _names(tmp_path)
+
+    def refused(prefix: str, message: str, notary: str = NOTARY) -> None:
+        with pytest.raises(CouldNotVerify, match=message):
+            archive(spark, Kafka(kafka.bootstrap, prefix, {}), tmp_path, notary, _untold)
+        assert _names(tmp_path) == before
+
+    refused(kafka.prefix, r"is the archive of 'O=Notary', not of 'O=Other'", "O=Other")
+    other, wide = f"{kafka.prefix}-other", f"{kafka.prefix}-wide"
+    kafka_broker.make(wide, 2)
+    refused(wide, r"with 1 payload partitions, and .* has 2: it is another log")
+    kafka_broker.make(other)
+    kafka_broker.append(other, {-1: [b"o1"], 0: VALUES[0]})
+    refused(other, r"-other\.ordering partition 0 ends at offset 1, and it is archived up to 2: it lost its end, or is another log")
+    kafka_broker.append(other, {-1: [b"o2"]})
+    refused(other, r"offset 1 of .*-other\.ordering partition 0 is not the record that is archived")
+    kafka_broker.append(kafka.prefix, {0: [b"p4", b"p5"]})
+    kafka_broker.delete(kafka.prefix, 0, 2)
+    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(2, 2, {})
+    before = _names(tmp_path)
+    kafka_broker.delete(kafka.prefix, 0, 5)
+    refused(kafka.prefix, r"payload partition 0 begins at offset 5, and offset 4 would tell")
+    with pytest.raises(CouldNotVerify, match=r"payload partition 0 begins at offset 5: the records before are deleted"):
+        read_kafka(spark, kafka, NOTARY)
+    with pytest.raises(CouldNotVerify, match=r"begins at offset 5, and offset 0 would tell"):
+        archive(spark, kafka, tmp_path / "new", NOTARY, _untold)
+
+
+def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """A restore that was interrupted is finished when that is asked for, and not otherwise; never over a log that is in use."""
+    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    copy = _copy(kafka)
+    with pytest.raises(KeyboardInterrupt):
+        restore(spark, copy, tmp_path, _at("what is there now", _interrupt))
+    with pytest.raises(CouldNotVerify, match=r"has records, and .*\.ordering is open as a restore leaves it .* --continue"):
+        restore(spark, copy, tmp_path, _untold)
+    kafka_broker.append(kafka.prefix, {0: [b"p4"]})
+    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    restored = restore(spark, copy, tmp_path, _untold, go_on=True)
+    assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
+    assert _there(spark, copy) == _there(spark, kafka)
+    for go_on in (False, True):
+        with pytest.raises(CouldNotVerify, match=r"-copy\.ordering exists and has records: nothing is written to a log that is in use"):
+            restore(spark, copy, tmp_path, _untold, go_on=go_on)
+    assert _there(spark, copy) == _there(spark, kafka)
+
+
+def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Records that are not the archive's are found when all is read back, and no worker starts on these topics."""
+    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    copy = _copy(kafka)
+    kafka_broker.make(copy.prefix)  # empty topics may be there
+
+    def strange() -> None:
+        kafka_broker.append(copy.prefix, {0: [b"p1"]})
+
+    with pytest.raises(CouldNotVerify, match=r"payload partition 0 holds .*: somebody else has written to it"):
+        restore(spark, copy, tmp_path, _at("records", strange))
+    with Admin(spark, copy) as admin:
+        assert admin.setting(copy.ordering, "message.timestamp.type") == "CreateTime"
+
+
+def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """What a transaction leaves is told when it is archived; restored, records move up, which has to be asked for."""
+    kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
+    kafka_broker.append(kafka.prefix, {0: [b"p5"]})
+    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 7, {"payload 0": 1})
+    copy = _copy(kafka)
+    with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):
+        restore(spark, copy, tmp_path, _untold)
+    with Admin(spark, copy) as admin:
+        assert admin.partitions(copy.payload) is None
+    assert restore(spark, copy, tmp_path, _untold, renumber=True).appended == 7
+    read = read_kafka(spark, copy, NOTARY).payload.orderBy("offset").collect()
+    assert [(row.offset, bytes(row.value)) for row in read] == list(enumerate([*VALUES[0], b"p4", b"p5"]))
