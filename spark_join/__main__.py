@@ -22,13 +22,16 @@ from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.archiving import archive
 from spark_join.errors import CouldNotVerify, cause
+from spark_join.join import rest_of
 from spark_join.kafka import read_kafka
 from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
-from spark_join.report import REPORT, VIOLATIONS, write_report
+from spark_join.kept import REPORT, STATE, read_state, write_state
+from spark_join.report import VIOLATIONS, write_report
 from spark_join.restore import restore
 from spark_join.session import open_session
 from spark_join.signatures import read_keys
 from spark_join.stages import Stages
+from spark_join.state import start
 from spark_join.verify import verify
 
 CLEAN, VIOLATED, COULD_NOT = 0, 1, 2
@@ -63,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--notary", metavar="NAME", help="the notary's name, which the topics do not say (with --bootstrap)")
     command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet")
+    command.add_argument("--keep-state", action="store_true", help=f"keep in --out what a later run goes on from, as {STATE}/")
+    command.add_argument("--checkpoint-from", type=Path, metavar="DIR", help="the --out of an earlier run: verify what came after it")
     _add_session_arguments(command, _verify)
 
     command = commands.add_parser("archive", help="take what both topics have grown by into an archive, which is made if there is none")
@@ -107,7 +112,7 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path]]:
 
 
 def _verify(chosen: argparse.Namespace) -> int:
-    if (chosen.out / REPORT).exists() or (chosen.out / VIOLATIONS).exists():
+    if any((chosen.out / name).exists() for name in (REPORT, VIOLATIONS, STATE)):
         raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
@@ -115,14 +120,32 @@ def _verify(chosen: argparse.Namespace) -> int:
     keys = None if chosen.parties is None else read_keys(chosen.parties)
     with _session(chosen) as (session, folder):
         watch = _Watch(chosen)
+        earlier = chosen.checkpoint_from
+        state = start(session)
+        if earlier is not None:
+            watch("state")
+            state = read_state(session, earlier)
         watch("log")
         if chosen.archive is not None:
-            log = read_archive(session, chosen.archive)
+            log = read_archive(session, chosen.archive, state.since)
         else:
-            log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary)
-        verified = verify(session, log, keys, Stages(session, folder, watch))
+            log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
+        log = rest_of(log, state)
+        verified = verify(session, log, state, keys, Stages(session, folder, watch))
+        state_sha256 = None
+        if chosen.keep_state and verified.violations.isEmpty():
+            watch("state that is kept")
+            state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
         watch("report")
-        said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=watch.took_s)
+        said = write_report(
+            chosen.out,
+            log,
+            verified,
+            signatures=keys is not None,
+            stages_s=watch.took_s,
+            state=state,
+            state_sha256=state_sha256,
+        )
     print(msgspec.json.encode({name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "violations")}).decode())
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)

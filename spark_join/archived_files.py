@@ -14,9 +14,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_join.archive import Place
 from spark_join.copies import RECORD, Digest, Digester
 from spark_join.errors import CouldNotVerify
+from spark_join.state import Place
 
 _SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 _WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("told", pa.binary()), ("problem", pa.string())])

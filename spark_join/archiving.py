@@ -14,12 +14,13 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_join.archive import ARCHIVE_VERSION, ArchivedFile, Place, Range, ends_of, read_ranges
+from spark_join.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
 from spark_join.archived_files import Written, sync_folder, write_files, write_nothing
 from spark_join.client import Admin, Bounds, Kafka
 from spark_join.copies import RECORD, Digest, Digester, digests
 from spark_join.errors import CouldNotVerify
 from spark_join.kafka import log_bounds, read_records
+from spark_join.state import Place
 
 
 class Archived(msgspec.Struct, frozen=True):

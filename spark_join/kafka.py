@@ -7,27 +7,31 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.archive import Place
 from spark_join.client import Admin, Bounds, Kafka
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
+from spark_join.state import Place
 
 
-def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str) -> Log:
-    """The log from its beginning to where it ends now. Raises `CouldNotVerify`."""
+def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Mapping[Place, int] | None = None) -> Log:
+    """The log from its beginning, or in each partition from `since` on, to where it ends now. Raises `CouldNotVerify`."""
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
+    wanted: dict[Place, Bounds] = {}
     for (topic, partition), bound in bounds.items():
-        if bound.offset_first:
+        first = (since or {}).get((topic, partition), 0)
+        if bound.offset_first > first:
             raise CouldNotVerify(
                 f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {bound.offset_first}: the records before are deleted."
                 " Verify from the archive that has them (--archive)"
             )
+        wanted[topic, partition] = Bounds(min(first, bound.offset_end), bound.offset_end)
     read = {
-        topic: read_records(session, kafka, {place: bound for place, bound in bounds.items() if place[0] == topic}).drop("topic")
+        topic: read_records(session, kafka, {place: bound for place, bound in wanted.items() if place[0] == topic}).drop("topic")
         for topic in ("ordering", "payload")
     }
-    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1)
+    ends = {place: bound.offset_end for place, bound in bounds.items()}
+    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends)
 
 
 def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:

@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from spark_join.archive import ArchivedFile, Place, read_archive, read_ranges
+from spark_join.archive import ArchivedFile, read_archive, read_ranges
 from spark_join.client import Admin, Bounds, Kafka
 from spark_join.copies import Digest, Digester, digests
 from spark_join.errors import CouldNotVerify
 from spark_join.kafka import log_bounds, read_records
 from spark_join.sending import Job, Sent, client_settings, send
+from spark_join.state import Place
 
 REPLICAS_WANTED: Final = 3
 TOPIC_SETTINGS: Final = {

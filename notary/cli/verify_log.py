@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from ordering.errors import ConfigurationError
 
 _NEEDED = ("pyspark", "pyarrow", "pandas")
-_HANDED_ON = ("archive", "bootstrap", "prefix", "notary", "kafka-config", "out", "parties", "work", "master", "memory")
+_HANDED_ON = ("archive", "bootstrap", "prefix", "notary", "kafka-config", "out", "parties", "checkpoint-from", "work", "master", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parties", metavar="FILE", help="the parties' keys, as parties.json has them; without them no signature is checked"
     )
+    parser.add_argument("--keep-state", action="store_true", help="keep in --out what a later run goes on from")
+    parser.add_argument("--checkpoint-from", metavar="DIR", help="the --out of an earlier run: verify what came after it")
     parser.add_argument("--work", metavar="DIR", help="for what the stages make; all executors reach it")
     parser.add_argument("--master", help="Spark's master")
     parser.add_argument("--memory", help="the driver's memory")
@@ -41,4 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     single = [(name, given[name.replace("-", "_")]) for name in _HANDED_ON]
     repeated = [("kafka-option", value) for value in arguments.kafka_option or ()]
     handed_on = [f"--{name}={value}" for name, value in single + repeated if value is not None]
+    if arguments.keep_state:
+        handed_on.append("--keep-state")
     return subprocess.call([sys.executable, "-m", "spark_join", "verify", *handed_on])

@@ -19,6 +19,7 @@ from ordering.ids import format_state
 from payload import Request
 from spark_join.decide import decide
 from spark_join.stages import Stages
+from spark_join.state import start
 from tests.checkers.judge import hashed, judge
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -73,7 +74,7 @@ def _frame(spark: SparkSession, requests: list[Request]) -> DataFrame:
 
 def _decided(spark: SparkSession, requests: list[Request], rounds_max: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
-        rows = decide(_frame(spark, requests), Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
+        rows = decide(_frame(spark, requests), start(spark).consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
     return [
         {
             "transaction_id": bytes(row.id).hex(),
@@ -164,7 +165,7 @@ def test_long_chain_ends(spark: SparkSession, tmp_path: Path) -> None:
         F.lit(OPEN[0]).alias("from_ms"),
         F.lit(OPEN[1]).alias("until_ms"),
     )
-    decisions = decide(requests, Stages(spark, tmp_path), rounds_max=3)
+    decisions = decide(requests, start(spark).consumed, Stages(spark, tmp_path), rounds_max=3)
     wrong = decisions.where((F.col("outcome") == 0) != (F.col("position") % 2 == 0))
     counts = decisions.groupBy("outcome", F.size("conflicts").alias("conflicts")).count().collect()
     assert {(row.outcome, row.conflicts): row["count"] for row in counts} == {(0, 0): CHAIN // 2, (1, 1): CHAIN // 2}
