@@ -35,6 +35,8 @@ def open_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Else each expression tells where in Python it was made, in four calls to the JVM.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if not submitted:
         chosen |= {"spark.master": master, "spark.driver.memory": memory}
