@@ -6,7 +6,6 @@ Exits with 0 when the log is as it should be, 1 when violations were found, 2 wh
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.errors import CouldNotVerify
+from spark_join.progress import Progress
 from spark_join.report import REPORT, VIOLATIONS, write_report
 from spark_join.session import open_session
 from spark_join.signatures import read_keys
@@ -57,40 +57,22 @@ def _verify(chosen: argparse.Namespace) -> int:
         raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
-    progress = not chosen.quiet and sys.stderr.isatty()
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
-        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress)
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory)
+        progress = Progress(session, chosen.command, quiet=chosen.quiet)
         try:
-            watch = _Watch(quiet=chosen.quiet)
-            watch("archive")
+            progress("archive")
             log = read_archive(session, chosen.archive)
-            verified = verify(session, log, keys, Stages(session, Path(folder) / "stages", watch))
-            watch("report")
-            said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=watch.took_s)
+            verified = verify(session, log, keys, Stages(session, Path(folder) / "stages", progress))
+            progress("report")
+            said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=progress.took_s)
         finally:
+            progress.end()
             session.stop()
     print(msgspec.json.encode({name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "violations")}).decode())
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN
-
-
-class _Watch:
-    """Tells each stage when it begins, and knows how long the ones before took."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.took_s: dict[str, float] = {}
-        self._quiet = quiet
-        self._started = time.monotonic()
-        self._stage = ""
-
-    def __call__(self, stage: str) -> None:
-        now = time.monotonic()
-        if self._stage:
-            self.took_s[self._stage] = round(now - self._started, 3)
-        self._stage, self._started = stage, now
-        if not self._quiet:
-            print(f"spark_join verify: {stage}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

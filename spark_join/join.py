@@ -33,6 +33,8 @@ class Joined(msgspec.Struct, frozen=True):
     """See `contents.Contents`."""
     records: DataFrame
     """The ordering topic as `ordering_records.parse` gives it"""
+    entries: DataFrame
+    """See `order.Order`, with `contents.with_places`; up to the hole"""
     offset_hole: int | None
     """Of the first entry that counts and has no content; nothing from there on is decided"""
 
@@ -48,7 +50,7 @@ def join(log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
         entries = entries.where(F.col("offset") < hole.offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, log.payload, log.notary_name, keys)))
     firsts = stages.keep("first occurrences", positions.with_positions(positions.first_occurrences(read.requests)))
-    return Joined(firsts, judged.checkpoints, read.unreadable, read.faults, records, hole.offset)
+    return Joined(firsts, judged.checkpoints, read.unreadable, read.faults, records, entries, hole.offset)
 
 
 def _refuse_newer(records: DataFrame) -> None:

@@ -44,6 +44,8 @@ class Verified(msgspec.Struct, frozen=True):
     """Nothing is decided from that ordering offset on: its payload is not there"""
     decisions: DataFrame
     """position, id, log_time_ms, outcome, conflicts"""
+    entries: DataFrame
+    """See `join.Joined`"""
     violations: DataFrame
     """See `VIOLATION`"""
 
@@ -78,6 +80,7 @@ def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stag
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
         joined.offset_hole,
         decisions,
+        joined.entries,
         stages.keep("violations", violations),
     )
 
