@@ -13,24 +13,26 @@
 
 Only files that a range lists are read, so what a crash left behind is harmless. In each partition the first range begins at offset 0, and
 each one where the last ended; an archive that has less than its ranges say is not read at all.
+
+Of a log that is read from some offsets on, the files that end before them are left alone, and of the others those records.
 """
 
-from collections.abc import Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.digests import first_other
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
+from spark_join.state import Place
 
 ARCHIVE_VERSION: Final = 1
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
-_BLOCK_BYTES = 1 << 20
+_TOPICS = ("ordering", "payload")
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,15 +61,29 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: list[ArchivedFile]
 
 
-def read_archive(session: SparkSession, archive: Path) -> Log:
-    """The archived log, after all files have been held against the ranges. Raises `CouldNotVerify`."""
+def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
+    """The archived log, after all files that are read have been held against the ranges. Raises `CouldNotVerify`.
+
+    Of a partition that `since` names, what is before that offset is left out.
+    """
+    since = since or {}
     ranges = _ranges(archive)
-    files = [file for each in ranges for file in each.files]
-    _refuse_gaps(files, ranges[0].payload_partitions)
-    _refuse_other_bytes(session, archive, files)
-    topics = {topic: _read(session, archive, [file for file in files if file.topic == topic]) for topic in ("ordering", "payload")}
+    listed = [file for each in ranges for file in each.files]
+    ends = _refuse_gaps(listed, ranges[0].payload_partitions)
+    files = [file for file in listed if file.offset_end > since.get((file.topic, file.partition), -1)]
+    if other := first_other(session, archive, {file.path: file.sha256 for file in files}):
+        raise CouldNotVerify(f"{archive / other.path}: its range says SHA-256 {other.sha256}, and there is {other.found}")
+    topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     _refuse_other_counts(topics, files)
-    return Log(topics["ordering"], topics["payload"], ranges[0].notary, ranges[0].payload_partitions)
+    ordering, payload = (_from(topics[topic], topic, since) for topic in _TOPICS)
+    return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends)
+
+
+def _from(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
+    for (of, partition), offset in since.items():
+        if of == topic:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))
+    return records
 
 
 def _ranges(archive: Path) -> list[Range]:
@@ -91,8 +107,9 @@ def _ranges(archive: Path) -> list[Range]:
     return ranges
 
 
-def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> None:
-    ends = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
+def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
+    """Where each partition ends."""
+    ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
     for file in files:
         place = file.topic, file.partition
         if place not in ends:
@@ -103,36 +120,14 @@ def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> None:
                 f" and what was archived before it ends at {ends[place]}: a range is missing or there twice"
             )
         ends[place] = file.offset_end
+    return ends
 
 
-def _refuse_other_bytes(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:
-    """Hash all files, where the executors read them."""
-
-    def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = []
-            for path in batch.column("path").to_pylist():
-                digest = sha256()
-                try:
-                    with open(archive / path, "rb") as file:
-                        while block := file.read(_BLOCK_BYTES):
-                            digest.update(block)
-                    found.append(digest.hexdigest())
-                except OSError as problem:
-                    found.append(f"nothing that can be read ({problem.strerror})")
-            yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(found)], names=["path", "found"])
-
-    listed = session.createDataFrame([(file.path, file.sha256) for file in files], "path string, sha256 string")
-    spread = listed.select("path").repartition(min(len(files), 2 * session.sparkContext.defaultParallelism))
-    other = spread.mapInArrow(hashed, "path string, found string").join(listed, "path").where(F.col("found") != F.col("sha256"))
-    if first := other.orderBy("path").head():
-        raise CouldNotVerify(f"{archive / first.path}: its range says SHA-256 {first.sha256}, and there is {first.found}")
-
-
-def _read(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> DataFrame:
-    topic = archive / files[0].topic
+def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
+    if not files:
+        return session.createDataFrame([], COLUMNS)
     paths = [str(archive / file.path) for file in files]
-    return session.read.schema(COLUMNS).option("basePath", str(topic)).parquet(*paths)
+    return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
 
 
 def _refuse_other_counts(topics: dict[str, DataFrame], files: list[ArchivedFile]) -> None:

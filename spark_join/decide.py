@@ -2,7 +2,7 @@
 
 Most requests contend with nobody. So the states are looked through once for those that a request consumes and a later one touches; only
 what touches such a state goes through `rounds`. Who is committed being known, each state that a request touches and an earlier one consumed
-is a conflict.
+is a conflict. What touches a state that was consumed before all these requests (`State`) is rejected, and consumes nothing.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -14,9 +14,15 @@ from spark_join.rounds import ROUNDS_MAX, rejected
 from spark_join.stages import Stages
 
 
-def decide(requests: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
-    """position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of `requests`, as `join` gives these."""
-    contended = stages.keep("contended states", _contended(requests))
+def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
+    """position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of `requests`, as `join` gives these.
+
+    `consumed` (state, consumed_by) is what all that came before them consumed.
+    """
+    touches = _touches(requests)
+    gone = stages.keep("states consumed before", touches.join(consumed, "state").select("position", "state", "kind", "consumed_by"))
+    too_late = gone.select("position").distinct()
+    contended = stages.keep("contended states", _contended(touches.join(too_late, "position", "left_anti")))
     losers = rejected(contended.where("may_consume").select("position", "state", "kind"), stages, rounds_max)
     consumers = (
         contended.where(F.col("may_consume") & (F.col("kind") == INPUT))
@@ -28,6 +34,8 @@ def decide(requests: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) ->
         contended.join(consumers, "state")
         .where(F.col("consumer") < F.col("position"))
         .join(ids, "consumer")
+        .select("position", "state", "kind", "consumed_by")
+        .union(gone)
         .groupBy("position")
         .agg(F.sort_array(F.collect_list(F.struct("state", "kind", "consumed_by"))).alias("met"))
     )
@@ -46,12 +54,16 @@ def decide(requests: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) ->
 _CONFLICTS = "array<struct<state: binary, kind: int, consumed_by: binary>>"
 
 
-def _contended(requests: DataFrame) -> DataFrame:
-    """What touches a state from the first request on that may consume it, where a later one touches it too: position, state, kind, and
-    may_consume, whether only a conflict could keep the request from consuming. A state that is input and reference of one is an input."""
+def _touches(requests: DataFrame) -> DataFrame:
+    """position, state and kind of what each request touches, and may_consume: whether only a conflict could keep it from consuming. A state
+    that is input and reference of one is an input."""
     touched = F.concat(_each(F.col("inputs"), INPUT), _each(F.array_except("references", "inputs"), REFERENCE))
     touches = requests.select("position", (_in_window() & (F.size("inputs") > 0)).alias("may_consume"), F.explode(touched).alias("touch"))
-    touches = touches.select("position", "touch.state", "touch.kind", "may_consume")
+    return touches.select("position", "touch.state", "touch.kind", "may_consume")
+
+
+def _contended(touches: DataFrame) -> DataFrame:
+    """What touches a state from the first request on that may consume it, where a later one touches it too."""
     consumer = F.when(F.col("may_consume") & (F.col("kind") == INPUT), F.col("position"))
     states = touches.groupBy("state").agg(F.min(consumer).alias("first"), F.max("position").alias("last"))
     contended = states.where(F.col("first") < F.col("last")).select("state", "first")

@@ -1,15 +1,17 @@
 """The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7)."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_join import contents, order, ordering_records, positions
 from spark_join.constants import FORMAT_VERSION
 from spark_join.errors import CouldNotVerify
 from spark_join.stages import Stages
+from spark_join.state import ORDERING, LastRecord, Place, State
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -19,6 +21,8 @@ class Log(msgspec.Struct, frozen=True):
     payload: DataFrame
     notary_name: str
     payload_partitions: int
+    offsets_end: Mapping[Place, int]
+    """Behind the last record of each partition"""
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -33,24 +37,75 @@ class Joined(msgspec.Struct, frozen=True):
     """See `contents.Contents`."""
     records: DataFrame
     """The ordering topic as `ordering_records.parse` gives it"""
+    lives: DataFrame
+    """See `order.Order`; those that begin behind a hole too"""
     entries: DataFrame
     """See `order.Order`, with `contents.with_places`; up to the hole"""
+    payload: DataFrame
+    """The payload records, orphans of the earlier part too"""
     offset_hole: int | None
     """Of the first entry that counts and has no content; nothing from there on is decided"""
 
 
-def join(log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
-    """Read the whole log. `keys` as in `contents.read_contents`. Raises `CouldNotVerify` for a log of a newer format."""
+def rest_of(log: Log, state: State) -> Log:
+    """What `log`, read from `state.since` on, has after the part that `state` stands for. Raises `CouldNotVerify` for another log."""
+    if not state.offsets_next:
+        return log
+    if (log.notary_name, log.payload_partitions) != (state.notary_name, state.payload_partitions):
+        raise CouldNotVerify(
+            f"the earlier run read the log of {state.notary_name!r} with {state.payload_partitions} payload partitions, and this one is of"
+            f" {log.notary_name!r} with {log.payload_partitions}: name a report of the same notary"
+        )
+    for place, offset in sorted(state.offsets_next.items()):
+        if log.offsets_end[place] < offset:
+            raise CouldNotVerify(
+                f"{place[0]} partition {place[1]} ends at offset {log.offsets_end[place]}, and the earlier run had read it up to {offset}:"
+                " a part of the log is gone, or this is another one"
+            )
+    last = state.last_record
+    if last is not None:
+        found = [last_record(row) for row in log.ordering.where(F.col("offset") == last.offset).collect()]
+        if found != [last]:
+            raise CouldNotVerify(
+                f"ordering record {last.offset}, the last one that the earlier run judged, is not what it was: this is another log;"
+                " verify it from its start, without --checkpoint-from"
+            )
+    ordering = log.ordering.where(F.col("offset") >= state.offsets_next[ORDERING])
+    return msgspec.structs.replace(log, ordering=ordering)
+
+
+def last_record(row: Row) -> LastRecord:
+    """What a state keeps of an ordering record."""
+    head = row.offset.to_bytes(8, "big") + row.append_time_ms.to_bytes(8, "big", signed=True)
+    return LastRecord(row.offset, sha256(head + bytes(row.value or b"")).hexdigest())
+
+
+def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
+    """Read the log, of which `state` is the part before. `keys` as in `contents.read_contents`.
+
+    Raises `CouldNotVerify` for a log of a newer format.
+    """
+    payload = state.orphans.unionByName(log.payload)
     records = stages.keep("ordering records", ordering_records.parse(log.ordering))
     _refuse_newer(records)
-    judged = order.judge(records, log.payload_partitions)
-    entries = stages.keep("entries that count", contents.with_places(judged.entries, log.payload))
+    judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms)
+    entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
     (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
     if hole.offset is not None:
         entries = entries.where(F.col("offset") < hole.offset)
-    read = contents.split(stages.keep("contents", contents.read_contents(entries, log.payload, log.notary_name, keys)))
-    firsts = stages.keep("first occurrences", positions.with_positions(positions.first_occurrences(read.requests)))
-    return Joined(firsts, judged.checkpoints, read.unreadable, read.faults, records, entries, hole.offset)
+    read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, log.notary_name, keys)))
+    firsts = positions.first_occurrences(read.requests, state.ids)
+    return Joined(
+        requests=stages.keep("first occurrences", positions.with_positions(firsts, state.decided)),
+        checkpoints=judged.checkpoints,
+        unreadable=read.unreadable,
+        faults=read.faults,
+        records=records,
+        lives=judged.lives,
+        entries=entries,
+        payload=payload,
+        offset_hole=hole.offset,
+    )
 
 
 def _refuse_newer(records: DataFrame) -> None:

@@ -24,20 +24,26 @@ class Order(msgspec.Struct, frozen=True):
     """What the ordering topic says by itself."""
 
     lives: DataFrame
-    """incarnation (8 bytes), name, offset_first, offset_end (null while it goes on)"""
+    """incarnation (8 bytes), nonce, name, offset_first, offset_end (null while it goes on), reached (8 bytes): the highest sequence of an
+    earlier one that counted before these records, else null"""
     entries: DataFrame
     """Those that count if no hole is before them: offset, incarnation, sequence, partition, count, ids, append_time_ms, log_time_ms"""
     checkpoints: DataFrame
     """offset, incarnation, tree_size (8 bytes), root, counted: whether its life had begun and had not ended"""
 
 
-def judge(records: DataFrame, payload_partitions: int) -> Order:
-    """`records` as `ordering_records.parse` gives them."""
-    begun = _begun(records.where(F.col("kind") == "register"))
+def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_time_ms: int) -> Order:
+    """`records` as `ordering_records.parse` gives them. The `earlier` lives and the log time are those of the `State` before them."""
+    begun = _begun(records.where(F.col("kind") == "register"), earlier)
     spoken = _within(
         records.where((F.col("kind") == "fence") | (F.col("kind") == "entry") & (F.col("partition") < payload_partitions)), begun
-    ).select("offset", "incarnation", "sequence", "kind", "offset_first", "offset_end")
-    sequence = F.when(F.col("kind") == "entry", F.col("sequence"))
+    ).select("offset", "incarnation", "sequence", "kind")
+    # What a life had reached before these records stands where it began.
+    had_reached = begun.where(F.col("reached").isNotNull()).select(
+        F.col("offset_first").alias("offset"), "incarnation", F.col("reached").alias("sequence"), F.lit("reached").alias("kind")
+    )
+    spoken = spoken.union(had_reached)
+    sequence = F.when(F.col("kind") != "fence", F.col("sequence"))
     reached = before(spoken, "reached", sequence, "max", "offset", ["incarnation"]).withColumn(
         "reached", F.coalesce("reached", F.lit(_NO_SEQUENCE))
     )
@@ -46,9 +52,7 @@ def judge(records: DataFrame, payload_partitions: int) -> Order:
         .groupBy("incarnation")
         .agg(F.min("offset").alias("fenced"))
     )
-    lives = begun.join(fenced, "incarnation", "left").select(
-        "incarnation", "name", "offset_first", F.least("offset_end", "fenced").alias("offset_end")
-    )
+    lives = begun.join(fenced, "incarnation", "left").withColumn("offset_end", F.least("offset_end", "fenced")).drop("fenced")
     counting = (
         reached.where((F.col("kind") == "entry") & (F.col("sequence") > F.col("reached")))
         .join(fenced, "incarnation", "left")
@@ -64,17 +68,31 @@ def judge(records: DataFrame, payload_partitions: int) -> Order:
     )
     return Order(
         lives,
-        entries.withColumn("log_time_ms", F.greatest("_reached", "_time", F.lit(0))).drop("_reached", "_time"),
+        entries.withColumn("log_time_ms", F.greatest("_reached", "_time", F.lit(log_time_ms))).drop("_reached", "_time"),
         checkpoints.select("offset", "incarnation", "tree_size", "root", F.coalesce(_is_within(), F.lit(False)).alias("counted")),
     )
 
 
-def _begun(registers: DataFrame) -> DataFrame:
+def _begun(registers: DataFrame, earlier: DataFrame) -> DataFrame:
     """Lives, as long as no fence ends them. All registrations are in one task: there are as many as workers were ever started."""
-    firsts = registers.groupBy("nonce").agg(F.min("offset").alias("offset_first"), F.min_by("name", "offset").alias("name"))
+    none = F.lit(None)
+    told = registers.select(
+        "nonce", "name", F.col("offset").alias("offset_first"), none.cast("bigint").alias("ended"), none.cast("binary").alias("reached")
+    ).union(earlier.select("nonce", "name", "offset_first", "offset_end", "reached"))
+    firsts = told.groupBy("nonce").agg(
+        F.min("offset_first").alias("offset_first"),
+        *[F.min_by(each, "offset_first").alias(each) for each in ("name", "ended", "reached")],
+    )
     ordinal = F.row_number().over(Window.partitionBy(F.lit(0)).orderBy("offset_first"))
     next_of_name = F.lead("offset_first").over(Window.partitionBy("name").orderBy("offset_first"))
-    return firsts.select(u64(ordinal.cast("bigint")).alias("incarnation"), "name", "offset_first", next_of_name.alias("offset_end"))
+    return firsts.select(
+        u64(ordinal.cast("bigint")).alias("incarnation"),
+        "nonce",
+        "name",
+        "offset_first",
+        F.least("ended", next_of_name).alias("offset_end"),
+        "reached",
+    )
 
 
 def _within(records: DataFrame, lives: DataFrame) -> DataFrame:

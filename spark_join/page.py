@@ -61,8 +61,8 @@ def page(said: Mapping[str, Any], numbers: Series, violations: Sequence[Row]) ->
 
 
 def _summary(said: Mapping[str, Any]) -> str:
-    decisions = said["decisions"]
-    rows = [(name, f"{count:,}", f"{count / decisions:.2%}" if decisions else "") for name, count in said["outcomes"].items()]
+    here = sum(said["outcomes"].values())
+    rows = [(name, f"{count:,}", f"{count / here:.2%}" if here else "") for name, count in said["outcomes"].items()]
     checkpoints = said["checkpoints"]
     told = [
         ("root over all of them", said["root"]),

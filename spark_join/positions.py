@@ -6,19 +6,22 @@ from pyspark.sql import functions as F
 from spark_join.running import before
 
 
-def first_occurrences(requests: DataFrame) -> DataFrame:
-    """`requests` (`contents.Contents`) without those whose id stands earlier in the order."""
+def first_occurrences(requests: DataFrame, decided: DataFrame) -> DataFrame:
+    """`requests` (`contents.Contents`) without those whose id stands earlier in the order, or in `decided`, of what came before them."""
     earliest = (
-        requests.groupBy("id").agg(F.min(F.struct("offset", "ordinal")).alias("_first")).select("id", "_first.offset", "_first.ordinal")
+        requests.join(decided, "id", "left_anti")
+        .groupBy("id")
+        .agg(F.min(F.struct("offset", "ordinal")).alias("_first"))
+        .select("id", "_first.offset", "_first.ordinal")
     )
     return requests.join(earliest, ["id", "offset", "ordinal"], "left_semi")
 
 
-def with_positions(firsts: DataFrame) -> DataFrame:
-    """The first occurrences with `position`: 0, 1, 2, … in the order of offset and ordinal."""
+def with_positions(firsts: DataFrame, decided: int) -> DataFrame:
+    """The first occurrences with `position`: from `decided` on, in the order of offset and ordinal."""
     entries = before(firsts.groupBy("offset").agg(F.count("*").alias("_requests")), "_earlier", F.col("_requests"), "sum", "offset")
     within = F.row_number().over(Window.partitionBy("offset").orderBy("ordinal")) - 1
-    earlier = entries.select("offset", F.coalesce("_earlier", F.lit(0)).alias("_earlier"))
+    earlier = entries.select("offset", (F.coalesce("_earlier", F.lit(0)) + decided).alias("_earlier"))
     return (
         firsts.withColumn("_within", within)
         .join(earlier, "offset")

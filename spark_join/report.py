@@ -9,18 +9,24 @@ import pyspark
 from pyspark.sql import functions as F
 
 from spark_join.join import Log
+from spark_join.kept import REPORT
 from spark_join.page import VIOLATIONS_SHOWN_MAX, page
 from spark_join.series import series
+from spark_join.state import ORDERING, State
 from spark_join.verify import Verified
 
 REPORT_VERSION: Final = 1
 VIOLATIONS: Final = "violations"
-REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 
 
-def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float]) -> dict[str, Any]:
-    """Write all three into `folder`, which has none; what `report.json` says. `stages_s`: how many seconds each stage took."""
+def write_report(
+    folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float], state: State, state_sha256: str | None
+) -> dict[str, Any]:
+    """Write all three into `folder`, which has none; what `report.json` says.
+
+    `stages_s`: how many seconds each stage took. `state` is the one that the run went on from, `state_sha256` what `kept.write_state` gave.
+    """
     verified.violations.coalesce(1).orderBy("type", "position", "offset").write.parquet(str(folder / VIOLATIONS))
     by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
     said = {
@@ -34,6 +40,8 @@ def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool
         "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
         "signatures_checked": signatures,
         "undecided_from_offset": verified.offset_hole,
+        "continued_from": _continued(state),
+        "state_sha256": state_sha256,
         "violations": {row.type: row["count"] for row in by_type},
         "versions": {"spark": pyspark.__version__, "python": platform.python_version()},
         "stages_s": stages_s,
@@ -42,6 +50,18 @@ def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool
     (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
     return said
+
+
+def _continued(state: State) -> dict[str, Any] | None:
+    """What an earlier run had verified."""
+    if not state.offsets_next:
+        return None
+    return {
+        "ordering_offset": state.offsets_next[ORDERING],
+        "decisions": state.decided,
+        "root": state.root.hex(),
+        "signatures_checked": state.signatures_checked,
+    }
 
 
 def _ranges(records: Any) -> dict[str, list[int]]:

@@ -3,6 +3,9 @@
 Leaves are cut into chunks of 2^16. A chunk's hashes are worked out in one task: its own root when it is full, and for each size that is
 asked for and ends in it, the root over the chunk's leaves up to there. As the size of a chunk is a power of two, a tree of n leaves is one
 over the roots of its full chunks and of what is left. That top is put together on the driver, from 32 bytes for each 65,536 decisions.
+
+Where the log goes on from a `State`, the roots of its full chunks are there already. Leaves of its are hashed together again only in the
+chunk that is not full yet, and in those where a size that is asked for ends.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,21 +49,48 @@ def leaves(decisions: DataFrame) -> DataFrame:
     )
 
 
-def roots(leaves_: DataFrame, sizes: DataFrame, decided: int, chunk_bits: int = CHUNK_BITS) -> Iterator[Root]:
-    """The roots at `sizes` (a column `size`, distinct longs from 0 to `decided`), at each chunk's end and at `decided`, in ascending order.
+def hashed(leaves_: DataFrame) -> DataFrame:
+    """position and hash of leaves as `leaves` gives them."""
+    return leaves_.select("position", sha256(F.concat(F.lit(b"\x00"), "leaf")).alias("hash"))
 
-    `leaves_` as `leaves` gives them, for the positions 0 to `decided` - 1 without a gap.
+
+def parts(earlier: DataFrame, hashes: DataFrame, sizes: DataFrame, first: int, decided: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
+    """size and hash: the root over a chunk's leaves up to there, for each of `sizes`, each full chunk's end and `decided`.
+
+    `hashes` as `hashed` gives them, for the positions `first` to `decided` - 1 without a gap, and `earlier` for those before; `sizes` has a
+    column `size`, distinct longs from 0 to `decided`. Full chunks of `earlier` alone in which no size ends are left out.
     """
-    hashed = leaves_.select("position", sha256(F.concat(F.lit(b"\x00"), "leaf")).alias("hash"))
     # A size is told to the chunk of its last leaf, as a row behind all leaves of the chunk.
     asked = sizes.where(F.col("size") > 0).select((F.col("size") - 1).alias("position"), F.lit(None).cast("binary").alias("hash"))
-    chunked = hashed.union(asked).withColumn("chunk", F.shiftright("position", chunk_bits))
-    parts = chunked.groupBy("chunk").applyInArrow(_hasher(chunk_bits, decided), "size bigint, hash binary").orderBy("size")
-    if not sizes.where(F.col("size") == 0).isEmpty() or not decided:
-        yield Root(0, ROOT_OF_NOTHING)
+    if first:
+        hashes = hashes.union(_again(earlier, asked.select("position"), first, chunk_bits))
+    chunked = hashes.union(asked).withColumn("chunk", F.shiftright("position", chunk_bits))
+    return chunked.groupBy("chunk").applyInArrow(_hasher(chunk_bits, decided), "size bigint, hash binary")
+
+
+def _again(earlier: DataFrame, asked: DataFrame, first: int, chunk_bits: int) -> DataFrame:
+    """Of the `earlier` hashes those of chunks that are not full, or in which a size ends."""
+    going_on = earlier.sparkSession.range(first >> chunk_bits << chunk_bits, first).select(F.col("id").alias("position")).limit(1)
+    chunks = asked.where(F.col("position") < first).union(going_on).select(F.shiftright("position", chunk_bits).alias("chunk")).distinct()
+    (lowest,) = chunks.agg(F.min("chunk").alias("chunk")).collect()
+    if lowest.chunk is None:
+        return earlier.limit(0)
+    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # the files know which positions they have
+    return late.withColumn("chunk", F.shiftright("position", chunk_bits)).join(chunks, "chunk", "left_semi").drop("chunk")
+
+
+def full_chunks(parts_: DataFrame, first: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
+    """Of `parts` the roots of chunks that were not full yet with `first` leaves."""
+    return parts_.where((F.col("size") > first) & (F.col("size") % (1 << chunk_bits) == 0))
+
+
+def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> Iterator[Root]:
+    """The root of nothing, and those at all sizes of `parts`, in ascending order. Each full chunk is there, once."""
+    yield Root(0, ROOT_OF_NOTHING)
     full: list[tuple[int, bytes]] = []
-    for row in parts.toLocalIterator():
+    for row in parts_.orderBy("size").toLocalIterator():
         start = row.size - 1 >> chunk_bits << chunk_bits
+        assert start >> chunk_bits == sum([1 << height for height, _ in full]), f"a chunk before size {row.size} is missing, or there twice"
         end = bytes(row.hash)
         yield Root(row.size, _over_the_top(full, end))
         if row.size - start == 1 << chunk_bits:

@@ -1,17 +1,20 @@
-"""A whole log, verified: everything decided again, every root compared, every signature checked."""
+"""A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join import tree
+from spark_join.carry import Decided, state_after
 from spark_join.constants import COMMITTED, INPUT_CONFLICT, OUTSIDE_TIME_WINDOW, REFERENCE_CONFLICT
 from spark_join.decide import decide
 from spark_join.join import Joined, Log, join
 from spark_join.octets import part, u64, unsigned
 from spark_join.stages import Stages
-from spark_join.tree import ROOT_OF_NOTHING, leaves, roots
+from spark_join.state import State
 
 OUTCOMES = {
     COMMITTED: "committed",
@@ -31,6 +34,7 @@ class Verified(msgspec.Struct, frozen=True):
     """What came of it."""
 
     decided: int
+    """Of the whole log, what came before it too"""
     outcomes: dict[str, int]
     """Decisions by outcome, or by reason where they reject."""
     root: bytes
@@ -48,19 +52,26 @@ class Verified(msgspec.Struct, frozen=True):
     """See `join.Joined`"""
     violations: DataFrame
     """See `VIOLATION`"""
+    after: Callable[[], State]
+    """See `carry.state_after`"""
 
 
-def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Verified:
-    """Verify the whole log. `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
-    joined = join(log, keys, stages)
-    decisions = stages.keep("decisions", decide(joined.requests, stages))
+def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages) -> Verified:
+    """Verify `log`, which goes on from `state` (`join.rest_of`). `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
+    joined = join(log, state, keys, stages)
+    decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
-    decided = sum(counts.values())
+    decided = state.decided + sum(counts.values())
     checkpoints = joined.checkpoints
     if joined.offset_hole is not None:
         checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)
     checkpoints = stages.keep("checkpoints", checkpoints)
-    compared = _compare_roots(stages.keep("leaves", leaves(decisions)), checkpoints.where("counted"), decided)
+    hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
+    counting = checkpoints.where("counted")
+    sizes = _of_at_most(counting, decided).select("size").distinct()
+    parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
+    # A full chunk of the state's in which a size ends is in both.
+    compared = _compare_roots(tree.roots(state.chunks.union(parts).distinct()), counting, decided)
     violations = (
         session.createDataFrame(compared.wrong, VIOLATION)
         .union(session.createDataFrame(_lost_payload(joined, decided), VIOLATION))
@@ -82,6 +93,15 @@ def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stag
         decisions,
         joined.entries,
         stages.keep("violations", violations),
+        partial(
+            state_after,
+            state,
+            log,
+            joined,
+            Decided(decided, compared.root, decisions, hashes, tree.full_chunks(parts, state.decided)),
+            stages,
+            signatures=keys is not None,
+        ),
     )
 
 
@@ -91,21 +111,24 @@ class _Compared(msgspec.Struct, frozen=True):
     wrong: list[tuple[object, ...]]
 
 
-def _compare_roots(leaves_: DataFrame, checkpoints: DataFrame, decided: int) -> _Compared:
+def _of_at_most(checkpoints: DataFrame, decided: int) -> DataFrame:
+    """offset, size and root of the checkpoints of sizes that there are."""
+    told = checkpoints.where(F.col("tree_size") <= u64(F.lit(decided).cast("bigint")))
+    return told.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root")
+
+
+def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: int) -> _Compared:
     """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes."""
     too_large = checkpoints.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
     wrong: list[tuple[object, ...]] = [
         ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
         for row in too_large.select("offset", F.conv(F.hex("tree_size"), 16, 10).alias("tree_size")).collect()
     ]
-    told = checkpoints.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root").where(
-        F.col("tree_size") <= u64(F.lit(decided).cast("bigint"))
-    )
-    waiting = told.orderBy("size", "offset").toLocalIterator()
+    waiting = _of_at_most(checkpoints, decided).orderBy("size", "offset").toLocalIterator()
     checkpoint = next(waiting, None)
     compared = len(wrong)
-    last = ROOT_OF_NOTHING
-    for each in roots(leaves_, told.select("size").distinct(), decided):
+    last = tree.ROOT_OF_NOTHING
+    for each in roots:
         last = each.root
         while checkpoint is not None and checkpoint["size"] == each.size:
             compared += 1

@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parties", metavar="FILE", help="the parties' keys, as parties.json has them; without them no signature is checked"
     )
+    parser.add_argument("--keep-state", action="store_true", help="keep in --out what a later run goes on from")
+    parser.add_argument("--checkpoint-from", metavar="DIR", help="the --out of an earlier run: verify what came after it")
     parser.add_argument("--work", metavar="DIR", help="for what the stages make; all executors reach it")
     parser.add_argument("--master", help="Spark's master")
     parser.add_argument("--memory", help="the driver's memory")
@@ -30,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify; 0 clean, 1 violations, 2 could not."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigurationError(f"{', '.join(missing)} is not installed, which Spark needs: pip install 'kafka-notary[spark]'")
-    given = [(name, getattr(arguments, name)) for name in ("archive", "out", "parties", "work", "master", "memory")]
-    handed_on = [part for name, value in given if value is not None for part in (f"--{name}", value)]
+    given = [(name, getattr(arguments, name)) for name in ("archive", "out", "parties", "checkpoint_from", "work", "master", "memory")]
+    handed_on = [part for name, value in given if value is not None for part in (f"--{name.replace('_', '-')}", value)]
+    if arguments.keep_state:
+        handed_on.append("--keep-state")
     return subprocess.call([sys.executable, "-m", "spark_join", "verify", *handed_on])

@@ -15,13 +15,24 @@ from tests.joiner.history import NOTARY
 _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 
-def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: str = NOTARY) -> Path:
-    """Write the log into `folder`, as two ranges."""
+Ends = Mapping[int, int]
+"""How much of each stream there is."""
+
+
+def ends_of(streams: Mapping[int, Sequence[LogRecord]]) -> dict[int, int]:
+    """All there is."""
+    return {stream: len(records) for stream, records in streams.items()}
+
+
+def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: str = NOTARY, ends: Sequence[Ends] | None = None) -> Path:
+    """Write the log into `folder`, as ranges that end there; as two without `ends`."""
     (folder / "ranges").mkdir(parents=True)
-    for number in (1, 2):
+    if ends is None:
+        ends = [{stream: end // 2 for stream, end in ends_of(streams).items()}, ends_of(streams)]
+    for number, (before, until) in enumerate(zip(({}, *ends), ends, strict=False), 1):
         files = []
         for stream, records in streams.items():
-            start, end = (0, len(records) // 2) if number == 1 else (len(records) // 2, len(records))
+            start, end = before.get(stream, 0), until[stream]
             topic, partition = ("ordering", 0) if stream == ORDERING else ("payload", stream)
             path = f"{topic}/partition={partition}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)

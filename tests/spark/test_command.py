@@ -15,6 +15,7 @@ from ordering.records import Checkpoint
 from spark_join.archive import read_archive
 from spark_join.report import write_report
 from spark_join.stages import Stages
+from spark_join.state import start
 from spark_join.verify import verify
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
@@ -74,8 +75,8 @@ def test_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()
     assert row == {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "found": "00" * 32, "expected": root}
     log = read_archive(spark, folder)
-    verified = verify(spark, log, None, Stages(spark, tmp_path / "stages"))
-    here = write_report(tmp_path, log, verified, signatures=False, stages_s={})
+    verified = verify(spark, log, start(spark), None, Stages(spark, tmp_path / "stages"))
+    here = write_report(tmp_path, log, verified, signatures=False, stages_s={}, state=start(spark), state_sha256=None)
     assert here["violations"] == {"root-mismatch": 1}
     there = json.loads((tmp_path / "out/report.json").read_text())
     assert {**there, "stages_s": {}} == here

@@ -21,6 +21,7 @@ from spark_join.constants import INPUT
 from spark_join.decide import decide
 from spark_join.rounds import rejected
 from spark_join.stages import Stages
+from spark_join.state import start
 from tests.checkers.judge import hashed, judge
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -75,7 +76,7 @@ def _frame(spark: SparkSession, requests: list[Request]) -> DataFrame:
 
 def _decided(spark: SparkSession, requests: list[Request], rounds_max: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
-        rows = decide(_frame(spark, requests), Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
+        rows = decide(_frame(spark, requests), start(spark).consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
     return [
         {
             "transaction_id": bytes(row.id).hex(),

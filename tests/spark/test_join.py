@@ -18,6 +18,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.join import Joined, join
 from spark_join.running import before
 from spark_join.stages import Stages
+from spark_join.state import start
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.joiner.history import NOTARY, History
 from tests.properties.test_joiner import PARTITIONS, MemoryStreams, histories
@@ -31,7 +32,7 @@ FEW = settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, Heal
 
 def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
     """What Spark makes of that log."""
-    return join(read_archive(spark, archive(streams, folder / "archive")), None, Stages(spark, folder / "stages"))
+    return join(read_archive(spark, archive(streams, folder / "archive")), start(spark), None, Stages(spark, folder / "stages"))
 
 
 def _hold(found: Joined, replayed: Replayed) -> None:

@@ -3,9 +3,10 @@
 from hashlib import sha256
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_join.tree import leaves, roots
+from spark_join import tree as in_spark
+from spark_join.tree import leaves
 from tests.checkers.judge import hashed
 from tests.checkers.tree import Tree, leaf_of
 
@@ -44,21 +45,53 @@ def test_leaves(spark: SparkSession) -> None:
     assert sorted(found) == sorted(expected)
 
 
+CHUNK_BITS = 3
+"""Chunks of 8 leaves."""
+
+
+def _hashes(spark: SparkSession, written: list[bytes]) -> DataFrame:
+    return in_spark.hashed(spark.createDataFrame(list(enumerate(written)), "position bigint, leaf binary"))
+
+
+def _sizes(spark: SparkSession, *sizes: int) -> DataFrame:
+    return spark.createDataFrame([(size,) for size in sizes], "size bigint")
+
+
+def _roots(parts: DataFrame) -> list[tuple[int, bytes]]:
+    return [(each.size, each.root) for each in in_spark.roots(parts, CHUNK_BITS)]
+
+
 @pytest.mark.parametrize("decided", [0, 1, 8, 45, 64])
 def test_roots_at_every_size(spark: SparkSession, decided: int) -> None:
-    """Chunks of 8 leaves: all sizes, those that end a chunk, and the last one, which nobody asked for."""
+    """All sizes, those that end a chunk, and the last one, which nobody asked for."""
     written = [b"%d" % position * 7 for position in range(decided)]
-    frame = spark.createDataFrame(list(enumerate(written)), "position bigint, leaf binary")
-    tree = Tree(written)
-    asked = spark.range(decided).withColumnRenamed("id", "size")
-    found = [(each.size, each.root) for each in roots(frame, asked, decided, chunk_bits=3)]
-    assert found == [(size, tree.root(size)) for size in range(decided + 1)]
+    hashes = _hashes(spark, written)
+    found = _roots(in_spark.parts(hashes.limit(0), hashes, _sizes(spark, *range(decided)), 0, decided, CHUNK_BITS))
+    assert found == [(size, Tree(written).root(size)) for size in range(decided + 1)]
 
 
 def test_roots_at_some_sizes(spark: SparkSession) -> None:
     """Full chunks in which no size is asked for count all the same."""
     written = [b"%d" % position for position in range(75)]
-    frame = spark.createDataFrame(list(enumerate(written)), "position bigint, leaf binary")
-    found = [(each.size, each.root) for each in roots(frame, spark.createDataFrame([(41,)], "size bigint"), 75, chunk_bits=3)]
+    hashes = _hashes(spark, written)
+    found = _roots(in_spark.parts(hashes.limit(0), hashes, _sizes(spark, 41), 0, 75, CHUNK_BITS))
     assert dict(found)[41] == Tree(written).root(41)
     assert found[-1] == (75, Tree(written).root(75))
+
+
+@pytest.mark.parametrize(
+    ("first", "decided", "sizes"),
+    [(43, 75, (2, 16, 41, 43, 44, 74)), (48, 75, ()), (48, 75, (45, 48)), (43, 43, (43,)), (64, 64, (17,)), (43, 47, ())],
+)
+def test_roots_of_a_tree_that_grew(spark: SparkSession, first: int, decided: int, sizes: tuple[int, ...]) -> None:
+    """From the hashes and full chunks of a smaller tree: sizes before, at and behind its own, and the same full chunks as all at once."""
+    written = [b"%d" % position for position in range(decided)]
+    hashes, none = _hashes(spark, written), _sizes(spark)
+    earlier, added = hashes.where(f"position < {first}"), hashes.where(f"position >= {first}")
+    before = in_spark.full_chunks(in_spark.parts(earlier.limit(0), earlier, none, 0, first, CHUNK_BITS), 0, CHUNK_BITS)
+    parts = in_spark.parts(earlier, added, _sizes(spark, *sizes), first, decided, CHUNK_BITS)
+    found = dict(_roots(before.union(parts).distinct()))
+    assert {size: found[size] for size in (*sizes, decided)} == {size: Tree(written).root(size) for size in (*sizes, decided)}
+    at_once = in_spark.full_chunks(in_spark.parts(earlier.limit(0), hashes, none, 0, decided, CHUNK_BITS), 0, CHUNK_BITS)
+    chunks = before.union(in_spark.full_chunks(parts, first, CHUNK_BITS))
+    assert sorted(chunks.collect()) == sorted(at_once.collect())

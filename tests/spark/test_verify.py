@@ -10,6 +10,7 @@ from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, batch_key
 from spark_join.archive import read_archive
 from spark_join.stages import Stages
+from spark_join.state import start
 from spark_join.verify import OUTCOMES, Verified, verify
 from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS, Honest
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 def _verified(spark: SparkSession, folder: Path, streams: dict[int, list[Record]], party: Party, notary: str = NOTARY) -> Verified:
     log = read_archive(spark, archive(streams, folder / "archive", notary))
-    return verify(spark, log, {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"))
+    return verify(spark, log, start(spark), {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"))
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
