@@ -7,7 +7,6 @@ nothing can be said; stderr says why.
 import argparse
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from spark_join.join import rest_of
 from spark_join.kafka import read_kafka
 from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.kept import REPORT, STATE, read_state, write_state
+from spark_join.progress import Progress
 from spark_join.report import VIOLATIONS, write_report
 from spark_join.restore import restore
 from spark_join.session import open_session
@@ -100,14 +100,15 @@ def _add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argp
 
 
 @contextmanager
-def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path]]:
-    """A session, and a folder for the stages, for the length of a block."""
-    progress = not chosen.quiet and sys.stderr.isatty()
+def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
+    """A session, a folder for the stages, and who tells them, for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
-        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress)
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory)
+        progress = Progress(session, chosen.command, quiet=chosen.quiet)
         try:
-            yield session, Path(folder) / "stages"
+            yield session, Path(folder) / "stages", progress
         finally:
+            progress.end()
             session.stop()
 
 
@@ -118,31 +119,30 @@ def _verify(chosen: argparse.Namespace) -> int:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
-    with _session(chosen) as (session, folder):
-        watch = _Watch(chosen)
+    with _session(chosen) as (session, folder, progress):
         earlier = chosen.checkpoint_from
         state = start(session)
         if earlier is not None:
-            watch("state")
+            progress("state")
             state = read_state(session, earlier)
-        watch("log")
+        progress("log")
         if chosen.archive is not None:
             log = read_archive(session, chosen.archive, state.since)
         else:
             log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
         log = rest_of(log, state)
-        verified = verify(session, log, state, keys, Stages(session, folder, watch))
+        verified = verify(session, log, state, keys, Stages(session, folder, progress))
         state_sha256 = None
         if chosen.keep_state and verified.violations.isEmpty():
-            watch("state that is kept")
+            progress("state that is kept")
             state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
-        watch("report")
+        progress("report")
         said = write_report(
             chosen.out,
             log,
             verified,
             signatures=keys is not None,
-            stages_s=watch.took_s,
+            stages_s=progress.took_s,
             state=state,
             state_sha256=state_sha256,
         )
@@ -153,8 +153,8 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 
 def _archive(chosen: argparse.Namespace) -> int:
-    with _session(chosen) as (session, _):
-        archived = archive(session, chosen_kafka(session, chosen), chosen.archive.absolute(), chosen.notary, _Watch(chosen))
+    with _session(chosen) as (session, _, progress):
+        archived = archive(session, chosen_kafka(session, chosen), chosen.archive.absolute(), chosen.notary, progress)
     print(msgspec.json.encode(archived).decode())
     if archived.range is None:
         print(f"spark_join archive: {chosen.archive} has all that there is", file=sys.stderr)
@@ -164,30 +164,11 @@ def _archive(chosen: argparse.Namespace) -> int:
 
 
 def _restore(chosen: argparse.Namespace) -> int:
-    with _session(chosen) as (session, _):
+    with _session(chosen) as (session, _, progress):
         kafka, folder = chosen_kafka(session, chosen), chosen.archive.absolute()
-        restored = restore(session, kafka, folder, _Watch(chosen), go_on=chosen.go_on, renumber=chosen.renumber)
+        restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
     print(msgspec.json.encode(restored).decode())
     return CLEAN
-
-
-class _Watch:
-    """Tells each stage when it begins, and knows how long the ones before took."""
-
-    def __init__(self, chosen: argparse.Namespace) -> None:
-        self.took_s: dict[str, float] = {}
-        self._quiet: bool = chosen.quiet
-        self._command: str = chosen.command
-        self._started = time.monotonic()
-        self._stage = ""
-
-    def __call__(self, stage: str) -> None:
-        now = time.monotonic()
-        if self._stage:
-            self.took_s[self._stage] = round(now - self._started, 3)
-        self._stage, self._started = stage, now
-        if not self._quiet:
-            print(f"spark_join {self._command}: {stage}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,12 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def with_places(entries: DataFrame, payload: DataFrame) -> DataFrame:
-    """`entries` with `content_offset`, where the content of each stands in its partition; null for a hole.
+    """`entries` with `content_offset` and `content_append_time_ms`, where and when the content of each came; null for a hole.
 
     `payload` has partition, offset, append_time_ms, key and value.
     """
-    firsts = payload.where(F.length("key") == KEY_BYTES).groupBy("partition", "key").agg(F.min("offset").alias("content_offset"))
+    contents = payload.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
+    firsts = contents.agg(F.min("offset").alias("content_offset"), F.min_by("append_time_ms", "offset").alias("content_append_time_ms"))
     keyed = entries.withColumn("key", F.concat("incarnation", "sequence"))
     return keyed.join(firsts, ["partition", "key"], "left").drop("key")
 

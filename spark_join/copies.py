@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_join.state import Place
+
 RECORD: Final = ("offset", "append_time_ms", "key", "value")
 _NONE: Final = -1
 _HEAD = struct.Struct(">qqii")

@@ -40,7 +40,7 @@ class Joined(msgspec.Struct, frozen=True):
     lives: DataFrame
     """See `order.Order`; those that begin behind a hole too"""
     entries: DataFrame
-    """See `order.Order`, with `content_offset`; up to the hole"""
+    """See `order.Order`, with `contents.with_places`; up to the hole"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
     offset_hole: int | None

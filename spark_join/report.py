@@ -1,4 +1,4 @@
-"""What is written of a verification: `report.json`, and `violations/` as Parquet."""
+"""What is written of a verification: `report.json`, `report.html`, and `violations/` as Parquet."""
 
 import platform
 from pathlib import Path
@@ -10,17 +10,20 @@ from pyspark.sql import functions as F
 
 from spark_join.join import Log
 from spark_join.kept import REPORT
+from spark_join.page import VIOLATIONS_SHOWN_MAX, page
+from spark_join.series import series
 from spark_join.state import ORDERING, State
 from spark_join.verify import Verified
 
 REPORT_VERSION: Final = 1
 VIOLATIONS: Final = "violations"
+PAGE: Final = "report.html"
 
 
 def write_report(
     folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float], state: State, state_sha256: str | None
 ) -> dict[str, Any]:
-    """Write both into `folder`, which has neither; what `report.json` says.
+    """Write all three into `folder`, which has none; what `report.json` says.
 
     `stages_s`: how many seconds each stage took. `state` is the one that the run went on from, `state_sha256` what `kept.write_state` gave.
     """
@@ -43,6 +46,8 @@ def write_report(
         "versions": {"spark": pyspark.__version__, "python": platform.python_version()},
         "stages_s": stages_s,
     }
+    shown = verified.violations.orderBy("type", "position", "offset").limit(VIOLATIONS_SHOWN_MAX).collect()
+    (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
     return said
 

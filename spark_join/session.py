@@ -17,12 +17,10 @@ PARTITIONS_A_CORE = 4
 """Of each shuffle under a local master."""
 
 
-def open_session(
-    work: Path, *, master: str = "local[*]", memory: str = "2g", progress: bool = False, settings: Mapping[str, str] | None = None
-) -> SparkSession:
+def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session whose temporary files are in `work`. Under `spark-submit` what was given there stands; `master` and `memory` do nothing.
 
-    `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes. `progress`: Spark's bar of stages on stderr.
+    `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -31,10 +29,12 @@ def open_session(
     chosen = {
         "spark.local.dir": str(work / "spark"),
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": str(progress).lower(),
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Else each expression tells where in Python it was made, in four calls to the JVM.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if not submitted:
         chosen |= {"spark.master": master, "spark.driver.memory": memory}

@@ -48,6 +48,8 @@ class Verified(msgspec.Struct, frozen=True):
     """Nothing is decided from that ordering offset on: its payload is not there"""
     decisions: DataFrame
     """position, id, log_time_ms, outcome, conflicts"""
+    entries: DataFrame
+    """See `join.Joined`"""
     violations: DataFrame
     """See `VIOLATION`"""
     after: Callable[[], State]
@@ -89,6 +91,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
         joined.offset_hole,
         decisions,
+        joined.entries,
         stages.keep("violations", violations),
         partial(
             state_after,

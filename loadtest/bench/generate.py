@@ -52,12 +52,14 @@ def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -
         yield writer.submission(texts, ids)
 
 
-def payload_values(seed: int, submission_requests: int, inputs: int, batch_bytes_max: int) -> Iterator[PayloadValue]:
+def payload_values(
+    seed: int, submission_requests: int, inputs: int, batch_bytes_max: int, *, signed: bool = False
+) -> Iterator[PayloadValue]:
     """Payload records without end, each of as many submissions as fit, one at least."""
     bodies: list[bytes] = []
     ids: list[bytes] = []
     size = 0
-    for made in submissions(seed, submission_requests, inputs, signed=False):
+    for made in submissions(seed, submission_requests, inputs, signed=signed):
         if bodies and size + len(made.body) > batch_bytes_max:
             yield PayloadValue(b"[" + b",".join(bodies) + b"]", tuple(ids))
             bodies, ids, size = [], [], 0

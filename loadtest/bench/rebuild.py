@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import uvloop
 
 from joiner import Driver, DriverSettings, Joiner, Sender, SenderSettings
@@ -23,7 +24,7 @@ from loadtest.bench.report import Report, progress
 from notary.decision import Decision
 from notary.index import Index
 from ordering.kafka import KafkaLog
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Log
 from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
 from ordering.topics import create_topics
 
@@ -40,6 +41,14 @@ CASES = (
     (1_000, 1, 120, "120,000 inputs/s"),
 )
 """(inputs, requests of a submission, requests in the log for each second asked for, goal)."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """A replay: its time, its CPU time, and the root over what it decided."""
+
+    took_s: float
+    cpu_s: float
+    root: bytes
 
 
 def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
@@ -62,16 +71,16 @@ async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: i
         gc.collect()
         raw_s = [(await read_back(bootstrap, prefix))[0] for _ in range(RAW_READS)]
         with tempfile.TemporaryDirectory(prefix="bench-rebuild-") as directory:
-            took_s, cpu_s = await _replay(log, Path(directory) / "index", requests)
+            replayed = await replay(log, Path(directory) / "index", requests)
         raw_s += [(await read_back(bootstrap, prefix))[0] for _ in range(RAW_READS)]
     finally:
         await log.close()
     return {
-        "requests_per_s": requests / took_s,
-        "inputs_per_s": requests * inputs / took_s,
+        "requests_per_s": requests / replayed.took_s,
+        "inputs_per_s": requests * inputs / replayed.took_s,
         "raw_read_requests_per_s": requests / median(raw_s),
-        "share_of_raw_read": median(raw_s) / took_s,
-        "cpu_us_per_request": cpu_s / requests * 1e6,
+        "share_of_raw_read": median(raw_s) / replayed.took_s,
+        "cpu_us_per_request": replayed.cpu_s / requests * 1e6,
         "requests": requests,
     }
 
@@ -98,8 +107,8 @@ async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_m
         await writer.close()
 
 
-async def _replay(log: KafkaLog, directory: Path, requests: int) -> tuple[float, float]:
-    """(seconds, CPU seconds) from an empty index until it has decided so many requests."""
+async def replay(log: Log, directory: Path, requests: int) -> Replayed:
+    """From an empty index in `directory` until it has decided so many requests."""
     partitions = log.payload_partitions
     index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=partitions)
     try:
@@ -124,6 +133,6 @@ async def _replay(log: KafkaLog, directory: Path, requests: int) -> tuple[float,
         if not running.cancelled():
             running.result()
         assert index.position_next == requests, f"{index.position_next} decisions of {requests} requests"
-        return took_s, cpu_s
+        return Replayed(took_s, cpu_s, index.tree.root_at(requests))
     finally:
         index.close()

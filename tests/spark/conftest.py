@@ -9,12 +9,16 @@ from pyspark.sql import SparkSession
 from spark_join.session import open_session
 from tests.spark.broker import Broker, one_broker
 
+# Spark starts a process, `chmod`, for each file that it writes, and for its checksum's: here without another process in between to start
+# it, and without checksums.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",  # what is small needs no plan made anew
     # Nothing here runs long enough to be worth compiling. `test_command.py` runs as everyone does.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.autoBroadcastJoinThreshold": "10m",

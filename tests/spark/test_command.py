@@ -1,37 +1,37 @@
-"""The command as people run it: a process of its own, with Spark's own settings."""
+"""The command as people run it: a process of its own, with Spark's own settings, on this machine and on a cluster."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from ordering.records import Checkpoint
+from spark_join.archive import read_archive
+from spark_join.report import write_report
+from spark_join.stages import Stages
+from spark_join.state import start
+from spark_join.verify import verify
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
 from tests.spark.archived import archive
+from tests.spark.conftest import JAVA, SMALL
+from tests.spark.standalone import HOME, MEMORY, cluster
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def _run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "spark_join", "verify", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
-def _submitted(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    spark_submit = Path(pyspark.__file__).parent / "bin/spark-submit"
-    settings = ["--master", "local[2]", "--driver-memory", "1g", "--conf", "spark.sql.shuffle.partitions=3"]
-    command = [spark_submit, *settings, ROOT / "spark_join/__main__.py", "verify", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def _run(folder: Path, command: Sequence[object], **environment: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {JAVA}\n")
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(folder), **environment}
+    return subprocess.run([*map(str, command)], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
 def test_clean_log(tmp_path: Path) -> None:
@@ -40,7 +40,8 @@ def test_clean_log(tmp_path: Path) -> None:
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    done = _run("--archive", folder, "--parties", parties, "--out", tmp_path / "out", "--master", "local[2]", "--memory", "1g")
+    verify_ = [sys.executable, "-m", "spark_join", "verify", "--archive", folder, "--out", tmp_path / "out"]
+    done = _run(tmp_path, [*verify_, "--parties", parties, "--master", "local[2]", "--memory", "1g"])
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out/report.json").read_text())
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED).hex()
@@ -51,29 +52,40 @@ def test_clean_log(tmp_path: Path) -> None:
     assert {"entries that count", "contents", "decisions", "leaves"} <= report["stages_s"].keys()
     assert json.loads(done.stdout)["root"] == root
     assert "spark_join verify: decisions\n" in done.stderr
-    again = _run("--archive", folder, "--out", tmp_path / "out")
+    again = _run(tmp_path, verify_)
     assert again.returncode == 2
     assert "has a report already" in again.stderr
 
 
-def test_log_with_a_violation(tmp_path: Path) -> None:
-    """Exit code 1, through `spark-submit` too, and the violation is a row of the Parquet files."""
+def test_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark-submit` to a master with two workers: exit code 1 for a log with a violation, and the report that one machine gives."""
     notary = _honest(tmp_path)
     wrong = notary.log.ordering(Checkpoint(3, 1, bytes(32)))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    done = _submitted("--archive", folder, "--out", tmp_path / "out", "--quiet")
-    assert done.returncode == 1, done.stderr
+    with cluster(tmp_path) as master:
+        executors = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": JAVA, "spark.executorEnv.PYTHONPATH": ROOT}
+        settings = {**SMALL, **executors, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *told, ROOT / "spark_join/__main__.py"]
+        verify_ = ["verify", "--archive", folder, "--out", tmp_path / "out", "--work", tmp_path, "--quiet"]
+        done = _run(tmp_path, [*submit, *verify_], PYSPARK_PYTHON=sys.executable)
+        assert done.returncode == 1, done.stderr
+        assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()
     assert row == {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "found": "00" * 32, "expected": root}
-    assert json.loads((tmp_path / "out/report.json").read_text())["violations"] == {"root-mismatch": 1}
+    log = read_archive(spark, folder)
+    verified = verify(spark, log, start(spark), None, Stages(spark, tmp_path / "stages"))
+    here = write_report(tmp_path, log, verified, signatures=False, stages_s={}, state=start(spark), state_sha256=None)
+    assert here["violations"] == {"root-mismatch": 1}
+    there = json.loads((tmp_path / "out/report.json").read_text())
+    assert {**there, "stages_s": {}} == here
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:
     """Exit code 2, one line that says why, and no report; the same from the notary's own command."""
     command = [sys.executable, "-m", "notary", "verify-log", "--archive", tmp_path, "--out", tmp_path / "out", "--memory", "1g"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = _run(tmp_path, command)
     assert done.returncode == 2
     assert f"spark_join verify: {tmp_path} is no archive: there is no ranges/00000001.json\n" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,7 +17,9 @@ from notary.decide import decide as one_by_one
 from notary.decision import to_json
 from ordering.ids import format_state
 from payload import Request
+from spark_join.constants import INPUT
 from spark_join.decide import decide
+from spark_join.rounds import rejected
 from spark_join.stages import Stages
 from spark_join.state import start
 from tests.checkers.judge import hashed, judge
@@ -152,21 +154,11 @@ CHAIN = 100_000
 
 def test_long_chain_ends(spark: SparkSession, tmp_path: Path) -> None:
     """100,000 requests, each contending with the one before and the one after it: every second one is committed."""
-
-    def of(number: object) -> object:
-        return F.unhex(F.concat(F.sha2(F.lit(number).cast("string"), 256), F.lit("00000000")))
-
-    requests = spark.range(CHAIN).select(
-        F.col("id").alias("position"),
-        F.unhex(F.sha2(F.concat(F.lit("transaction "), F.col("id").cast("string")), 256)).alias("id"),
-        F.lit(LOG_TIME_MS).cast("bigint").alias("log_time_ms"),
-        F.array(of(F.col("id")), of(F.col("id") + 1)).alias("inputs"),  # type: ignore[arg-type]
-        F.array().cast("array<binary>").alias("references"),
-        F.lit(OPEN[0]).alias("from_ms"),
-        F.lit(OPEN[1]).alias("until_ms"),
-    )
-    decisions = decide(requests, start(spark).consumed, Stages(spark, tmp_path), rounds_max=3)
-    wrong = decisions.where((F.col("outcome") == 0) != (F.col("position") % 2 == 0))
-    counts = decisions.groupBy("outcome", F.size("conflicts").alias("conflicts")).count().collect()
-    assert {(row.outcome, row.conflicts): row["count"] for row in counts} == {(0, 0): CHAIN // 2, (1, 1): CHAIN // 2}
-    assert wrong.isEmpty()
+    links = spark.range(CHAIN).select(F.col("id").alias("position"), F.explode(F.array("id", F.col("id") + 1)).alias("link"))
+    of_link = F.unhex(F.concat(F.sha2(F.col("link").cast("string"), 256), F.lit("00000000")))
+    touches = links.select("position", of_link.alias("state"), F.lit(INPUT).alias("kind"))
+    stages: list[str] = []
+    lost = rejected(touches, Stages(spark, tmp_path, stages.append), rounds_max=1)
+    (found,) = lost.agg(F.count("*"), F.count_distinct("position"), F.max("position"), F.bool_and(F.col("position") % 2 == 1)).collect()
+    assert found == (CHAIN // 2, CHAIN // 2, CHAIN - 1, True)
+    assert stages[-1] == "components, one after the other"

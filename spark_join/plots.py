@@ -1,0 +1,102 @@
+"""Plots as inline SVG: text for a page, no script. Colours are the page's variables, so they follow its light or dark."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from math import floor, log10
+
+WIDTH, HEIGHT = 860, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 8, 12, 40
+_INNER_WIDTH, _INNER_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+_TIME_TICKS = 5
+
+
+def stacked(
+    title: str, unit: str, series: Mapping[str, Sequence[float]], ticks: Sequence[tuple[float, str]], axis: str, colour_first: int = 0
+) -> str:
+    """Bars side by side, one for each place, the series on top of each other. `ticks`: (share of the width, text)."""
+    sums = [sum(values) for values in zip(*series.values(), strict=True)]
+    top, height = _scale(max(sums, default=0))
+    wide = _INNER_WIDTH / max(len(sums), 1)
+    floors = [0.0] * len(sums)
+    shapes = []
+    for number, (name, values) in enumerate(series.items(), colour_first):
+        for at, value in enumerate(values):
+            if value:
+                upper = floors[at] + value
+                place = f'x="{_LEFT + at * wide:.1f}" y="{height(upper):.1f}" width="{max(wide - 0.5, 0.5):.1f}"'
+                tall = height(floors[at]) - height(upper)
+                shapes.append(f'<rect class="c{number}" {place} height="{tall:.1f}"><title>{escape(name)}: {value:,.6g}</title></rect>')
+                floors[at] = upper
+    return _figure(title, unit, _key(series, colour_first), shapes, top, height, ticks, axis)
+
+
+def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
+    """Points joined by lines, None where there is none."""
+    top, height = _scale(max([value for values in series.values() for value in values if value is not None], default=0))
+    shapes = []
+    for number, values in enumerate(series.values()):
+        wide = _INNER_WIDTH / max(len(values), 1)
+        run: list[str] = []
+        for at, value in enumerate([*values, None]):
+            if value is not None:
+                run.append(f"{_LEFT + (at + 0.5) * wide:.1f},{height(value):.1f}")
+            elif run:
+                # A point by itself is a line to itself, with round ends.
+                shapes.append(f'<polyline class="l{number}" points="{" ".join(run if len(run) > 1 else run * 2)}"/>')
+                run = []
+    return _figure(title, unit, _key(series, 0), shapes, top, height, ticks, axis)
+
+
+def time_ticks(start_ms: int, span_ms: int) -> list[tuple[float, str]]:
+    """Moments of a span, UTC."""
+    form = "%H:%M:%S" if span_ms < 7_200_000 else "%m-%d %H:%M" if span_ms < 30 * 86_400_000 else "%Y-%m-%d"
+    return [(at / _TIME_TICKS, moment(start_ms + span_ms * at // _TIME_TICKS, form)) for at in range(_TIME_TICKS + 1)]
+
+
+def moment(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """A moment as text; a log may say times that no calendar has."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def _scale(highest: float) -> tuple[float, Callable[[float], float]]:
+    """A round number that is not below the highest, and where a value stands in the picture."""
+    unit = 10 ** floor(log10(highest)) if highest > 0 else 1
+    top = next(unit * step for step in (1, 2, 5, 10) if unit * step >= highest)
+    return top, lambda value: _TOP + _INNER_HEIGHT * (1 - value / top)
+
+
+def _key(names: Iterable[str], colour_first: int) -> str:
+    return "".join([f'<span><i class="k{number}"></i>{escape(name)}</span>' for number, name in enumerate(names, colour_first)])
+
+
+def _figure(
+    title: str,
+    unit: str,
+    key: str,
+    shapes: Sequence[str],
+    top: float,
+    height: Callable[[float], float],
+    ticks: Sequence[tuple[float, str]],
+    axis: str,
+) -> str:
+    grid = []
+    for part in range(5):
+        value = top * part / 4
+        y = height(value)
+        grid.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        grid.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,.6g}</text>')
+    for at, (share, text) in enumerate(ticks):
+        x = _LEFT + share * _INNER_WIDTH
+        anchor = "start" if share == 0 else "end" if share == 1 and at == len(ticks) - 1 else "middle"
+        grid.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - _BOTTOM + 4}"/>')
+        grid.append(f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="{anchor}">{escape(text)}</text>')
+    return (
+        f'<figure><figcaption><b>{escape(title)}</b>, {escape(unit)}<span class="key">{key}</span></figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}, {escape(unit)}">'
+        + "".join([*grid, *shapes])
+        + f'<text x="{_LEFT + _INNER_WIDTH / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(axis)}</text></svg></figure>'
+    )
