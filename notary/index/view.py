@@ -22,13 +22,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rocksdict import Rdict
 
 from notary.decision import Decision, from_row
 from notary.index import rows
-from notary.index.rocks import IndexSettings, open_store
+from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
 from notary.index.tiles import StoredTree
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal
@@ -48,7 +48,7 @@ class IndexView:
         self._store = store
         self._directory = directory
         with reading(directory):
-            self._meta = store.get_column_family(META)
+            self._meta = self._family(META)
             self.format_version = self._format_version()
             self.notary_name = self._fact(rows.NOTARY_KEY).decode()
             self.log_identity = self._fact(rows.LOG_KEY).decode()
@@ -57,18 +57,18 @@ class IndexView:
             self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
             offsets = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
             self.offsets_next: dict[int, int] = offsets
-        self.root = StoredTree(self.position_next, store.get_column_family(TILES), directory).view().root
+        self.root = StoredTree(self.position_next, self._family(TILES), directory).view().root
 
     def decisions(self) -> Iterator[Decision]:
         """All of them, in the order of their ids. Raises `Fatal` for what cannot be read."""
         with reading(self._directory):
-            for id_, row in _rows(self._store.get_column_family(DECISIONS), TRANSACTION_ID_BYTES):
+            for id_, row in self._rows(DECISIONS, TRANSACTION_ID_BYTES):
                 yield from_row(id_, row)
 
     def states(self) -> Iterator[tuple[StateRef, TransactionId, int]]:
         """All consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
         with reading(self._directory):
-            for state, row in _rows(self._store.get_column_family(STATES), STATE_REF_BYTES):
+            for state, row in self._rows(STATES, STATE_REF_BYTES):
                 yield (state, *rows.state_of(row))
 
     def _format_version(self) -> int:
@@ -88,9 +88,19 @@ class IndexView:
         return value
 
     def _offset_rows(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in _rows(self._meta):
-            if key.startswith(rows.OFFSET_PREFIX):
-                yield key, value
+        for key, value in self._meta.items(from_key=rows.OFFSET_PREFIX):
+            if not key.startswith(rows.OFFSET_PREFIX):
+                break
+            yield key, value
+
+    def _family(self, name: str) -> RocksFamily:
+        return RocksFamily(self._store.get_column_family(name))
+
+    def _rows(self, name: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+        for key, row in self._family(name).items():
+            if len(key) != key_bytes:
+                raise CorruptRecord(f"the key {key.hex()} of a row has {len(key)} bytes, not {key_bytes}")
+            yield key, row
 
 
 @contextlib.contextmanager
@@ -104,19 +114,6 @@ def viewing(directory: Path) -> Iterator[IndexView]:
         yield IndexView(store, directory)
     finally:
         store.close()
-
-
-def _rows(family: Any, key_bytes: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """All rows. Unlike `items`, which ends without a word where a block cannot be read."""
-    found = family.iter()
-    found.seek_to_first()
-    while found.valid():
-        key = found.key()
-        if key_bytes is not None and len(key) != key_bytes:
-            raise CorruptRecord(f"the key {key.hex()} of a row has {len(key)} bytes, not {key_bytes}")
-        yield key, found.value()
-        found.next()
-    found.status()
 
 
 def _open(directory: Path) -> Rdict:

@@ -15,7 +15,7 @@ from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
 from tests.notary.process import ROOT
-from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step
+from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step, damage_block
 
 REQUESTS = 50
 VIEWS = 6
@@ -102,15 +102,7 @@ def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
     """Rows in a block that does not match its checksum are not left out: `Fatal`, by the index's own name, and what to do."""
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)
-    key_bytes = {"states": 36, "decisions": 32}[name]
-    index = _open(directory)
-    damaged = [file["name"].strip("/") for file in index._store._store.live_files() if len(file["start_key"]) == key_bytes]
-    index.close()
-    assert damaged
-    for file in damaged:
-        data = bytearray((directory / file).read_bytes())
-        data[5000] ^= 1
-        (directory / file).write_bytes(data)
+    damage_block(directory, name)
     with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Restore a snapshot"):
         for _ in view.decisions() if name == "decisions" else view.states():
             pass
