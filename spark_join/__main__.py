@@ -7,6 +7,7 @@ import argparse
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.errors import CouldNotVerify
+from spark_join.exports import read_exports
 from spark_join.report import REPORT, VIOLATIONS, write_report
 from spark_join.session import open_session
 from spark_join.signatures import read_keys
@@ -33,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"spark_join verify: {problem}", file=sys.stderr)
     except KeyboardInterrupt:
         print("spark_join verify: interrupted", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()  # Spark's, or a bug of ours; Python's own exit code for it would be 1
     return COULD_NOT
 
 
@@ -42,6 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help="decide everything again, and compare with what the log says of it")
     command.add_argument("--archive", type=Path, required=True, metavar="DIR", help="the archive of both topics")
     command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
+    command.add_argument(
+        "--index",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="an exported index (notary export), to be compared too; any number",
+    )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet")
     command.add_argument(
         "--work", type=Path, metavar="DIR", help="for what the stages make; all executors reach it (default: a temporary one)"
@@ -64,12 +76,17 @@ def _verify(chosen: argparse.Namespace) -> int:
             watch = _Watch(quiet=chosen.quiet)
             watch("archive")
             log = read_archive(session, chosen.archive)
-            verified = verify(session, log, keys, Stages(session, Path(folder) / "stages", watch))
+            exports = read_exports(session, chosen.index) if chosen.index else None
+            verified = verify(session, log, keys, Stages(session, Path(folder) / "stages", watch), exports)
             watch("report")
             said = write_report(chosen.out, log, verified, signatures=keys is not None, stages_s=watch.took_s)
         finally:
             session.stop()
-    print(msgspec.json.encode({name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "violations")}).decode())
+    print(
+        msgspec.json.encode(
+            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "violations")}
+        ).decode()
+    )
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN

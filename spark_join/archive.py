@@ -15,10 +15,10 @@ Only files that a range lists are read, so what a crash left behind is harmless.
 each one where the last ended; an archive that has less than its ranges say is not read at all.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -64,7 +64,7 @@ def read_archive(session: SparkSession, archive: Path) -> Log:
     ranges = _ranges(archive)
     files = [file for each in ranges for file in each.files]
     _refuse_gaps(files, ranges[0].payload_partitions)
-    _refuse_other_bytes(session, archive, files)
+    refuse_other_bytes(session, archive, files, "its range")
     topics = {topic: _read(session, archive, [file for file in files if file.topic == topic]) for topic in ("ordering", "payload")}
     _refuse_other_counts(topics, files)
     return Log(topics["ordering"], topics["payload"], ranges[0].notary, ranges[0].payload_partitions)
@@ -105,8 +105,20 @@ def _refuse_gaps(files: list[ArchivedFile], payload_partitions: int) -> None:
         ends[place] = file.offset_end
 
 
-def _refuse_other_bytes(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:
-    """Hash all files, where the executors read them."""
+class Listed(Protocol):
+    """A file as somebody lists it."""
+
+    @property
+    def path(self) -> str:
+        """From a folder on."""
+
+    @property
+    def sha256(self) -> str:
+        """Hex."""
+
+
+def refuse_other_bytes(session: SparkSession, folder: Path, files: Sequence[Listed], listed_by: str) -> None:
+    """Hash all these files in `folder`, where the executors read them. Raises `CouldNotVerify` for one that is not as it is listed."""
 
     def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -114,7 +126,7 @@ def _refuse_other_bytes(session: SparkSession, archive: Path, files: list[Archiv
             for path in batch.column("path").to_pylist():
                 digest = sha256()
                 try:
-                    with open(archive / path, "rb") as file:
+                    with open(folder / path, "rb") as file:
                         while block := file.read(_BLOCK_BYTES):
                             digest.update(block)
                     found.append(digest.hexdigest())
@@ -126,7 +138,7 @@ def _refuse_other_bytes(session: SparkSession, archive: Path, files: list[Archiv
     spread = listed.select("path").repartition(min(len(files), 2 * session.sparkContext.defaultParallelism))
     other = spread.mapInArrow(hashed, "path string, found string").join(listed, "path").where(F.col("found") != F.col("sha256"))
     if first := other.orderBy("path").head():
-        raise CouldNotVerify(f"{archive / first.path}: its range says SHA-256 {first.sha256}, and there is {first.found}")
+        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found}")
 
 
 def _read(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> DataFrame:

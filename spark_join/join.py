@@ -28,6 +28,8 @@ class Joined(msgspec.Struct, frozen=True):
     """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
     checkpoints: DataFrame
     """offset, incarnation, tree_size, root, counted (see `order.Order`); those behind a hole too"""
+    entries: DataFrame
+    """Those that count, see `order.Order`"""
     unreadable: DataFrame
     faults: DataFrame
     """See `contents.Contents`."""
@@ -48,7 +50,7 @@ def join(log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
         entries = entries.where(F.col("offset") < hole.offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, log.payload, log.notary_name, keys)))
     firsts = stages.keep("first occurrences", positions.with_positions(positions.first_occurrences(read.requests)))
-    return Joined(firsts, judged.checkpoints, read.unreadable, read.faults, records, hole.offset)
+    return Joined(firsts, judged.checkpoints, entries, read.unreadable, read.faults, records, hole.offset)
 
 
 def _refuse_newer(records: DataFrame) -> None:

@@ -26,7 +26,8 @@ class Order(msgspec.Struct, frozen=True):
     lives: DataFrame
     """incarnation (8 bytes), name, offset_first, offset_end (null while it goes on)"""
     entries: DataFrame
-    """Those that count if no hole is before them: offset, incarnation, sequence, partition, count, ids, append_time_ms, log_time_ms"""
+    """Those that count if no hole is before them: offset, incarnation, sequence, reached (the highest sequence of the life before it),
+    partition, count, ids, append_time_ms, log_time_ms"""
     checkpoints: DataFrame
     """offset, incarnation, tree_size (8 bytes), root, counted: whether its life had begun and had not ended"""
 
@@ -53,10 +54,10 @@ def judge(records: DataFrame, payload_partitions: int) -> Order:
         reached.where((F.col("kind") == "entry") & (F.col("sequence") > F.col("reached")))
         .join(fenced, "incarnation", "left")
         .where(F.col("fenced").isNull() | (F.col("offset") < F.col("fenced")))
-        .select("offset")
+        .select("offset", "reached")
     )
-    entries = records.join(counting, "offset", "left_semi").select(
-        "offset", "incarnation", "sequence", "partition", "count", "ids", "append_time_ms", _held_back().alias("_time")
+    entries = records.join(counting, "offset").select(
+        "offset", "incarnation", "sequence", "reached", "partition", "count", "ids", "append_time_ms", _held_back().alias("_time")
     )
     entries = before(entries, "_reached", F.col("_time"), "max", "offset")
     checkpoints = records.where(F.col("kind") == "checkpoint").join(

@@ -18,7 +18,7 @@ REPORT: Final = "report.json"
 
 def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float]) -> dict[str, Any]:
     """Write both into `folder`, which has neither; what `report.json` says. `stages_s`: how many seconds each stage took."""
-    verified.violations.coalesce(1).orderBy("type", "position", "offset").write.parquet(str(folder / VIOLATIONS))
+    verified.violations.coalesce(1).orderBy("type", "source", "position", "offset").write.parquet(str(folder / VIOLATIONS))
     by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
     said = {
         "report_version": REPORT_VERSION,
@@ -30,6 +30,7 @@ def write_report(folder: Path, log: Log, verified: Verified, *, signatures: bool
         "root": verified.root.hex(),
         "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
         "signatures_checked": signatures,
+        "exports": verified.exports,
         "undecided_from_offset": verified.offset_hole,
         "violations": {row.type: row["count"] for row in by_type},
         "versions": {"spark": pyspark.__version__, "python": platform.python_version()},

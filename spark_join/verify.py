@@ -1,30 +1,28 @@
 """A whole log, verified: everything decided again, every root compared, every signature checked."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.constants import COMMITTED, INPUT_CONFLICT, OUTSIDE_TIME_WINDOW, REFERENCE_CONFLICT
+from spark_join.compare import compare
+from spark_join.constants import OUTCOMES
 from spark_join.decide import decide
+from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
+from spark_join.gaps import sequence_gaps
 from spark_join.join import Joined, Log, join
 from spark_join.octets import part, u64, unsigned
 from spark_join.stages import Stages
 from spark_join.tree import ROOT_OF_NOTHING, leaves, roots
 
-OUTCOMES = {
-    COMMITTED: "committed",
-    INPUT_CONFLICT: "input-conflict",
-    REFERENCE_CONFLICT: "reference-conflict",
-    OUTSIDE_TIME_WINDOW: "outside-time-window",
-}
-
 HOLE_MS_MAX = 600_000
 """A hole is filled within seconds while any worker runs. One that the order has gone on behind for longer lost its payload."""
 
 VIOLATION = "type string, position bigint, offset bigint, id string, found string, expected string"
-"""A row of `violations`: what is wrong, at which position or ordering offset, and what should be there."""
+"""What is wrong with the log, at which position or ordering offset, and what should be there."""
+LOG = "log"
+"""The `source` of what is wrong with the log; of what is wrong with an export it is that one's name."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -45,12 +43,18 @@ class Verified(msgspec.Struct, frozen=True):
     decisions: DataFrame
     """position, id, log_time_ms, outcome, conflicts"""
     violations: DataFrame
-    """See `VIOLATION`"""
+    """See `VIOLATION`, and source: `LOG` or an export"""
+    exports: dict[str, int]
+    """How many decisions each export has"""
 
 
-def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stages: Stages) -> Verified:
-    """Verify the whole log. `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
+def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stages: Stages, exports: Exports | None = None) -> Verified:
+    """Verify the whole log, and compare it with the exports. `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
+    if exports is not None:
+        refuse_others(exports, log)
     joined = join(log, keys, stages)
+    if exports is not None:
+        refuse_ahead(exports, joined)
     decisions = stages.keep("decisions", decide(joined.requests, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = sum(counts.values())
@@ -58,17 +62,33 @@ def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stag
     if joined.offset_hole is not None:
         checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)
     checkpoints = stages.keep("checkpoints", checkpoints)
-    compared = _compare_roots(stages.keep("leaves", leaves(decisions)), checkpoints.where("counted"), decided)
+    lost = _lost_payload(joined, decided)
+    trees: set[int] = set()
+    if exports is not None:
+        if joined.offset_hole is not None and not lost:
+            refuse_behind_hole(exports, joined.offset_hole)
+        trees = {manifest.tree.size for manifest in exports.manifests.values() if manifest.tree.size <= decided}
+    compared = _compare_roots(session, stages.keep("leaves", leaves(decisions)), checkpoints.where("counted"), decided, trees)
     violations = (
         session.createDataFrame(compared.wrong, VIOLATION)
-        .union(session.createDataFrame(_lost_payload(joined, decided), VIOLATION))
+        .union(session.createDataFrame(lost, VIOLATION))
         .union(
             _violations(
                 joined.unreadable, F.lit("id-mismatch"), found=F.col("found"), expected=F.lit("the transactions that the entry names")
             )
         )
         .union(_unsigned(joined))
-    )
+        .union(
+            _violations(
+                sequence_gaps(joined.entries, joined.records, log.payload),
+                F.lit("sequence-gap"),
+                found=F.col("found"),
+                expected=F.col("expected"),
+            )
+        )
+    ).withColumn("source", F.lit(LOG))
+    if exports is not None:
+        violations = violations.unionByName(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
@@ -79,6 +99,7 @@ def verify(session: SparkSession, log: Log, keys: Mapping[str, str] | None, stag
         joined.offset_hole,
         decisions,
         stages.keep("violations", violations),
+        {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
     )
 
 
@@ -86,10 +107,15 @@ class _Compared(msgspec.Struct, frozen=True):
     root: bytes
     checkpoints: int
     wrong: list[tuple[object, ...]]
+    roots: dict[int, bytes]
+    """Of the sizes that were asked for besides"""
 
 
-def _compare_roots(leaves_: DataFrame, checkpoints: DataFrame, decided: int) -> _Compared:
-    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes."""
+def _compare_roots(session: SparkSession, leaves_: DataFrame, checkpoints: DataFrame, decided: int, sizes: Collection[int]) -> _Compared:
+    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes.
+
+    `sizes`: of which the roots are wanted besides, at most `decided` each; few of them.
+    """
     too_large = checkpoints.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
     wrong: list[tuple[object, ...]] = [
         ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
@@ -102,8 +128,12 @@ def _compare_roots(leaves_: DataFrame, checkpoints: DataFrame, decided: int) -> 
     checkpoint = next(waiting, None)
     compared = len(wrong)
     last = ROOT_OF_NOTHING
-    for each in roots(leaves_, told.select("size").distinct(), decided):
+    wanted: dict[int, bytes] = {}
+    asked = told.select("size").union(session.createDataFrame([(size,) for size in sizes], "size bigint")).distinct()
+    for each in roots(leaves_, asked, decided):
         last = each.root
+        if each.size in sizes:
+            wanted[each.size] = each.root
         while checkpoint is not None and checkpoint["size"] == each.size:
             compared += 1
             if bytes(checkpoint.root) != each.root:
@@ -111,7 +141,7 @@ def _compare_roots(leaves_: DataFrame, checkpoints: DataFrame, decided: int) -> 
                 wrong.append(("root-mismatch", each.size, checkpoint.offset, None, found, each.root.hex()))
             checkpoint = next(waiting, None)
     assert checkpoint is None, "there is a root for each size that was asked for"
-    return _Compared(last, compared, wrong)
+    return _Compared(last, compared, wrong, wanted)
 
 
 def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:

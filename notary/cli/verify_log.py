@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parties", metavar="FILE", help="the parties' keys, as parties.json has them; without them no signature is checked"
     )
+    parser.add_argument("--index", metavar="DIR", action="append", help="an exported index (notary export), to be compared too; any number")
     parser.add_argument("--work", metavar="DIR", help="for what the stages make; all executors reach it")
     parser.add_argument("--master", help="Spark's master")
     parser.add_argument("--memory", help="the driver's memory")
@@ -32,4 +33,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{', '.join(missing)} is not installed, which Spark needs: pip install 'kafka-notary[spark]'")
     given = [(name, getattr(arguments, name)) for name in ("archive", "out", "parties", "work", "master", "memory")]
     handed_on = [part for name, value in given if value is not None for part in (f"--{name}", value)]
+    handed_on += [part for export in arguments.index or () for part in ("--index", export)]
     return subprocess.call([sys.executable, "-m", "spark_join", "verify", *handed_on])

@@ -21,14 +21,17 @@ def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: st
     for number in (1, 2):
         files = []
         for stream, records in streams.items():
-            start, end = (0, len(records) // 2) if number == 1 else (len(records) // 2, len(records))
+            half = len(records) // 2
+            of_range = records[:half] if number == 1 else records[half:]
+            cut, end = (records[half].offset, records[-1].offset + 1) if records else (0, 0)
+            start, end = (0, cut) if number == 1 else (cut, end)
             topic, partition = ("ordering", 0) if stream == ORDERING else ("payload", stream)
             path = f"{topic}/partition={partition}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            columns = [[getattr(record, name) for record in records[start:end]] for name in _SCHEMA.names]
+            columns = [[getattr(record, name) for record in of_range] for name in _SCHEMA.names]
             pq.write_table(pa.table(columns, schema=_SCHEMA), folder / path, compression="zstd")
             digest = sha256((folder / path).read_bytes()).hexdigest()
-            files.append(ArchivedFile(path, topic, partition, start, end, end - start, digest))  # type: ignore[arg-type]
+            files.append(ArchivedFile(path, topic, partition, start, end, len(of_range), digest))  # type: ignore[arg-type]
         written = Range(ARCHIVE_VERSION, notary, len(streams) - 1, files)
         (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(written))
     return folder

@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from notary import cli
 from ordering.records import Checkpoint
+from tests.checkers.honest import Honest
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
 from tests.spark.archived import archive
+from tests.spark.exported import edited
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +37,21 @@ def _submitted(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+def _exported(notary: Honest, to: Path) -> Path:
+    notary.read()
+    assert cli.main(["export", "--index", str(notary.index.directory), "--out", str(to)]) == 0
+    return to
+
+
 def test_clean_log(tmp_path: Path) -> None:
-    """Exit code 0, the report with its numbers, no violation; each stage is told."""
+    """Exit code 0, the report with its numbers, no violation; each stage is told. So is a worker's index that is as the log says."""
     notary = _honest(tmp_path)
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    done = _run("--archive", folder, "--parties", parties, "--out", tmp_path / "out", "--master", "local[2]", "--memory", "1g")
+    export = _exported(notary, tmp_path / "export")
+    given = ["--archive", folder, "--parties", parties, "--index", export, "--out", tmp_path / "out"]
+    done = _run(*given, "--master", "local[2]", "--memory", "1g")
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out/report.json").read_text())
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED).hex()
@@ -48,6 +59,7 @@ def test_clean_log(tmp_path: Path) -> None:
     assert report["checkpoints"] == {"compared": 3, "passed_over": 1}
     assert report["ranges"]["ordering"] == {"0": [0, len(notary.log.streams[-1])]}
     assert report["signatures_checked"]
+    assert report["exports"] == {str(export): DECIDED}
     assert {"entries that count", "contents", "decisions", "leaves"} <= report["stages_s"].keys()
     assert json.loads(done.stdout)["root"] == root
     assert "spark_join verify: decisions\n" in done.stderr
@@ -57,16 +69,35 @@ def test_clean_log(tmp_path: Path) -> None:
 
 
 def test_log_with_a_violation(tmp_path: Path) -> None:
-    """Exit code 1, through `spark-submit` too, and the violation is a row of the Parquet files."""
+    """Exit code 1, through `spark-submit` too, and a violation is a row of the Parquet files, with what it is found in."""
     notary = _honest(tmp_path)
+    changed = edited(_exported(notary, tmp_path / "sound"), tmp_path / "export", decisions=lambda rows: rows[0].update(outcome=3))
     wrong = notary.log.ordering(Checkpoint(3, 1, bytes(32)))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    done = _submitted("--archive", folder, "--out", tmp_path / "out", "--quiet")
+    done = _submitted("--archive", folder, "--index", tmp_path / "sound", "--index", changed, "--out", tmp_path / "out", "--quiet")
     assert done.returncode == 1, done.stderr
-    (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
+    row, of_export = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()
-    assert row == {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "found": "00" * 32, "expected": root}
-    assert json.loads((tmp_path / "out/report.json").read_text())["violations"] == {"root-mismatch": 1}
+    assert row == {
+        "type": "root-mismatch",
+        "position": 1,
+        "offset": wrong.offset,
+        "id": None,
+        "found": "00" * 32,
+        "expected": root,
+        "source": "log",
+    }
+    id_ = replay(notary.log.streams, NOTARY, PARTITIONS).decisions[0]["transaction_id"]
+    assert of_export == {
+        "type": "wrong-outcome",
+        "position": 0,
+        "offset": None,
+        "id": id_,
+        "found": "outside-time-window",
+        "expected": "committed",
+        "source": str(changed),
+    }
+    assert json.loads((tmp_path / "out/report.json").read_text())["violations"] == {"root-mismatch": 1, "wrong-outcome": 1}
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:
