@@ -84,7 +84,9 @@ def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
         if str(folder) in manifests:
             raise CouldNotVerify(f"the export {folder} is named twice")
         manifests[str(folder)] = _manifest(folder / MANIFEST)
-    files = [msgspec.structs.replace(file, path=str(folder / file.path)) for folder in folders for file in manifests[str(folder)].files]
+    files = [
+        msgspec.structs.replace(file, path=str(folder.resolve() / file.path)) for folder in folders for file in manifests[str(folder)].files
+    ]
     if files:
         refuse_other_bytes(session, Path(), files, "its manifest")
     return Exports(manifests, _read(session, manifests, "decisions"), _read(session, manifests, "states"))
@@ -144,7 +146,7 @@ def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["
     frames, told = [], {}
     for source, manifest in manifests.items():
         files = [file for file in manifest.files if file.path.startswith(what)]
-        paths = [str(Path(source) / file.path) for file in files]
+        paths = [str(Path(source).resolve() / file.path) for file in files]
         schema = _COLUMNS[what]
         read = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
         frames.append(read.select(F.lit(source).alias("source"), "*"))

@@ -5,7 +5,7 @@ RocksDB's two ways to open a store that another process writes do not give one m
 the rows of that flush are silently missing, in some families and not in others. A secondary instance reads in the same order, and
 `Checkpoint` needs the worker's own handle.
 
-So the files are linked first, into a folder of their own beside the index, and the read-only instance is opened on the links:
+So the files are linked first, into a folder of their own inside the index, and the read-only instance is opened on the links:
 
 - Table files never change. A write-ahead log only grows; whatever end of it is read, it ends at some write batch (R8).
 - The list grows too, so of it a copy is made, up to the length that it had before the links were made.
@@ -36,7 +36,8 @@ from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, Transa
 
 ATTEMPTS_MAX: Final = 1_000
 SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
-LINKS_SUFFIX: Final = ".export-"
+LINKS: Final = ".export-"
+"""How the folder of the links begins. RocksDB takes no notice of it."""
 _CURRENT = "CURRENT"
 
 
@@ -121,9 +122,11 @@ def _open(directory: Path) -> Rdict:
         raise ConfigurationError(f"there is no index in {directory}: a worker's index is in a folder of its name, under index.directory")
     for _ in range(ATTEMPTS_MAX):
         try:
-            links = Path(tempfile.mkdtemp(prefix=directory.name + LINKS_SUFFIX, dir=directory.resolve().parent))
+            links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
         except OSError as problem:
-            raise ConfigurationError(f"no folder can be made beside the index {directory}: {problem}") from None
+            raise ConfigurationError(
+                f"no folder can be made in the index {directory}: {problem}. That takes the rights of the worker's user"
+            ) from None
         try:
             if _link(directory, links):
                 return open_store(links, SETTINGS, read_only=True)
@@ -153,7 +156,7 @@ def _link(directory: Path, links: Path) -> bool:
         return False
     except OSError as problem:
         raise ConfigurationError(
-            f"the files of the index {directory} cannot be linked beside it: {problem}. That takes the rights of the worker's user, and a"
+            f"the files of the index {directory} cannot be linked: {problem}. That takes the rights of the worker's user, and a"
             " file system with hard links; or copy the index while its worker is stopped, and export the copy"
         ) from None
     (links / manifest).write_bytes(content)
