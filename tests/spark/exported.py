@@ -1,4 +1,4 @@
-"""Exports that were changed: their rows and manifests, with hashes that fit."""
+"""Exports of indexes that are open, and exports that were changed: their rows and manifests, with hashes that fit."""
 
 import json
 import shutil
@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from notary import cli
+
 Rows = list[dict[str, Any]]
+
+
+def exported(index: Path, to: Path, before: Callable[[], object] = lambda: None) -> Path:
+    """An export of that index, after it has read what there is."""
+    before()
+    assert cli.main(["export", "--index", str(index), "--out", str(to)]) == 0
+    return to
 
 
 def edited(

@@ -10,13 +10,11 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from notary import cli
 from ordering.records import Checkpoint
-from tests.checkers.honest import Honest
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
 from tests.spark.archived import archive
-from tests.spark.exported import edited
+from tests.spark.exported import edited, exported
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
 ROOT = Path(__file__).parents[2]
@@ -37,19 +35,13 @@ def _submitted(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def _exported(notary: Honest, to: Path) -> Path:
-    notary.read()
-    assert cli.main(["export", "--index", str(notary.index.directory), "--out", str(to)]) == 0
-    return to
-
-
 def test_clean_log(tmp_path: Path) -> None:
     """Exit code 0, the report with its numbers, no violation; each stage is told. So is a worker's index that is as the log says."""
     notary = _honest(tmp_path)
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    export = _exported(notary, tmp_path / "export")
+    export = exported(notary.index.directory, tmp_path / "export", notary.read)
     given = ["--archive", folder, "--parties", parties, "--index", export, "--out", tmp_path / "out"]
     done = _run(*given, "--master", "local[2]", "--memory", "1g")
     assert done.returncode == 0, done.stderr
@@ -71,10 +63,11 @@ def test_clean_log(tmp_path: Path) -> None:
 def test_log_with_a_violation(tmp_path: Path) -> None:
     """Exit code 1, through `spark-submit` too, and a violation is a row of the Parquet files, with what it is found in."""
     notary = _honest(tmp_path)
-    changed = edited(_exported(notary, tmp_path / "sound"), tmp_path / "export", decisions=lambda rows: rows[0].update(outcome=3))
+    sound = exported(notary.index.directory, tmp_path / "sound", notary.read)
+    changed = edited(sound, tmp_path / "export", decisions=lambda rows: rows[0].update(outcome=3))
     wrong = notary.log.ordering(Checkpoint(3, 1, bytes(32)))
     folder = archive(notary.log.streams, tmp_path / "archive")
-    done = _submitted("--archive", folder, "--index", tmp_path / "sound", "--index", changed, "--out", tmp_path / "out", "--quiet")
+    done = _submitted("--archive", folder, "--index", sound, "--index", changed, "--out", tmp_path / "out", "--quiet")
     assert done.returncode == 1, done.stderr
     row, of_export = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()

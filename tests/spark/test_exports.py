@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from notary import cli
 from notary.config import load
 from ordering.log import Record
 from spark_join.archive import read_archive
@@ -23,7 +22,7 @@ from tests.notary.http.asking import JSON, Asking
 from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
 from tests.spark.archived import archive
-from tests.spark.exported import Rows, edited
+from tests.spark.exported import Rows, edited, exported
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -95,7 +94,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
                 for name in ("early", "late"):
                     for _ in range(10):
                         assert rounds.acquire(timeout=60)
-                    assert cli.main(["export", "--index", str(directory.path / "index" / worker.name), "--out", str(folder / name)]) == 0
+                    exported(directory.path / "index" / worker.name, folder / name)
             finally:
                 stop.set()
                 client.join()
