@@ -15,6 +15,8 @@ The way of a log through it:
 | `positions` | first occurrences (R7), 0, 1, 2, … |
 | `decide`, `rounds` | outcome, reason and conflicts of each |
 | `tree` | leaves, and roots at any sizes |
+| `gaps` | what is gone from the log, by its numbers |
+| `exports`, `compare`, `telling` | exported indexes; them against the decisions, row by row; how that is said |
 | `join`, `verify`, `report` | the first half and the whole of it in their order; what is written of it |
 | `stages`, `session`, `java` | files between the stages; the Spark session, and a Java for it |
 | `client`, `kafka_arguments` | the jars that read Kafka, its administration client; what a command is told of it |

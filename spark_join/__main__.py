@@ -21,6 +21,7 @@ from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.archiving import archive
 from spark_join.errors import CouldNotVerify, cause
+from spark_join.exports import read_exports
 from spark_join.join import rest_of
 from spark_join.kafka import read_kafka
 from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
@@ -65,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     add_kafka_arguments(command)
     command.add_argument("--notary", metavar="NAME", help="the notary's name, which the topics do not say (with --bootstrap)")
     command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
+    command.add_argument(
+        "--index",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="an exported index (notary export), to be compared too; any number",
+    )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet")
     command.add_argument("--keep-state", action="store_true", help=f"keep in --out what a later run goes on from, as {STATE}/")
     command.add_argument("--checkpoint-from", type=Path, metavar="DIR", help="the --out of an earlier run: verify what came after it")
@@ -117,6 +126,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
+    if chosen.index and chosen.checkpoint_from is not None:
+        raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
     with _session(chosen) as (session, folder, progress):
@@ -131,7 +142,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         else:
             log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
         log = rest_of(log, state)
-        verified = verify(session, log, state, keys, Stages(session, folder, progress))
+        exports = read_exports(session, chosen.index) if chosen.index else None
+        verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
         state_sha256 = None
         if chosen.keep_state and verified.violations.isEmpty():
             progress("state that is kept")
@@ -146,7 +158,11 @@ def _verify(chosen: argparse.Namespace) -> int:
             state=state,
             state_sha256=state_sha256,
         )
-    print(msgspec.json.encode({name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "violations")}).decode())
+    print(
+        msgspec.json.encode(
+            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "violations")}
+        ).decode()
+    )
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN

@@ -25,7 +25,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.digests import first_other
+from spark_join.digests import refuse_other_bytes
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
 from spark_join.state import Place
@@ -73,8 +73,7 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     listed = [file for each in ranges for file in each.files]
     ends = ends_of(listed, ranges[0].payload_partitions)
     files = [file for file in listed if file.offset_end > since.get((file.topic, file.partition), -1)]
-    if other := first_other(session, archive, {file.path: file.sha256 for file in files}):
-        raise CouldNotVerify(f"{archive / other.path}: its range says SHA-256 {other.sha256}, and there is {other.found}")
+    refuse_other_bytes(session, archive, {file.path: file.sha256 for file in files}, "its range")
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     _refuse_other_counts(topics, files)
     ordering, payload = (_from(topics[topic], topic, since) for topic in _TOPICS)

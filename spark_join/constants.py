@@ -33,6 +33,14 @@ REFERENCE_CONFLICT: Final = 2
 OUTSIDE_TIME_WINDOW: Final = 3
 """The outcome byte of a leaf."""
 
+OUTCOMES: Final = {
+    COMMITTED: "committed",
+    INPUT_CONFLICT: "input-conflict",
+    REFERENCE_CONFLICT: "reference-conflict",
+    OUTSIDE_TIME_WINDOW: "outside-time-window",
+}
+"""Their names: `committed`, or the reason of a rejection."""
+
 INPUT: Final = 0
 REFERENCE: Final = 1
 """The kind of a conflict."""

@@ -4,22 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.errors import CouldNotVerify
+
 _BLOCK_BYTES = 1 << 20
-
-
-class Other(msgspec.Struct, frozen=True):
-    """A file that is not what it was."""
-
-    path: str
-    sha256: str
-    """That was written down, hex"""
-    found: str
-    """The same of what is there, or why nothing is"""
 
 
 def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
@@ -44,9 +35,9 @@ def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> Data
     return spread.mapInArrow(hashed, "path string, found string")
 
 
-def first_other(session: SparkSession, folder: Path, sha256_of: Mapping[str, str]) -> Other | None:
-    """The first of the files that has another SHA-256 than it should, or that is not there."""
+def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
+    """Hash all these files in `folder`. Raises `CouldNotVerify` for one that is gone or not what `listed_by` says."""
     listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
     other = digests(session, folder, sha256_of.keys()).join(listed, "path").where(F.col("found") != F.col("sha256"))
-    first = other.orderBy("path").head()
-    return None if first is None else Other(first.path, first.sha256, first.found)
+    if first := other.orderBy("path").head():
+        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found}")

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_join.digests import digests, first_other
+from spark_join.digests import digests, refuse_other_bytes
 from spark_join.errors import CouldNotVerify
 from spark_join.state import GROWING, STANDING, LastRecord, State
 
@@ -103,8 +103,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
 def read_state(session: SparkSession, out: Path) -> State:
     """The state that a run kept in its folder `out`, after all its files have been held against it. Raises `CouldNotVerify`."""
     manifest, folder = _manifest(out)
-    if other := first_other(session, folder, {file.path: file.sha256 for file in manifest.files}):
-        raise CouldNotVerify(f"{folder / other.path}: {_MANIFEST} says SHA-256 {other.sha256}, and there is {other.found}")
+    refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
     tables = {
         table: _read(session, schema, [folder / file.path for file in manifest.files if file.table == table])
         for table, schema in (GROWING | STANDING).items()

@@ -27,7 +27,7 @@ def write_report(
 
     `stages_s`: how many seconds each stage took. `state` is the one that the run went on from, `state_sha256` what `kept.write_state` gave.
     """
-    verified.violations.coalesce(1).orderBy("type", "position", "offset").write.parquet(str(folder / VIOLATIONS))
+    verified.violations.coalesce(1).orderBy("type", "source", "position", "offset").write.parquet(str(folder / VIOLATIONS))
     by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
     said = {
         "report_version": REPORT_VERSION,
@@ -39,6 +39,7 @@ def write_report(
         "root": verified.root.hex(),
         "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
         "signatures_checked": signatures,
+        "exports": verified.exports,
         "undecided_from_offset": verified.offset_hole,
         "continued_from": _continued(state),
         "state_sha256": state_sha256,

@@ -6,7 +6,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_join.verify import OUTCOMES
+from spark_join.constants import OUTCOMES
 
 BINS = 120
 """Of time, at most."""
@@ -16,7 +16,7 @@ class Moment(msgspec.Struct, frozen=True):
     """One bin of log time."""
 
     outcomes: Mapping[str, int]
-    """Decisions, by outcome as in `verify.OUTCOMES`"""
+    """Decisions, by outcome as in `constants.OUTCOMES`"""
     apart_ms_p50: float | None
     apart_ms_p99: float | None
     """Of the batches with content: how far the append times of payload and entry are apart. None where no batch was"""

@@ -1,6 +1,6 @@
 """A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -9,25 +9,23 @@ from pyspark.sql import functions as F
 
 from spark_join import tree
 from spark_join.carry import Decided, state_after
-from spark_join.constants import COMMITTED, INPUT_CONFLICT, OUTSIDE_TIME_WINDOW, REFERENCE_CONFLICT
+from spark_join.compare import compare
+from spark_join.constants import OUTCOMES
 from spark_join.decide import decide
+from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
+from spark_join.gaps import sequence_gaps
 from spark_join.join import Joined, Log, join
 from spark_join.octets import part, u64, unsigned
 from spark_join.stages import Stages
 from spark_join.state import State
 
-OUTCOMES = {
-    COMMITTED: "committed",
-    INPUT_CONFLICT: "input-conflict",
-    REFERENCE_CONFLICT: "reference-conflict",
-    OUTSIDE_TIME_WINDOW: "outside-time-window",
-}
-
 HOLE_MS_MAX = 600_000
 """A hole is filled within seconds while any worker runs. One that the order has gone on behind for longer lost its payload."""
 
 VIOLATION = "type string, position bigint, offset bigint, id string, found string, expected string"
-"""A row of `violations`: what is wrong, at which position or ordering offset, and what should be there."""
+"""What is wrong with the log, at which position or ordering offset, and what should be there."""
+LOG = "log"
+"""The `source` of what is wrong with the log; of what is wrong with an export it is that one's name."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -51,14 +49,25 @@ class Verified(msgspec.Struct, frozen=True):
     entries: DataFrame
     """See `join.Joined`"""
     violations: DataFrame
-    """See `VIOLATION`"""
+    """See `VIOLATION`, and source: `LOG` or an export"""
+    exports: dict[str, int]
+    """How many decisions each export has"""
     after: Callable[[], State]
     """See `carry.state_after`"""
 
 
-def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages) -> Verified:
-    """Verify `log`, which goes on from `state` (`join.rest_of`). `keys` as in `contents.read_contents`. Raises `CouldNotVerify`."""
+def verify(
+    session: SparkSession, log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages, exports: Exports | None = None
+) -> Verified:
+    """Verify `log`, which goes on from `state` (`join.rest_of`), and compare it with the exports, which need a log from its beginning.
+
+    `keys` as in `contents.read_contents`. Raises `CouldNotVerify`.
+    """
+    if exports is not None:
+        refuse_others(exports, log)
     joined = join(log, state, keys, stages)
+    if exports is not None:
+        refuse_ahead(exports, joined)
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
@@ -66,22 +75,40 @@ def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str
     if joined.offset_hole is not None:
         checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)
     checkpoints = stages.keep("checkpoints", checkpoints)
+    lost = _lost_payload(joined, decided)
+    trees: set[int] = set()
+    if exports is not None:
+        if joined.offset_hole is not None and not lost:
+            refuse_behind_hole(exports, joined.offset_hole)
+        trees = {manifest.tree.size for manifest in exports.manifests.values() if manifest.tree.size <= decided}
     hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
     counting = checkpoints.where("counted")
-    sizes = _of_at_most(counting, decided).select("size").distinct()
+    sizes = (
+        _of_at_most(counting, decided).select("size").union(session.createDataFrame([(size,) for size in trees], "size bigint")).distinct()
+    )
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state's in which a size ends is in both.
-    compared = _compare_roots(tree.roots(state.chunks.union(parts).distinct()), counting, decided)
+    compared = _compare_roots(tree.roots(state.chunks.union(parts).distinct()), counting, decided, trees)
     violations = (
         session.createDataFrame(compared.wrong, VIOLATION)
-        .union(session.createDataFrame(_lost_payload(joined, decided), VIOLATION))
+        .union(session.createDataFrame(lost, VIOLATION))
         .union(
             _violations(
                 joined.unreadable, F.lit("id-mismatch"), found=F.col("found"), expected=F.lit("the transactions that the entry names")
             )
         )
         .union(_unsigned(joined))
-    )
+        .union(
+            _violations(
+                sequence_gaps(joined.entries, joined.records, log.payload, _edges(session, log, state)),
+                F.lit("sequence-gap"),
+                found=F.col("found"),
+                expected=F.col("expected"),
+            )
+        )
+    ).withColumn("source", F.lit(LOG))
+    if exports is not None:
+        violations = violations.unionByName(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
@@ -93,6 +120,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str
         decisions,
         joined.entries,
         stages.keep("violations", violations),
+        {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
         partial(
             state_after,
             state,
@@ -105,10 +133,20 @@ def verify(session: SparkSession, log: Log, state: State, keys: Mapping[str, str
     )
 
 
+def _edges(session: SparkSession, log: Log, state: State) -> DataFrame:
+    """topic, partition and offset: just before the first record that should be there, and just behind the last."""
+    edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
+    return session.createDataFrame(
+        edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"
+    )
+
+
 class _Compared(msgspec.Struct, frozen=True):
     root: bytes
     checkpoints: int
     wrong: list[tuple[object, ...]]
+    roots: dict[int, bytes]
+    """Of the sizes that were asked for besides"""
 
 
 def _of_at_most(checkpoints: DataFrame, decided: int) -> DataFrame:
@@ -117,8 +155,11 @@ def _of_at_most(checkpoints: DataFrame, decided: int) -> DataFrame:
     return told.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root")
 
 
-def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: int) -> _Compared:
-    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes."""
+def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: int, sizes: Collection[int]) -> _Compared:
+    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes.
+
+    `sizes`: of which the roots are wanted besides; few of them.
+    """
     too_large = checkpoints.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
     wrong: list[tuple[object, ...]] = [
         ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
@@ -128,8 +169,11 @@ def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: 
     checkpoint = next(waiting, None)
     compared = len(wrong)
     last = tree.ROOT_OF_NOTHING
+    wanted: dict[int, bytes] = {}
     for each in roots:
         last = each.root
+        if each.size in sizes:
+            wanted[each.size] = each.root
         while checkpoint is not None and checkpoint["size"] == each.size:
             compared += 1
             if bytes(checkpoint.root) != each.root:
@@ -137,7 +181,7 @@ def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: 
                 wrong.append(("root-mismatch", each.size, checkpoint.offset, None, found, each.root.hex()))
             checkpoint = next(waiting, None)
     assert checkpoint is None, "there is a root for each size that was asked for"
-    return _Compared(last, compared, wrong)
+    return _Compared(last, compared, wrong, wanted)
 
 
 def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:

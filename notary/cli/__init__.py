@@ -27,6 +27,7 @@ EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
 COMMANDS = {
     "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
+    "export": "write the decisions and consumed states of an index as Parquet",
     "init": "make a notary's key, configuration and, with --kafka, its topics",
     "key": "show the notary's keys, or put a new one in place of the present one",
     "party": "register the parties whose submissions are taken",

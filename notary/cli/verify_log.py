@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep-state", action="store_true", help="keep in --out what a later run goes on from")
     parser.add_argument("--checkpoint-from", metavar="DIR", help="the --out of an earlier run: verify what came after it")
+    parser.add_argument("--index", metavar="DIR", action="append", help="an exported index (notary export), to be compared too; any number")
     parser.add_argument("--work", metavar="DIR", help="for what the stages make; all executors reach it")
     parser.add_argument("--master", help="Spark's master")
     parser.add_argument("--memory", help="the driver's memory")
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{', '.join(missing)} is not installed, which Spark needs: pip install 'kafka-notary[spark]'")
     given = vars(arguments)
     single = [(name, given[name.replace("-", "_")]) for name in _HANDED_ON]
-    repeated = [("kafka-option", value) for value in arguments.kafka_option or ()]
+    repeated = [(name, value) for name in ("kafka-option", "index") for value in given[name.replace("-", "_")] or ()]
     handed_on = [f"--{name}={value}" for name, value in single + repeated if value is not None]
     if arguments.keep_state:
         handed_on.append("--keep-state")

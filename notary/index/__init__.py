@@ -19,10 +19,12 @@ again from the log. What it must never do is run ahead of its log, or belong to 
 | `rocks` | `RocksStore`: that disk in RocksDB; its options, and their reading back |
 | `tiles` | `StoredTree`: the tree of the decisions, read from and written to tiles |
 | `index` | `Index`: apply a step, answer a question |
+| `view` | `viewing`: all rows as of one moment, beside the worker that writes them |
 """
 
 from notary.index.index import Consumed, Index
 from notary.index.rocks import IndexSettings
 from notary.index.store import INDEX_FORMAT_VERSION
+from notary.index.view import IndexView, viewing
 
-__all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings"]
+__all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]

@@ -7,7 +7,7 @@ that RocksDB writes then and from its properties, and wrong settings refuse to s
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,27 @@ class IndexSettings(msgspec.Struct, frozen=True):
     background_jobs: int = 2
 
 
+class RocksFamily:
+    """A `Family`. rocksdict's own `items` ends without a word where a block cannot be read; this raises."""
+
+    def __init__(self, family: Any) -> None:
+        self.get = family.get
+        self.flush = family.flush
+        self._family = family
+
+    def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """All rows from that key on, in the order of the keys."""
+        found = self._family.iter()
+        if from_key is None:
+            found.seek_to_first()
+        else:
+            found.seek(from_key)
+        while found.valid():
+            yield found.key(), found.value()
+            found.next()
+        found.status()
+
+
 class RocksStore:
     """A `Store`: a write batch is in RocksDB's write-ahead log, which is not synchronised, when `write` returns."""
 
@@ -47,8 +68,7 @@ class RocksStore:
 
     def family(self, name: str) -> Family:
         """The rows of a family, to read."""
-        family: Family = self._families[name]
-        return family
+        return RocksFamily(self._families[name])
 
     def handle(self, name: str) -> Any:
         """What stands for a family in a batch."""

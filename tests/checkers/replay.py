@@ -98,6 +98,16 @@ class Replayed:
         """The root of the tree of the first `size` decisions."""
         return self.tree.root(size)
 
+    def passing(self) -> list[Batch]:
+        """The batches that count though one before them in their life, at least, does not: no broker of Kafka leaves that."""
+        last: dict[int, int] = {}
+        found = []
+        for batch in self.batches:
+            if batch.sequence > last.get(batch.incarnation, 0) + 1:
+                found.append(batch)
+            last[batch.incarnation] = batch.sequence
+        return found
+
     def life(self, incarnation: int) -> Life | None:
         """The life, if it has registered and is not fenced."""
         life = self.lives[incarnation - 1] if 1 <= incarnation <= len(self.lives) else None

@@ -196,7 +196,7 @@ async def test_forged_entry_of_a_living_worker(notary: Notary) -> None:
     async with producer(notary) as forger:
         await forger.send_and_wait(topic_names(notary.prefix)[0], encode(Entry(1, 2**40, 0, 0, (os.urandom(32),))), partition=0)
     await notary.client.decide([worker.url], notary.party.submission(spend(state("mine"))))
-    await notary.check(worker)
+    await notary.check(worker, forged=True)
 
 
 async def test_forged_batch_of_a_living_worker(notary: Notary) -> None:

@@ -192,11 +192,12 @@ class Notary:
         key = keys.load(config.path(config.key_file)).public_key()
         return Remains(config.name, [keys.verifier_key(config.origin, key)], len(streams) - 1, streams, rows, self.history)
 
-    async def check(self, *workers: Worker, roots_right: bool = True) -> list[Decided]:
+    async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:
         """Stop the workers when they have read everything, read both topics back, and run all checkers; the decisions, by position.
 
         Every index is, row by row, what the log decides; every answer is one of its decisions, none is missing, every receipt verifies,
         and all checkpoints are of one tree. `roots_right`: those that workers wrote into the log too; not where one of them was wrong.
+        And no batch of a life is passed over, but where entries are `forged`.
         """
         height = await self.same_height(*workers)
         for worker in workers:
@@ -206,6 +207,7 @@ class Notary:
         left = await self.remains(*workers)
         found = await asyncio.to_thread(left.violations, roots_right=roots_right)
         assert not found, describe(found)
+        assert forged or not left.replayed.passing()
         assert {indexes.height(rows) for rows in left.indexes.values()} == {height}
         return list(left.replayed.decisions[:height])
 

@@ -281,10 +281,8 @@ def test_damaged_store(whole: Path, directory: Path, damage: Callable[[Path], No
         index.close()
 
 
-@pytest.mark.parametrize("name", ["states", "decisions"])
-def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
-    """A block that does not match its checksum is `Fatal` in a step and in a question, and nothing is decided by what is missing."""
-    shutil.copytree(whole, directory)
+def damage_block(directory: Path, name: str) -> None:
+    """Change a bit of a family's table files."""
     key_bytes = {"states": 36, "decisions": 32}[name]
     index = _open(directory)
     damaged = [file["name"].strip("/") for file in index._store._store.live_files() if len(file["start_key"]) == key_bytes]
@@ -294,6 +292,13 @@ def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
         data = bytearray((directory / file).read_bytes())
         data[5000] ^= 1  # in its second block: the last decision, which opening looks at, lies in the first
         (directory / file).write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["states", "decisions"])
+def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
+    """A block that does not match its checksum is `Fatal` in a step and in a question, and nothing is decided by what is missing."""
+    shutil.copytree(whole, directory)
+    damage_block(directory, name)
     index = _open(directory)
     try:
         answered = 0
@@ -310,6 +315,31 @@ def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
         with pytest.raises(Fatal, match="checksum"):
             index.apply(everything)
         assert index.position_next == STEPS * 3
+    finally:
+        index.close()
+
+
+def test_damaged_block_of_lives(directory: Path) -> None:
+    """Rows that are read one after the other do not end where a block does not match its checksum."""
+    index = _open(directory)
+    for step in range(300):
+        ready = _step(step)
+        ready.lives = [Life(step + 1, f"worker {step}", step.to_bytes(16, "big"), 1, False, 1)]
+        index.apply(ready)
+    index._meta.flush()
+    (name,) = [file["name"].strip("/") for file in index._store._store.live_files() if file["start_key"] == rows.FORMAT_KEY]
+    index.close()
+    table = directory / name
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+    index, said = _open_or_fatal(directory)
+    if index is None:
+        assert "checksum" in said
+        return
+    try:
+        with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
+            index.joiner_state(PARTITIONS)
     finally:
         index.close()
 

@@ -32,14 +32,20 @@ def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: st
     for number, (before, until) in enumerate(zip(({}, *ends), ends, strict=False), 1):
         files = []
         for stream, records in streams.items():
-            start, end = before.get(stream, 0), until[stream]
+            of_range = records[before.get(stream, 0) : until[stream]]
+            start = _offset_behind(records, before.get(stream, 0))
+            end = _offset_behind(records, until[stream])
             topic, partition = ("ordering", 0) if stream == ORDERING else ("payload", stream)
             path = f"{topic}/partition={partition}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            columns = [[getattr(record, name) for record in records[start:end]] for name in _SCHEMA.names]
+            columns = [[getattr(record, name) for record in of_range] for name in _SCHEMA.names]
             pq.write_table(pa.table(columns, schema=_SCHEMA), folder / path, compression="zstd")
             digest = sha256((folder / path).read_bytes()).hexdigest()
-            files.append(ArchivedFile(path, topic, partition, start, end, end - start, digest))  # type: ignore[arg-type]
+            files.append(ArchivedFile(path, topic, partition, start, end, len(of_range), digest))  # type: ignore[arg-type]
         written = Range(ARCHIVE_VERSION, notary, len(streams) - 1, files)
         (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(written))
     return folder
+
+
+def _offset_behind(records: Sequence[LogRecord], count: int) -> int:
+    return records[count - 1].offset + 1 if count else 0

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from ordering.records import Checkpoint
 from spark_join.archive import read_archive
+from spark_join.exports import read_exports
 from spark_join.report import write_report
 from spark_join.stages import Stages
 from spark_join.state import start
@@ -21,6 +22,7 @@ from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
 from tests.spark.archived import archive
 from tests.spark.conftest import JAVA, SMALL
+from tests.spark.exported import edited, exported
 from tests.spark.standalone import HOME, MEMORY, cluster
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
@@ -35,13 +37,14 @@ def _run(folder: Path, command: Sequence[object], **environment: str) -> "subpro
 
 
 def test_clean_log(tmp_path: Path) -> None:
-    """Exit code 0, the report with its numbers, no violation; each stage is told."""
+    """Exit code 0, the report with its numbers, no violation; each stage is told. So is a worker's index that is as the log says."""
     notary = _honest(tmp_path)
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     folder = archive(notary.log.streams, tmp_path / "archive")
+    export = exported(notary.index.directory, tmp_path / "export", notary.read)
     verify_ = [sys.executable, "-m", "spark_join", "verify", "--archive", folder, "--out", tmp_path / "out"]
-    done = _run(tmp_path, [*verify_, "--parties", parties, "--master", "local[2]", "--memory", "1g"])
+    done = _run(tmp_path, [*verify_, "--parties", parties, "--index", export, "--master", "local[2]", "--memory", "1g"])
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out/report.json").read_text())
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED).hex()
@@ -49,6 +52,7 @@ def test_clean_log(tmp_path: Path) -> None:
     assert report["checkpoints"] == {"compared": 3, "passed_over": 1}
     assert report["ranges"]["ordering"] == {"0": [0, len(notary.log.streams[-1])]}
     assert report["signatures_checked"]
+    assert report["exports"] == {str(export): DECIDED}
     assert {"entries that count", "contents", "decisions", "leaves"} <= report["stages_s"].keys()
     assert json.loads(done.stdout)["root"] == root
     assert "spark_join verify: decisions\n" in done.stderr
@@ -58,8 +62,10 @@ def test_clean_log(tmp_path: Path) -> None:
 
 
 def test_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark-submit` to a master with two workers: exit code 1 for a log with a violation, and the report that one machine gives."""
+    """`spark-submit` to a master with two workers: exit code 1 for a violation of the log and one of an index, and one machine's report."""
     notary = _honest(tmp_path)
+    sound = exported(notary.index.directory, tmp_path / "sound", notary.read)
+    changed = edited(sound, tmp_path / "export", decisions=lambda rows: rows[0].update(outcome=3))
     wrong = notary.log.ordering(Checkpoint(3, 1, bytes(32)))
     folder = archive(notary.log.streams, tmp_path / "archive")
     with cluster(tmp_path) as master:
@@ -67,17 +73,49 @@ def test_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
         settings = {**SMALL, **executors, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *told, ROOT / "spark_join/__main__.py"]
-        verify_ = ["verify", "--archive", folder, "--out", tmp_path / "out", "--work", tmp_path, "--quiet"]
+        verify_ = [
+            "verify",
+            "--archive",
+            folder,
+            "--index",
+            sound,
+            "--index",
+            changed,
+            "--out",
+            tmp_path / "out",
+            "--work",
+            tmp_path,
+            "--quiet",
+        ]
         done = _run(tmp_path, [*submit, *verify_], PYSPARK_PYTHON=sys.executable)
         assert done.returncode == 1, done.stderr
         assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
-    (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
+    row, of_export = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()
-    assert row == {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "found": "00" * 32, "expected": root}
+    assert row == {
+        "type": "root-mismatch",
+        "position": 1,
+        "offset": wrong.offset,
+        "id": None,
+        "found": "00" * 32,
+        "expected": root,
+        "source": "log",
+    }
+    id_ = replay(notary.log.streams, NOTARY, PARTITIONS).decisions[0]["transaction_id"]
+    assert of_export == {
+        "type": "wrong-outcome",
+        "position": 0,
+        "offset": None,
+        "id": id_,
+        "found": "outside-time-window",
+        "expected": "committed",
+        "source": str(changed),
+    }
     log = read_archive(spark, folder)
-    verified = verify(spark, log, start(spark), None, Stages(spark, tmp_path / "stages"))
+    exports = read_exports(spark, [sound, changed])
+    verified = verify(spark, log, start(spark), None, Stages(spark, tmp_path / "stages"), exports)
     here = write_report(tmp_path, log, verified, signatures=False, stages_s={}, state=start(spark), state_sha256=None)
-    assert here["violations"] == {"root-mismatch": 1}
+    assert here["violations"] == {"root-mismatch": 1, "wrong-outcome": 1}
     there = json.loads((tmp_path / "out/report.json").read_text())
     assert {**there, "stages_s": {}} == here
 

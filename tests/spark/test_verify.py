@@ -1,17 +1,21 @@
 """What Spark says of whole logs: clean of honest ones, and of others exactly what is wrong with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
-from ordering.records import Checkpoint, batch_key
+from ordering.records import Checkpoint, Entry, batch_key, decode
 from spark_join.archive import read_archive
+from spark_join.constants import OUTCOMES
+from spark_join.errors import CouldNotVerify
+from spark_join.exports import read_exports, refuse_behind_hole
 from spark_join.stages import Stages
 from spark_join.state import start
-from spark_join.verify import OUTCOMES, Verified, verify
+from spark_join.verify import Verified, verify
 from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS, Honest
 from tests.checkers.replay import Replayed, replay
@@ -21,13 +25,22 @@ from tests.simulation.premises import NOTARY as SIMULATED
 from tests.simulation.premises import premises
 from tests.simulation.world import World
 from tests.spark.archived import archive
+from tests.spark.exported import edited, exported
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def _verified(spark: SparkSession, folder: Path, streams: dict[int, list[Record]], party: Party, notary: str = NOTARY) -> Verified:
+def _verified(
+    spark: SparkSession,
+    folder: Path,
+    streams: dict[int, list[Record]],
+    party: Party,
+    notary: str = NOTARY,
+    exports: Sequence[Path] = (),
+) -> Verified:
     log = read_archive(spark, archive(streams, folder / "archive", notary))
-    return verify(spark, log, start(spark), {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"))
+    compared = read_exports(spark, exports) if exports else None
+    return verify(spark, log, start(spark), {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"), compared)
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
@@ -132,17 +145,25 @@ def _other_content(notary: Honest) -> Planted:
     return [("id-mismatch", None, notary.log.streams[ORDERING][-1].offset)]
 
 
-def _lost_payload(notary: Honest) -> Planted:
-    notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
-    _checkpoint(notary.log, 3)
-    lost = notary.log.streams[1].pop()
-    assert lost.key == batch_key(3, 2)
-    return [("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)]
+def _forged_ids(notary: Honest) -> Planted:
+    """A second writer's entry comes before the worker's own, which does not count then."""
+    notary.append(3, [notary.party.submission(spend(state("overtaken")))], 0)
+    own = notary.log.streams[ORDERING].pop()
+    entry = decode(own.value)
+    assert isinstance(entry, Entry)
+    forged = notary.log.ordering(msgspec.structs.replace(entry, transaction_ids=(bytes(32),)))
+    notary.log.ordering(entry)
+    return [("id-mismatch", None, forged.offset)]
 
 
-@pytest.mark.parametrize(
-    "plant", [_wrong_root, _root_of_more_than_there_is, _forged_signature, _unknown_party, _other_content, _lost_payload]
-)
+def _passed_over(notary: Honest) -> Planted:
+    """A second writer takes a life's sequence further."""
+    notary._sequences[3] += 1
+    notary.append(3, [notary.party.submission(spend(state("far")))], 1)
+    return [("sequence-gap", None, notary.log.streams[ORDERING][-1].offset)]
+
+
+@pytest.mark.parametrize("plant", [_wrong_root, _root_of_more_than_there_is, _forged_signature, _unknown_party, _other_content])
 def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, plant: Callable[[Honest], Planted]) -> None:
     """Each kind by itself: the right type, the right place, and nothing else."""
     notary = _honest(tmp_path)
@@ -159,19 +180,63 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> N
     assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == sorted(planted, key=str)
 
 
+def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch of a life that is passed over, an entry and a payload record that are gone from between others, a forged entry: each once."""
+    notary = _honest(tmp_path)
+    planted = [*_forged_ids(notary), *_passed_over(notary)]
+    # Of an entry that is gone its life tells too.
+    for label in ("gone", "after it"):
+        notary.append(3, [notary.party.submission(spend(state(label)))], 2)
+    entry = notary.log.streams[ORDERING][-2]
+    # Nobody misses this one; but of two records with one key another would be the first.
+    orphan, _ = [notary.log.payload(9, sequence, "orphan", partition=0) for sequence in (9, 10)]
+    planted += [("sequence-gap", None, entry.offset), ("sequence-gap", None, None)]
+    streams = {stream: [each for each in records if each not in (entry, orphan)] for stream, records in notary.log.streams.items()}
+    verified = _verified(spark, tmp_path, streams, notary.party)
+    assert _found(verified) == sorted(planted, key=str)
+    told = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
+    assert told == [
+        f"offsets {orphan.offset} to {orphan.offset} of payload partition 0 are not there",
+        "batch 4 of life 3 counts next",
+        f"offsets {entry.offset} to {entry.offset} of the ordering topic are not there",
+    ]
+
+
+def test_lost_payload(spark: SparkSession, tmp_path: Path) -> None:
+    """What a checkpoint has passed is lost. An index that has passed it too is compared up to there, and nothing else is told of it."""
+    notary = _honest(tmp_path)
+    notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
+    _checkpoint(notary.log, 3)
+    export = exported(notary.index.directory, tmp_path / "export", notary.read)
+    lost = notary.log.streams[1].pop()
+    assert lost.key == batch_key(3, 2)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
+    assert _found(verified) == [("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)]
+    assert verified.exports == {str(export): DECIDED + 1}
+
+
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) -> None:
     """A payload that is still on its way: what is before it is verified, and where deciding stopped is told."""
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("on its way")))], 1)
     notary.log.streams[1].pop()
-    verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
+    export = exported(notary.index.directory, tmp_path / "export", notary.read)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
     assert _found(verified) == []
     assert (verified.decided, verified.offset_hole) == (DECIDED, notary.log.streams[ORDERING][-1].offset)
+    further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=verified.offset_hole + 1))
+    with pytest.raises(
+        CouldNotVerify, match=rf"the payload of offset {verified.offset_hole} is not in what was read here: read the log after"
+    ):
+        refuse_behind_hole(read_exports(spark, [further]), verified.offset_hole)
 
 
 @pytest.mark.parametrize("seed", [7, 16])
 def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Real workers, crashes, lost and forged records: the replay's decisions, and violations only where somebody forged."""
+    """Real workers, crashes, lost and forged records: the replay's decisions, and violations only where somebody forged.
+
+    Single appends are lost here, which no broker does. Gaps in a life would be told.
+    """
     worlds: list[World] = []
     check = simulation.violations
 
@@ -189,4 +254,5 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     wrong = [each.offset for each in counted if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
     assert [offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"] == wrong
     assert verified.roots_compared == len(counted) > 0
-    assert {type_ for type_, _, _ in _found(verified)} <= {"root-mismatch", "id-mismatch"}
+    assert [offset for type_, _, offset in _found(verified) if type_ == "sequence-gap"] == [batch.offset for batch in replayed.passing()]
+    assert {type_ for type_, _, _ in _found(verified)} <= {"root-mismatch", "id-mismatch", "sequence-gap"}

@@ -1,0 +1,126 @@
+"""`notary export`: the decisions and consumed states of an index as Parquet, for whoever compares them with the log (docs/spark.md)."""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from notary.cli import EXIT_DONE
+from notary.cli.staged import write
+from notary.index import IndexView, viewing
+from ordering.errors import ConfigurationError
+from ordering.log import ORDERING
+from ordering.store import sync_directory
+
+if TYPE_CHECKING:
+    from notary.cli.parquet import ExportedFile
+
+EXPORT_VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+PROGRESS_INTERVAL_S: Final = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary export`."""
+    parser.add_argument("--index", required=True, type=Path, metavar="DIR", help="a worker's index; the worker may be running")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files go; made if it is not there, else empty")
+    parser.add_argument("--json", action="store_true", help="say what was written as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export; 0 when all of it is there."""
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError("pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[spark]'")
+    out: Path = arguments.out
+    with viewing(arguments.index) as view, _folder(out):
+        said = _export(view, out)
+    told = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
+    for what in ("decisions", "states"):
+        told[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
+    told |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
+    if arguments.json:
+        print(json.dumps(told))
+    else:
+        print(f"{told['decisions_rows']} decisions and {told['states_rows']} consumed states of {said['notary']} are in {out}")
+    return EXIT_DONE
+
+
+def _export(view: IndexView, out: Path) -> dict[str, Any]:
+    """Write all files, and then the manifest that makes them an export; what it says."""
+    from notary.cli.parquet import write_decisions, write_states  # not before pyarrow is known to be there
+
+    progress = _Progress()
+    files: list[ExportedFile] = []
+    parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
+        "decisions": (write_decisions(view.decisions(), out), view.position_next),
+        "consumed states": (write_states(view.states(), out), None),
+    }
+    for what, (written, all_rows) in parts.items():
+        for each in written:
+            if isinstance(each, int):
+                progress(what, each, all_rows)
+            else:
+                files.append(each)
+    progress.end()
+    payload = [view.offsets_next.get(partition, 0) for partition in range(view.payload_partitions)]
+    said = {
+        "export_version": EXPORT_VERSION,
+        "notary": view.notary_name,
+        "log": view.log_identity,
+        "index_format_version": view.format_version,
+        "payload_partitions": view.payload_partitions,
+        "decisions": view.position_next,
+        "tree": {"size": view.position_next, "root": view.root.hex()},
+        "log_time_ms": view.log_time_ms,
+        "offsets_next": {"ordering": view.offsets_next.get(ORDERING, 0), "payload": payload},
+        "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
+    }
+    # A crash before the rename leaves files and no manifest: no export, and the folder is not taken for an empty one.
+    unfinished = out / f".{MANIFEST}"
+    write(unfinished, json.dumps(said, indent=1) + "\n")
+    unfinished.rename(out / MANIFEST)
+    sync_directory(out)
+    return said
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """An empty folder for the block to fill; what it has put there is gone again when it fails."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise ConfigurationError(f"{out} is not empty: nothing is overwritten; name another folder with --out")
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigurationError(f"{out} is not a folder: name another one with --out") from None
+    try:
+        yield
+    except BaseException:
+        for file in out.iterdir():
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        raise
+
+
+class _Progress:
+    """A line that is written over and over, on a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._told_s = 0.0
+
+    def __call__(self, what: str, rows: int, all_rows: int | None) -> None:
+        if self._shown and time.monotonic() - self._told_s >= PROGRESS_INTERVAL_S:
+            self._told_s = time.monotonic()
+            line = f"{rows:,}{'' if all_rows is None else f' of {all_rows:,}'} {what}"
+            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave a clean line."""
+        if self._told_s:
+            print(f"\r{'':<78}", end="\r", file=sys.stderr)

@@ -1,0 +1,147 @@
+"""The Parquet files of `notary export` (docs/spark.md, Exported indexes).
+
+The one module of the notary that needs pyarrow. Columns go out in row groups, so that memory is bounded whatever the index holds; files are
+hashed as they are written.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from notary.decision import Decision
+from ordering.ids import StateRef, TransactionId
+from ordering.store import sync_directory
+
+GROUP_ROWS_MAX: Final = 1 << 16
+GROUP_CONFLICTS_MAX: Final = 1 << 18
+"""A decision may list 10,000."""
+FILE_BYTES_MAX: Final = 256 << 20
+"""After which the next row group goes to another file."""
+
+_CONFLICT = pa.struct([("state", pa.binary(36)), ("kind", pa.int32()), ("consumed_by", pa.binary(32))])
+_DECISIONS = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("id", pa.binary(32)),
+        ("log_time_ms", pa.int64()),
+        ("outcome", pa.int32()),
+        ("conflicts", pa.list_(_CONFLICT)),
+    ]
+)
+_STATES = pa.schema([("state", pa.binary(36)), ("id", pa.binary(32)), ("position", pa.int64())])
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """One file: `path` from the export's folder on."""
+
+    path: str
+    rows: int
+    sha256: str
+
+
+def write_decisions(decisions: Iterable[Decision], folder: Path) -> Iterator[ExportedFile | int]:
+    """Write `decisions/` in `folder`; yields how many rows there are after each row group, and each file when it is durable."""
+    return _write((_decision_columns(group) for group in _groups(decisions)), _DECISIONS, folder, "decisions")
+
+
+def write_states(states: Iterable[tuple[StateRef, TransactionId, int]], folder: Path) -> Iterator[ExportedFile | int]:
+    """The same for `states/`."""
+    return _write((_state_columns(group) for group in _groups(states)), _STATES, folder, "states")
+
+
+def _groups(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    group: list[Any] = []
+    conflicts = 0
+    for row in rows:
+        group.append(row)
+        if isinstance(row, Decision):
+            conflicts += len(row.conflicts)
+        if len(group) == GROUP_ROWS_MAX or conflicts >= GROUP_CONFLICTS_MAX:
+            yield group
+            group, conflicts = [], 0
+    if group:
+        yield group
+
+
+def _decision_columns(group: list[Decision]) -> list[list[Any]]:
+    conflicts = [[(c.state, int(c.kind), c.consumed_by) for c in decision.conflicts] for decision in group]
+    return [
+        [decision.position for decision in group],
+        [decision.transaction_id for decision in group],
+        [decision.log_time_ms for decision in group],
+        [int(decision.outcome) for decision in group],
+        conflicts,
+    ]
+
+
+def _state_columns(group: list[tuple[StateRef, TransactionId, int]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*group, strict=True)]
+
+
+def _write(groups: Iterable[list[list[Any]]], schema: pa.Schema, folder: Path, name: str) -> Iterator[ExportedFile | int]:
+    (folder / name).mkdir()
+    file: _File | None = None
+    number = rows = 0
+    for columns in groups:
+        if file is None:
+            number += 1
+            file = _File(folder, f"{name}/{number:08}.parquet", schema)
+        file.add(columns)
+        rows += len(columns[0])
+        yield rows
+        if file.bytes >= FILE_BYTES_MAX:
+            yield file.finish()
+            file = None
+    if file is not None:
+        yield file.finish()
+    sync_directory(folder / name)
+
+
+class _File:
+    """One Parquet file on its way, and the sink that pyarrow writes it to."""
+
+    closed = False
+
+    def __init__(self, folder: Path, path: str, schema: pa.Schema) -> None:
+        self.bytes = 0
+        self._path = path
+        self._rows = 0
+        self._digest = sha256()
+        self._out = (folder / path).open("xb")
+        self._schema = schema
+        self._writer = pq.ParquetWriter(self, schema, compression="zstd")
+
+    def write(self, part: bytes) -> int:
+        """What pyarrow has ready."""
+        self._digest.update(part)
+        self.bytes += len(part)
+        return self._out.write(part)
+
+    def tell(self) -> int:
+        """How far it is."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Nothing is durable before `finish`."""
+
+    def close(self) -> None:
+        """pyarrow is done; `finish` is not."""
+
+    def add(self, columns: list[list[Any]]) -> None:
+        """One row group."""
+        self._writer.write_table(pa.table(columns, schema=self._schema))
+        self._rows += len(columns[0])
+
+    def finish(self) -> ExportedFile:
+        """The file, durable."""
+        self._writer.close()
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        return ExportedFile(self._path, self._rows, self._digest.hexdigest())

@@ -1,0 +1,174 @@
+"""`viewing`: an index as it was at one moment, read beside the worker that goes on writing it.
+
+RocksDB's two ways to open a store that another process writes do not give one moment. A read-only instance reads the list of table files
+(MANIFEST) first and the write-ahead logs later. When a flush comes between, its log is gone and its table file is not in the list yet:
+the rows of that flush are silently missing, in some families and not in others. A secondary instance reads in the same order, and
+`Checkpoint` needs the worker's own handle.
+
+So the files are linked first, into a folder of their own inside the index, and the read-only instance is opened on the links:
+
+- Table files never change. A write-ahead log only grows; whatever end of it is read, it ends at some write batch (R8).
+- The list grows too, so of it a copy is made, up to the length that it had before the links were made.
+- All that goes together only if meanwhile no flush or compaction was entered and no log begun. So the list and the names of the logs are
+  looked at before and after, and if they moved it is done again. It takes milliseconds.
+
+An open instance has all of its files open, so the links are removed as soon as it is there: the worker's disk keeps what it deletes
+meanwhile no longer than the view lives, and nothing when this process is killed (but for the links, if it is killed in that moment).
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Rdict
+
+from notary.decision import Decision, from_row
+from notary.index import rows
+from notary.index.rocks import IndexSettings, RocksFamily, open_store
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
+from notary.index.tiles import StoredTree
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
+
+ATTEMPTS_MAX: Final = 1_000
+SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
+LINKS: Final = ".export-"
+"""How the folder of the links begins. RocksDB takes no notice of it."""
+_CURRENT = "CURRENT"
+
+
+class IndexView:
+    """One moment of an index. `offsets_next`: per stream, as in `Index.joiner_state`."""
+
+    def __init__(self, store: Rdict, directory: Path) -> None:
+        """Use `viewing`."""
+        self._store = store
+        self._directory = directory
+        with reading(directory):
+            self._meta = self._family(META)
+            self.format_version = self._format_version()
+            self.notary_name = self._fact(rows.NOTARY_KEY).decode()
+            self.log_identity = self._fact(rows.LOG_KEY).decode()
+            (self.payload_partitions,) = rows.U32.unpack(self._fact(rows.PARTITIONS_KEY))
+            progress = self._meta.get(rows.PROGRESS_KEY)
+            self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
+            offsets = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
+            self.offsets_next: dict[int, int] = offsets
+        self.root = StoredTree(self.position_next, self._family(TILES), directory).view().root
+
+    def decisions(self) -> Iterator[Decision]:
+        """All of them, in the order of their ids. Raises `Fatal` for what cannot be read."""
+        with reading(self._directory):
+            for id_, row in self._rows(DECISIONS, TRANSACTION_ID_BYTES):
+                yield from_row(id_, row)
+
+    def states(self) -> Iterator[tuple[StateRef, TransactionId, int]]:
+        """All consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
+        with reading(self._directory):
+            for state, row in self._rows(STATES, STATE_REF_BYTES):
+                yield (state, *rows.state_of(row))
+
+    def _format_version(self) -> int:
+        """Asked before anything else is read: what follows may mean something else in another version."""
+        (version,) = rows.U32.unpack(self._fact(rows.FORMAT_KEY))
+        if version != INDEX_FORMAT_VERSION:
+            raise ConfigurationError(
+                f"the index {self._directory} has format version {version} and this software reads {INDEX_FORMAT_VERSION}:"
+                " use the software that wrote it"
+            )
+        return int(version)
+
+    def _fact(self, key: bytes) -> bytes:
+        value: bytes | None = self._meta.get(key)
+        if value is None:
+            raise CorruptRecord(f"it does not say its {key.decode()}")
+        return value
+
+    def _offset_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._meta.items(from_key=rows.OFFSET_PREFIX):
+            if not key.startswith(rows.OFFSET_PREFIX):
+                break
+            yield key, value
+
+    def _family(self, name: str) -> RocksFamily:
+        return RocksFamily(self._store.get_column_family(name))
+
+    def _rows(self, name: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+        for key, row in self._family(name).items():
+            if len(key) != key_bytes:
+                raise CorruptRecord(f"the key {key.hex()} of a row has {len(key)} bytes, not {key_bytes}")
+            yield key, row
+
+
+@contextlib.contextmanager
+def viewing(directory: Path) -> Iterator[IndexView]:
+    """A view of the index in that directory for the length of a block; a worker may have it open, and does not notice.
+
+    Raises `ConfigurationError` where there is no index, or one of another format; `Fatal` for one that is damaged.
+    """
+    store = _open(directory)
+    try:
+        yield IndexView(store, directory)
+    finally:
+        store.close()
+
+
+def _open(directory: Path) -> Rdict:
+    if not (directory / _CURRENT).is_file():
+        raise ConfigurationError(f"there is no index in {directory}: a worker's index is in a folder of its name, under index.directory")
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
+        except OSError as problem:
+            raise ConfigurationError(
+                f"no folder can be made in the index {directory}: {problem}. That takes the rights of the worker's user"
+            ) from None
+        try:
+            if _link(directory, links):
+                return open_store(links, SETTINGS, read_only=True)
+        except Fatal as problem:
+            raise Fatal(str(problem).replace(str(links), str(directory))) from problem
+        finally:
+            shutil.rmtree(links)
+    if _moment(directory) is None:
+        raise Fatal(f"the index {directory} is damaged: its file {_CURRENT} names a list of files that is not there. {REMEDY}")
+    raise Fatal(f"the files of the index {directory} changed while they were linked, {ATTEMPTS_MAX} times: try again")
+
+
+def _link(directory: Path, links: Path) -> bool:
+    """Link the files of one moment; False when the store changed meanwhile."""
+    before = _moment(directory)
+    if before is None:
+        return False
+    manifest, length, logs = before
+    try:
+        with (directory / manifest).open("rb") as file_list:
+            content = file_list.read(length)
+        for file in os.scandir(directory):
+            if file.name.endswith(".sst") or file.name in logs:
+                with contextlib.suppress(FileNotFoundError):  # nobody needs it any more, or the store has changed
+                    os.link(file.path, links / file.name)
+    except FileNotFoundError:
+        return False
+    except OSError as problem:
+        raise ConfigurationError(
+            f"the files of the index {directory} cannot be linked: {problem}. That takes the rights of the worker's user, and a"
+            " file system with hard links; or copy the index while its worker is stopped, and export the copy"
+        ) from None
+    (links / manifest).write_bytes(content)
+    (links / _CURRENT).write_text(manifest + "\n")
+    return _moment(directory) == before
+
+
+def _moment(directory: Path) -> tuple[str, int, frozenset[str]] | None:
+    """What moves with each flush, compaction and new log: the list of files, its length, the logs. None while it is being replaced."""
+    try:
+        manifest = (directory / _CURRENT).read_text().strip()
+        length = (directory / manifest).stat().st_size
+        return manifest, length, frozenset([file.name for file in os.scandir(directory) if file.name.endswith(".log")])
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,219 @@
+"""`notary export`: what a running worker has decided as Parquet, and when it is refused."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from notary import cli
+from notary.cli import parquet
+from notary.index import rows
+from notary.index.rocks import RocksStore
+from notary.index.store import META
+from tests.checkers.honest import busy
+from tests.checkers.tree import Tree, leaf_of
+from tests.notary.http.asking import JSON, Asking
+from tests.notary.party import Bank, RequestObject, fresh_state, spend, transaction_id
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
+from tests.notary.test_index import SMALL
+
+KINDS = ("input", "reference")
+REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
+
+
+def export(index: Path, out: Path, *flags: str) -> int:
+    """Run it."""
+    return cli.main(["export", "--index", str(index), "--out", str(out), *flags])
+
+
+def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Manifest, decisions by position, states, of files that are what the manifest says."""
+    manifest = json.loads((out / "manifest.json").read_text())
+    found: dict[str, list[dict[str, Any]]] = {"decisions": [], "states": []}
+    for file in manifest["files"]:
+        content = (out / file["path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == file["sha256"]
+        table = pq.read_table(out / file["path"])
+        assert table.num_rows == file["rows"]
+        found[file["path"].partition("/")[0]] += table.to_pylist()
+    assert sorted(str(file.relative_to(out)) for file in out.rglob("*.*")) == sorted(
+        ["manifest.json", *(file["path"] for file in manifest["files"])]
+    )
+    return manifest, sorted(found["decisions"], key=lambda row: row["position"]), found["states"]
+
+
+def as_told(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `decisions/` as the contract's JSON object."""
+    return {
+        "transaction_id": row["id"].hex(),
+        "position": row["position"],
+        "outcome": "rejected" if row["outcome"] else "committed",
+        "reason": REASONS[row["outcome"]],
+        "conflicts": [
+            {
+                "state": f"{each['state'][:32].hex()}:{int.from_bytes(each['state'][32:], 'big')}",
+                "kind": KINDS[each["kind"]],
+                "consumed_by": each["consumed_by"].hex(),
+            }
+            for each in row["conflicts"]
+        ],
+        "log_time": row["log_time_ms"],
+    }
+
+
+def _decided(asking: Asking, bank: Bank, requests: list[RequestObject]) -> list[dict[str, Any]]:
+    answer = asking.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
+    assert answer.status_code == 200, answer.text
+    decisions: list[dict[str, Any]] = answer.json()["decisions"]
+    return decisions
+
+
+def test_index_of_a_running_worker(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], tmp_path: Path
+) -> None:
+    """A client goes on spending: each export is one moment, has all decisions up to it as the client was told them, and their tree."""
+    told: dict[str, dict[str, Any]] = {}
+    consumed: dict[str, str] = {}
+    stop = threading.Event()
+    # Buffers that are flushed within a few hundred decisions.
+    process = notary_process(own_directory.config, settings={"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "INDEX_CACHE_BYTES": 1 << 20})
+
+    def ask() -> None:
+        last = fresh_state()
+        with Asking(process.url) as asking:
+            while not stop.is_set():
+                requests = [spend(last, fresh_state()), spend(last), *(spend() for _ in range(100))]
+                for request, decision in zip(requests, _decided(asking, bank, requests), strict=True):
+                    told[decision["transaction_id"]] = decision
+                    if decision["outcome"] == "committed":
+                        consumed.update({state: transaction_id(request) for state in request["inputs"]})
+                last = requests[0]["inputs"][1]
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        for number in range(4):
+            before = len(told)
+            while len(told) < before + 300 and client.is_alive():
+                stop.wait(0.01)
+            assert export(own_directory.path / "index" / process.name, tmp_path / f"export {number}", "--json") == 0
+    finally:
+        stop.set()
+        client.join()
+    assert process.stop() == 0
+    sizes = []
+    for number in range(4):
+        manifest, decisions, states = read(tmp_path / f"export {number}")
+        size = manifest["decisions"]
+        found = [as_told(row) for row in decisions]
+        assert [each["position"] for each in found] == list(range(size))
+        assert all(told[each["transaction_id"]] == each for each in found)
+        kept = {f"{row['state'][:32].hex()}:{int.from_bytes(row['state'][32:], 'big')}": row["id"].hex() for row in states}
+        assert kept == {state: by for state, by in consumed.items() if told[by]["position"] < size}
+        assert all(told[row["id"].hex()]["position"] == row["position"] for row in states)
+        assert manifest["tree"] == {"size": size, "root": Tree([leaf_of(each) for each in found]).root(size).hex()}
+        sizes.append(size)
+    assert sizes == sorted(set(sizes))
+
+
+def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of bounded size and groups of bounded rows, whatever lands where; one line on stdout, or one object."""
+    notary = busy(tmp_path / "index", spends=60)
+    notary.index.close()
+    assert export(tmp_path / "index", tmp_path / "whole") == 0
+    told = capsys.readouterr()
+    assert told.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'whole'}\n"
+    assert told.err == ""
+    monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 7)
+    monkeypatch.setattr(parquet, "GROUP_CONFLICTS_MAX", 2)
+    monkeypatch.setattr(parquet, "FILE_BYTES_MAX", 4096)
+    assert export(tmp_path / "index", tmp_path / "cut", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    manifest, decisions, states = read(tmp_path / "cut")
+    assert json.loads(line) == {
+        "out": str(tmp_path / "cut"),
+        "notary": "O=Notary,L=London,C=GB",
+        "decisions": 69,
+        "root": manifest["tree"]["root"],
+        "decisions_rows": 69,
+        "states_rows": 246,
+        "ordering_offset_next": manifest["offsets_next"]["ordering"],
+        "files": len(manifest["files"]),
+    }
+    assert len(manifest["files"]) > 4
+    assert read(tmp_path / "whole")[1:] == (decisions, states)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """A small one, closed."""
+    busy(tmp_path / "index").index.close()
+    return tmp_path / "index"
+
+
+def test_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says that there is none, and leaves neither an index nor a folder of files."""
+    assert export(tmp_path / "nothing", tmp_path / "out") == 2
+    assert f"there is no index in {tmp_path / 'nothing'}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder with anything in it, and what is no folder, are refused as they are."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    assert export(index, out) == 2
+    assert f"{out} is not empty" in capsys.readouterr().err
+    assert export(index, out / "notes.txt") == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert [file.name for file in out.iterdir()] == ["notes.txt"]
+
+
+def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An index whose rows may mean something else is not exported."""
+    store = RocksStore.open(index, SMALL)
+    batch = store.new_batch()
+    batch.put(rows.FORMAT_KEY, rows.U32.pack(9), store.handle(META))
+    store.write(batch)
+    store.close()
+    assert export(index, tmp_path / "out") == 2
+    assert "has format version 9 and this software reads 2" in capsys.readouterr().err
+
+
+def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is cut is told, and nothing is left that could be taken for an export."""
+    (log,) = index.glob("*.log")
+    whole = tmp_path / "whole"
+    shutil.copytree(index, whole)
+    store = RocksStore.open(whole, SMALL)
+    for name in ("decisions", "states"):
+        store.family(name).flush()  # type: ignore[attr-defined]
+    store.close()
+    for table in whole.glob("*.sst"):
+        data = bytearray(table.read_bytes())
+        data[200] ^= 1
+        table.write_bytes(data)
+    assert export(whole, tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert f"notary export: the index {whole} cannot be read" in said
+    assert "checksum" in said
+    assert not any((tmp_path / "out").rglob("*"))
+    assert log.exists()
+
+
+def test_without_pyarrow(index: Path, tmp_path: Path) -> None:
+    """It says what is missing, and how to get it."""
+    arguments = ["export", "--index", str(index), "--out", str(tmp_path / "out")]
+    command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "notary export: pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[spark]'\n"

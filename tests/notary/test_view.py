@@ -1,0 +1,120 @@
+"""A view of an index: one moment of it, while a worker goes on writing; damage is told."""
+
+import itertools
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from notary.decision import Decision, Outcome, leaf
+from notary.index import Index, IndexView, viewing
+from ordering.errors import Fatal
+from ordering.log import ORDERING
+from tests.checkers.tree import Tree
+from tests.notary.process import ROOT
+from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step, damage_block
+
+REQUESTS = 50
+VIEWS = 6
+
+_WRITE = f"""
+import sys
+from pathlib import Path
+from tests.notary.test_index import _open, _step
+index = _open(Path(sys.argv[1]))
+print("open", flush=True)
+step = 0
+while True:
+    index.apply(_step(step, {REQUESTS}))
+    step += 1
+"""
+
+
+def _hold(view: IndexView) -> int:
+    """It is an index after a whole number of steps: every row of them, none of another, and the tree over them. How many steps."""
+    steps, rest = divmod(view.position_next, REQUESTS)
+    assert rest == 0
+    assert view.offsets_next == ({ORDERING: steps, 0: steps, 1: 0} if steps else {})
+    decisions: list[Decision | None] = [None] * view.position_next
+    for decision in view.decisions():
+        assert decisions[decision.position] is None
+        decisions[decision.position] = decision
+    asked = [_request(step, number) for step in range(steps) for number in range(REQUESTS)]
+    expected = [Decision(at, each.transaction_id, Outcome.COMMITTED, 1000 + at // REQUESTS) for at, each in enumerate(asked)]
+    assert decisions == expected
+    states = {state: (id_, position) for state, id_, position in view.states()}
+    assert states == {each.inputs[0]: (each.transaction_id, at) for at, each in enumerate(asked)}
+    assert view.root == Tree([leaf(decision) for decision in expected]).root(view.position_next)
+    return steps
+
+
+def test_beside_a_process_that_writes(tmp_path: Path) -> None:
+    """Write buffers of 64 KiB are flushed and compacted many times a second meanwhile: each view is one moment, and they go on."""
+    directory = tmp_path / "index"
+    with subprocess.Popen([sys.executable, "-c", _WRITE, str(directory)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        tables: set[str] = set()
+        steps = []
+        for _ in range(VIEWS):
+            tables |= {file.name for file in directory.glob("*.sst")}
+            with viewing(directory) as view:
+                assert not list(directory.glob(".*")), "the links are gone, the view is there"
+                while writer.poll() is None and len(steps) == 3 and len({file.name for file in directory.glob("*.sst")} - tables) < 20:
+                    time.sleep(0.01)  # until what this view reads has been compacted away
+                steps.append(_hold(view))
+        assert writer.poll() is None
+        writer.kill()
+    assert all(earlier < later for earlier, later in itertools.pairwise(steps))
+    assert len(tables | {file.name for file in directory.glob("*.sst")}) > 20
+    with viewing(directory) as view:
+        assert _hold(view) >= steps[-1]
+    assert _open(directory).joiner_state(PARTITIONS).offsets_next[ORDERING] >= steps[-1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index whose rows lie in table files."""
+    directory = tmp_path_factory.mktemp("whole") / "index"
+    index = _open(directory)
+    for step in range(40):
+        index.apply(_step(step))
+    for store in (index._states, index._decisions, index._positions, index._tiles, index._meta):
+        store.flush()
+    index.close()
+    return directory
+
+
+def test_new_index(tmp_path: Path) -> None:
+    """Nothing is decided, and the root is that of nothing."""
+    Index.open(tmp_path / "index", notary_name="N", log_identity="L", payload_partitions=2, settings=SMALL).close()
+    with viewing(tmp_path / "index") as view:
+        assert (view.notary_name, view.log_identity, view.payload_partitions) == ("N", "L", 2)
+        assert _hold(view) == 0
+
+
+@pytest.mark.parametrize("name", ["states", "decisions"])
+def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
+    """Rows in a block that does not match its checksum are not left out: `Fatal`, by the index's own name, and what to do."""
+    directory = tmp_path / "index"
+    shutil.copytree(whole, directory)
+    damage_block(directory, name)
+    with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Restore a snapshot"):
+        for _ in view.decisions() if name == "decisions" else view.states():
+            pass
+
+
+@pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
+def test_missing_file(whole: Path, tmp_path: Path, pattern: str) -> None:
+    """What is gone is told, by the index's own name."""
+    directory = tmp_path / "index"
+    shutil.copytree(whole, directory)
+    for file in directory.glob(pattern):
+        file.unlink()
+    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as told, viewing(directory):
+        pass
+    assert ".export-" not in str(told.value)
+    assert not list(directory.glob(".*"))

@@ -1,0 +1,353 @@
+"""Exported indexes against the log: those of a real worker are clean, and of a changed one exactly what was changed is told."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from notary.config import load
+from ordering.log import Record
+from spark_join.archive import read_archive
+from spark_join.errors import CouldNotVerify
+from spark_join.exports import read_exports
+from spark_join.stages import Stages
+from spark_join.verify import LOG, Verified, verify
+from tests.kafka.reading_back import read_streams
+from tests.notary.http.asking import JSON, Asking
+from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
+from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.spark.archived import archive
+from tests.spark.exported import Rows, edited, exported
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+X, Y, Z, U, V = (fresh_state() for _ in range(5))
+ASKED = [
+    spend(X, Y),
+    spend(X, fresh_state(), Y),  # 1: input-conflict
+    spend(Z),
+    spend(U, references=[X, Z]),  # 3: reference-conflict
+    spend(references=[fresh_state()]),
+    spend(V, time_window={"from": None, "until": 5}),  # 5: outside-time-window
+    spend(V, time_window={"from": 5, "until": None}),
+    spend(U),
+    spend(U),  # 8: input-conflict
+]
+IDS = [transaction_id(request) for request in ASKED]
+"""By position."""
+NOBODYS = "ab" * 32
+
+
+class Left(NamedTuple):
+    """What a worker left, and what was exported of its index meanwhile."""
+
+    streams: dict[int, list[Record]]
+    party: Bank
+    early: Path
+    late: Path
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """A worker decides `ASKED` and goes on with others'; its index is exported twice while it does."""
+    folder, bank = tmp_path_factory.mktemp("exports"), Bank()
+    directory = NotaryDirectory.create(folder / "notary")
+    directory.register(bank)
+    stop, rounds = threading.Event(), threading.Semaphore(0)
+
+    def ask(asking: Asking, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+        answer = asking.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
+        assert answer.status_code == 200, answer.text
+        decisions: list[dict[str, Any]] = answer.json()["decisions"]
+        return decisions
+
+    with NotaryProcess.start(
+        directory.config, settings={"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "WORKER_CHECKPOINT_INTERVAL_MS": 200}
+    ) as worker:
+        with Asking(worker.url) as asking:
+            reasons = [decision["reason"] for decision in ask(asking, *ASKED)]
+            assert reasons == [
+                None,
+                "input-conflict",
+                None,
+                "reference-conflict",
+                None,
+                "outside-time-window",
+                None,
+                None,
+                "input-conflict",
+            ]
+
+            def go_on() -> None:
+                while not stop.is_set():
+                    ask(asking, *(spend() for _ in range(50)))
+                    rounds.release()
+
+            client = threading.Thread(target=go_on)
+            client.start()
+            try:
+                for name in ("early", "late"):
+                    for _ in range(10):
+                        assert rounds.acquire(timeout=60)
+                    exported(directory.path / "index" / worker.name, folder / name)
+            finally:
+                stop.set()
+                client.join()
+        assert worker.stop() == 0
+    return Left(dict(asyncio.run(read_streams(load(directory.config)))), bank, folder / "early", folder / "late")  # type: ignore[arg-type]
+
+
+def _verified(spark: SparkSession, folder: Path, left: Left, *exports: Path) -> Verified:
+    log = read_archive(spark, archive(left.streams, folder / "archive", NOTARY))
+    keys = {left.party.name: left.party.public_pem.decode()}
+    return verify(spark, log, keys, Stages(spark, folder / "stages"), read_exports(spark, exports))
+
+
+Planted = list[tuple[str, int | None, str | None]]
+"""(type, position, id) of what was planted in one export."""
+Plant = Callable[[Path, Path], Planted]
+
+
+def _decisions(change: Callable[[Rows], object], *expected: tuple[str, int, str]) -> Plant:
+    def plant(export: Path, to: Path) -> Planted:
+        edited(export, to, decisions=change)
+        return list(expected)
+
+    return plant
+
+
+def _states(change: Callable[[Rows], object], *expected: tuple[str, int, str]) -> Plant:
+    def plant(export: Path, to: Path) -> Planted:
+        edited(export, to, states=change)
+        return list(expected)
+
+    return plant
+
+
+def _set(at: int, **columns: object) -> Callable[[Rows], object]:
+    return lambda rows: rows[at].update(columns)
+
+
+def _octets(state: str) -> bytes:
+    return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
+
+
+def _row(rows: Rows, state: str) -> dict[str, Any]:
+    (found,) = [row for row in rows if row["state"] == _octets(state)]
+    return found
+
+
+def _without(state: str) -> Callable[[Rows], object]:
+    return lambda rows: rows.remove(_row(rows, state))
+
+
+def _consumed(state: str, position: int) -> Callable[[Rows], object]:
+    """The state as consumed by the decision at that position."""
+
+    def change(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["state"] != _octets(state)]
+        rows.append({"state": _octets(state), "id": bytes.fromhex(IDS[position]), "position": position})
+
+    return change
+
+
+def _rejected_though_committed(export: Path, to: Path) -> Planted:
+    """As a worker would leave it that decided so: without the state."""
+    edited(export, to, decisions=_set(2, outcome=3), states=_without(Z))
+    return [("wrong-outcome", 2, IDS[2])]
+
+
+def _committed_twice(export: Path, to: Path) -> Planted:
+    """As a worker would leave it that decided so: the state is the later one's."""
+    edited(export, to, decisions=_set(8, outcome=0, conflicts=[]), states=_consumed(U, 8))
+    return [("double-spend", 8, IDS[8])]
+
+
+def _other_root(export: Path, to: Path) -> Planted:
+    size = json.loads((export / "manifest.json").read_text())["decisions"]
+    edited(export, to, manifest=lambda said: said["tree"].update(root="00" * 32))
+    return [("index-mismatch", size, None)]
+
+
+def _other_size(export: Path, to: Path) -> Planted:
+    """Its last decision is gone, and it says that it has read as far: no more is told of it than that."""
+
+    def shorter(said: dict[str, Any]) -> None:
+        said["decisions"] -= 1
+        said["tree"]["size"] -= 1
+
+    size = json.loads((export / "manifest.json").read_text())["decisions"]
+    edited(
+        export,
+        to,
+        decisions=lambda rows: rows.pop(),
+        states=lambda rows: rows.remove(max(rows, key=lambda row: row["position"])),
+        manifest=shorter,
+    )
+    return [("index-mismatch", size - 1, None)]
+
+
+def _more_than_the_log(export: Path, to: Path) -> Planted:
+    """It decided more than the log has in what it says that it has read."""
+
+    def longer(said: dict[str, Any]) -> None:
+        said["decisions"] += 500
+        said["tree"]["size"] += 500
+
+    def more(rows: Rows) -> None:
+        last = rows[-1]
+        rows += [{**last, "position": last["position"] + 1 + n, "id": n.to_bytes(32, "big")} for n in range(500)]
+
+    size = json.loads((export / "manifest.json").read_text())["decisions"]
+    edited(export, to, decisions=more, manifest=longer)
+    return [("index-mismatch", size + 500, None)]
+
+
+def _many(export: Path, to: Path) -> Planted:
+    """One of each in one export."""
+
+    def decisions(rows: Rows) -> None:
+        rows[0].update(outcome=3)
+        rows[1].update(conflicts=rows[1]["conflicts"][:1])
+        rows[3].update(outcome=1)
+        rows[6].update(log_time_ms=rows[6]["log_time_ms"] + 1)
+        rows[8].update(outcome=0, conflicts=[])
+        rows.append(dict(rows[5]))
+        del rows[4]
+
+    edited(export, to, decisions=decisions, states=_without(Z), manifest=lambda said: said["tree"].update(root="00" * 32))
+    return [
+        ("wrong-outcome", 0, IDS[0]),
+        ("wrong-conflicts", 1, IDS[1]),
+        ("index-mismatch", 2, IDS[2]),
+        ("wrong-reason", 3, IDS[3]),
+        ("position-gap", 4, IDS[4]),
+        ("position-gap", 5, IDS[5]),
+        ("index-mismatch", 6, IDS[6]),
+        ("double-spend", 8, IDS[8]),
+    ]
+
+
+PLANTS: dict[str, Plant] = {
+    "wrong-outcome": _decisions(_set(0, outcome=1), ("wrong-outcome", 0, IDS[0])),
+    "rejected-though-committed": _rejected_though_committed,
+    "wrong-reason": _decisions(_set(1, outcome=2), ("wrong-reason", 1, IDS[1])),
+    "unknown-reason": _decisions(_set(5, outcome=9), ("wrong-reason", 5, IDS[5])),
+    "a-conflict-less": _decisions(lambda rows: rows[1]["conflicts"].pop(), ("wrong-conflicts", 1, IDS[1])),
+    "conflicts-in-another-order": _decisions(lambda rows: rows[3]["conflicts"].reverse(), ("wrong-conflicts", 3, IDS[3])),
+    "double-spend": _committed_twice,
+    "double-spend-in-its-decisions-alone": _decisions(_set(5, outcome=0), ("double-spend", 5, IDS[5])),
+    "log-time": _decisions(lambda rows: rows[6].update(log_time_ms=rows[6]["log_time_ms"] - 1), ("index-mismatch", 6, IDS[6])),
+    "missing": _decisions(lambda rows: rows.pop(4), ("position-gap", 4, IDS[4])),
+    "moved": _decisions(_set(7, position=2), ("position-gap", 7, IDS[7])),
+    "there-twice": _decisions(lambda rows: rows.append(dict(rows[6])), ("position-gap", 6, IDS[6])),
+    "there-twice-elsewhere": _decisions(lambda rows: rows.append({**rows[6], "position": 1}), ("position-gap", 6, IDS[6])),
+    "unknown": _decisions(lambda rows: rows.append({**rows[6], "id": bytes.fromhex(NOBODYS)}), ("position-gap", 6, NOBODYS)),
+    "swapped": _decisions(
+        lambda rows: (rows[5].update(position=7), rows[7].update(position=5)), ("index-mismatch", 5, IDS[5]), ("index-mismatch", 7, IDS[7])
+    ),
+    "other-id": _decisions(_set(3, id=bytes.fromhex(NOBODYS)), ("index-mismatch", 3, IDS[3])),
+    "state-missing": _states(_without(X), ("index-mismatch", 0, IDS[0])),
+    "state-too-many": _states(
+        lambda rows: rows.append({"state": bytes(36), "id": bytes.fromhex(IDS[1]), "position": 1}), ("index-mismatch", 1, IDS[1])
+    ),
+    "state-of-another": _states(_consumed(Z, 7), ("index-mismatch", 2, IDS[2])),
+    "state-at-another-position": _states(lambda rows: _row(rows, Y).update(position=1), ("index-mismatch", 0, IDS[0])),
+    "state-twice": _states(lambda rows: rows.append(dict(_row(rows, Y))), ("index-mismatch", 0, IDS[0])),
+    "root": _other_root,
+    "size": _other_size,
+    "more-than-the-log": _more_than_the_log,
+    "many": _many,
+}
+
+
+def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left: Left) -> None:
+    """Each planted in an export of its own, and many in one: the right type, place and transaction, and nothing else of any of them.
+
+    The exports as they were made are clean, and so is the log.
+    """
+    planted = {str(tmp_path / name): plant(left.late, tmp_path / name) for name, plant in PLANTS.items()}
+    verified = _verified(spark, tmp_path, left, left.early, left.late, *map(Path, planted))
+    rows = verified.violations.collect()
+    found: dict[str, Planted] = {str(left.early): [], str(left.late): [], LOG: [], **{source: [] for source in planted}}
+    for row in rows:
+        found[row.source].append((row.type, row.position, row.id))
+    for source, violations in found.items():
+        assert sorted(violations, key=str) == sorted(planted.get(source, []), key=str), source
+    told = {Path(row.source).name: (row.found, row.expected) for row in rows if Path(row.source).name != "many"}
+    assert told["double-spend"] == (f"committed, and it consumes {U} as {IDS[7]} does, committed at position 7", "input-conflict")
+    assert told["wrong-outcome"] == ("input-conflict", "committed")
+    assert told["unknown-reason"] == ("outcome 9", "outside-time-window")
+    assert told["moved"] == ("position 2", "position 7")
+    assert told["missing"] == ("no decision", IDS[4])
+    assert told["other-id"] == (NOBODYS, IDS[3])
+    assert told["state-missing"] == (f"{X} not consumed", f"{X} consumed by {IDS[0]} at position 0")
+    assert told["state-of-another"] == (f"{Z} consumed by {IDS[7]} at position 7", f"{Z} consumed by {IDS[2]} at position 2")
+    assert told["root"][0] == "00" * 32
+    early, late = (json.loads((export / "manifest.json").read_text()) for export in (left.early, left.late))
+    assert 9 < early["decisions"] < late["decisions"] < verified.decided
+    assert {source: verified.exports[source] for source in (str(left.early), str(left.late))} == {
+        str(left.early): early["decisions"],
+        str(left.late): late["decisions"],
+    }
+
+
+def _missing_file(export: Path) -> None:
+    (export / "states/00000001.parquet").unlink()
+
+
+def _other_bytes(export: Path) -> None:
+    file = export / "decisions/00000001.parquet"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+def _no_manifest(export: Path) -> None:
+    (export / "manifest.json").unlink()
+
+
+def _said(old: str, new: str) -> Callable[[Path], None]:
+    def edit(export: Path) -> None:
+        text = (export / "manifest.json").read_text()
+        assert old in text
+        (export / "manifest.json").write_text(text.replace(old, new))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (_missing_file, r"states/00000001\.parquet: its manifest says SHA-256 .* nothing that can be read"),
+        (_other_bytes, r"decisions/00000001\.parquet: its manifest says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
+        (_no_manifest, r"is no export: there is no manifest\.json"),
+        (_said('"export_version": 1', '"export_version": 2'), r"export version 2, and this software reads 1: use a newer one"),
+        (_said('"rows": ', '"rows": 1'), r"its files of decisions have \d+ rows, and its manifest says \d+"),
+        (_said('"decisions/', '"../decisions/'), r"manifest\.json cannot be read: .*matching regex"),
+        (_said('"notary": ', '"nobody": '), r"manifest\.json cannot be read: .*missing required field `notary`"),
+    ],
+)
+def test_harm_is_told(spark: SparkSession, tmp_path: Path, left: Left, harm: Callable[[Path], None], message: str) -> None:
+    """An export that is not whole, not as it was written, or newer is not compared with anything."""
+    export = edited(left.early, tmp_path / "export")
+    harm(export)
+    with pytest.raises(CouldNotVerify, match=message):
+        read_exports(spark, [export])
+
+
+def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left) -> None:
+    """An export of another notary, one that is named twice, and one of an index that has read on since the log was read."""
+    with pytest.raises(CouldNotVerify, match="is named twice"):
+        read_exports(spark, [left.early, left.early])
+    other = edited(left.early, tmp_path / "other", manifest=lambda said: said.update(notary="O=Other"))
+    with pytest.raises(CouldNotVerify, match="is of O=Other with 4 payload partitions, and the log of O=Notary Service"):
+        _verified(spark, tmp_path / "1", left, other)
+    records = {stream: records if stream >= 0 else records[:3] for stream, records in left.streams.items()}
+    with pytest.raises(
+        CouldNotVerify, match=r"has read the ordering topic up to offset \d+, and what was read here ends at 3: read the log after"
+    ):
+        _verified(spark, tmp_path / "2", left._replace(streams=records), left.early)
