@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.archiving import archive
+from spark_join.client import jar_settings
 from spark_join.errors import CouldNotVerify, cause
 from spark_join.kafka import read_kafka
 from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
@@ -99,7 +100,8 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path]]:
     """A session, and a folder for the stages, for the length of a block."""
     progress = not chosen.quiet and sys.stderr.isatty()
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
-        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress)
+        jars = {} if chosen.bootstrap is None else jar_settings()
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, progress=progress, settings=jars)
         try:
             yield session, Path(folder) / "stages"
         finally:
