@@ -64,8 +64,6 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_archive(session: SparkSession, archive: Path) -> Log:
     """The archived log, after all files have been held against the ranges. Raises `CouldNotVerify`."""
     ranges = read_ranges(archive)
-    if not ranges:
-        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     files = [file for each in ranges for file in each.files]
     ends_of(files, ranges[0].payload_partitions)
     _refuse_other_bytes(session, archive, files)
@@ -74,8 +72,8 @@ def read_archive(session: SparkSession, archive: Path) -> Log:
     return Log(topics["ordering"], topics["payload"], ranges[0].notary, ranges[0].payload_partitions)
 
 
-def read_ranges(archive: Path) -> list[Range]:
-    """All ranges in their order; none where nothing was archived yet. Raises `CouldNotVerify`."""
+def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
+    """All ranges in their order. Raises `CouldNotVerify`, for an archive without any too, unless it may be `new`."""
     ranges: list[Range] = []
     for number, file in enumerate(sorted((archive / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":
@@ -91,6 +89,8 @@ def read_ranges(archive: Path) -> list[Range]:
         if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
             raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
         ranges.append(found)
+    if not ranges and not new:
+        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     return ranges
 
 

@@ -35,7 +35,7 @@ class Archived(msgspec.Struct, frozen=True):
 def archive(session: SparkSession, kafka: Kafka, folder: Path, notary_name: str, told: Callable[[str], None]) -> Archived:
     """Archive what is new in both topics. `told` hears which stage begins. Raises `CouldNotVerify`."""
     told("offsets")
-    ranges = read_ranges(folder)
+    ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
     if ranges and ranges[0].notary != notary_name:
