@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from deploy.local.errors import CannotRun
 from spark_join.archive import read_archive
 from spark_join.archiving import archive
+from spark_join.client import jar_settings
 from spark_join.errors import CouldNotVerify, cause
 from spark_join.exports import read_exports
 from spark_join.join import rest_of
@@ -112,7 +113,8 @@ def _add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argp
 def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
     """A session, a folder for the stages, and who tells them, for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
-        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory)
+        jars = {} if chosen.bootstrap is None else jar_settings()
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, settings=jars)
         progress = Progress(session, chosen.command, quiet=chosen.quiet)
         try:
             yield session, Path(folder) / "stages", progress

@@ -68,8 +68,6 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     """
     since = since or {}
     ranges = read_ranges(archive)
-    if not ranges:
-        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     listed = [file for each in ranges for file in each.files]
     ends = ends_of(listed, ranges[0].payload_partitions)
     files = [file for file in listed if file.offset_end > since.get((file.topic, file.partition), -1)]
@@ -87,8 +85,8 @@ def _from(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFra
     return records
 
 
-def read_ranges(archive: Path) -> list[Range]:
-    """All ranges in their order; none where nothing was archived yet. Raises `CouldNotVerify`."""
+def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
+    """All ranges in their order. Raises `CouldNotVerify`, for an archive without any too, unless it may be `new`."""
     ranges: list[Range] = []
     for number, file in enumerate(sorted((archive / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":
@@ -104,6 +102,8 @@ def read_ranges(archive: Path) -> list[Range]:
         if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
             raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
         ranges.append(found)
+    if not ranges and not new:
+        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     return ranges
 
 

@@ -36,7 +36,7 @@ class Archived(msgspec.Struct, frozen=True):
 def archive(session: SparkSession, kafka: Kafka, folder: Path, notary_name: str, told: Callable[[str], None]) -> Archived:
     """Archive what is new in both topics. `told` hears which stage begins. Raises `CouldNotVerify`."""
     told("offsets")
-    ranges = read_ranges(folder)
+    ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
     if ranges and ranges[0].notary != notary_name:
@@ -114,7 +114,7 @@ def _write_range(
     ranges.mkdir(parents=True, exist_ok=True)
     # Nobody else's file has this name, on whichever machine: all that this run writes is called after it.
     descriptor, name = tempfile.mkstemp(prefix=f"{number:08}-", suffix=".tmp", dir=ranges)
-    temporary = Path(name)
+    temporary, range_ = Path(name), ranges / f"{number:08}.json"
     try:
         os.fchmod(descriptor, 0o644)  # a temporary file is for its maker alone, and the range for whoever verifies
         with open(descriptor, "wb") as file:
@@ -129,9 +129,13 @@ def _write_range(
             file.flush()
             os.fsync(file.fileno())
         # A crash before this leaves files that nobody reads; after it, the range.
-        _take(temporary, ranges / f"{number:08}.json")
-    except BaseException:
-        _remove(folder, f"{temporary.stem}*", set())
+        os.link(temporary, range_)
+        sync_folder(ranges)
+    except BaseException as problem:
+        if not _is_taken_by(range_, temporary):
+            _remove(folder, f"{temporary.stem}*", set())
+            if range_.exists():
+                raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
         raise
     _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
     gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
@@ -151,17 +155,9 @@ def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written | None) 
     return ArchivedFile(written.path, place[0], place[1], bound.offset_first, bound.offset_end, found.records, written.sha256)  # type: ignore[arg-type]
 
 
-def _take(temporary: Path, range_: Path) -> None:
-    """Let the range be there, if nobody else's is."""
-    try:
-        os.link(temporary, range_)
-        temporary.unlink()
-    except (FileExistsError, FileNotFoundError):
-        # The other run may have removed ours already, as what a crash left.
-        raise CouldNotVerify(
-            f"somebody else has archived {range_.name} of {range_.parents[1]} meanwhile, and that stands: start again"
-        ) from None
-    sync_folder(range_.parent)
+def _is_taken_by(range_: Path, temporary: Path) -> bool:
+    """Whether the range is this run's. The other run may have removed ours already, as what a crash left."""
+    return range_.exists() and temporary.exists() and range_.samefile(temporary)
 
 
 def _remove(folder: Path, names: str, keep: Set[Path]) -> None:

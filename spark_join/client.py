@@ -22,6 +22,7 @@ API_MS_MAX: Final = 30_000
 REQUEST_MS_MAX: Final = 10_000
 
 _ADMIN = "org.apache.kafka.clients.admin"
+_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
 
 
@@ -52,10 +53,21 @@ class Bounds(msgspec.Struct, frozen=True):
     """Of the record that comes next."""
 
 
+def jar_settings() -> dict[str, str]:
+    """The setting of a session that reads Kafka, once the jars for it are there; they are fetched if they are not. Raises `CannotRun`."""
+    return {"spark.jars": ",".join(str(jar) for jar in sorted((fetch_jars(find_java(), SPARK) / "libs").glob("*.jar")))}
+
+
 def add_jars(session: SparkSession) -> None:
-    """Put the jars that read Kafka onto the session's classpath, its executors' too, and fetch them before if they are not there."""
-    for jar in sorted((fetch_jars(find_java(), SPARK) / "libs").glob("*.jar")):
-        session.sql(f"ADD JAR '{jar}'")
+    """Have the jars on the classpath of a session that was begun without them, as `spark-submit` begins it, its executors' too.
+
+    What is added so late is not seen by all threads of the driver: why a task failed may come out as `UnknownReason`.
+    """
+    try:
+        _jvm(session).java.lang.Thread.currentThread().getContextClassLoader().loadClass(_SOURCE)
+    except Py4JJavaError:
+        for jar in jar_settings()["spark.jars"].split(","):
+            session.sql(f"ADD JAR '{jar}'")
 
 
 def parse_properties(session: SparkSession, text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from spark_join.archive import ArchivedFile, read_archive, read_ranges
+from spark_join.archive import ArchivedFile, ends_of, read_archive, read_ranges
 from spark_join.client import Admin, Bounds, Kafka
 from spark_join.copies import Digest, Digester, digests
 from spark_join.errors import CouldNotVerify
@@ -54,17 +54,21 @@ def restore(
     `go_on`: finish what an interrupted restore began. `renumber`: also where the archive has offsets without a record, which nobody can
     append, so that those behind them come to lie at other offsets.
     """
-    told("archive")
-    log = read_archive(session, folder)
-    files = [file for each in read_ranges(folder) for file in each.files]
-    places: list[Place] = [("ordering", 0), *(("payload", partition) for partition in range(log.payload_partitions))]
+    ranges = read_ranges(folder)
+    notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
+    files = [file for each in ranges for file in each.files]
+    places = list(ends_of(files, payload_partitions))
     if not renumber:
         _refuse_gaps(folder, files, places)
     client_settings(kafka)  # what it refuses is refused before anything is written
-    counts = {kafka.ordering: 1, kafka.payload: log.payload_partitions}
+    counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
         told("topics")
-        _make_ready(admin, kafka, counts, go_on=go_on)
+        for topic, partitions in counts.items():
+            _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on)
+        told("archive")
+        read_archive(session, folder)  # which holds every file against its range
+        _make_ready(admin, counts)
         told("records")
         sent = _send_all(session, kafka, folder, files, places)
         told("what is there now")
@@ -74,7 +78,7 @@ def restore(
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
     records = {topic: sum(each.digest.records for place, each in sent.items() if place[0] == topic) for topic in ("ordering", "payload")}
-    return Restored(log.notary_name, records, sum(each.appended for each in sent.values()))
+    return Restored(notary, records, sum(each.appended for each in sent.values()))
 
 
 def _refuse_gaps(folder: Path, files: list[ArchivedFile], places: list[Place]) -> None:
@@ -89,21 +93,11 @@ def _refuse_gaps(folder: Path, files: list[ArchivedFile], places: list[Place]) -
             )
 
 
-def _make_ready(admin: Admin, kafka: Kafka, counts: Mapping[str, int], *, go_on: bool) -> None:
-    """Make both topics, or open them if they are there and may be written; only when nothing stands in the way of either."""
-    found = {topic: admin.partitions(topic) for topic in counts}
-    for topic, partitions in found.items():
-        if partitions is not None:
-            _refuse_what_is_there(admin, kafka, topic, partitions, counts[topic], go_on=go_on)
-    replicas = min(REPLICAS_WANTED, admin.brokers())
-    settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
-    if missing := {topic: count for topic, count in counts.items() if found[topic] is None}:
-        admin.create(missing, replicas, settings)
-    for topic in counts.keys() - missing.keys():
-        admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
-
-
-def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, partitions: int, wanted: int, *, go_on: bool) -> None:
+def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *, go_on: bool) -> None:
+    """Only a topic that is not there, is empty, or was begun by a restore that is to go on may be written."""
+    partitions = admin.partitions(topic)
+    if partitions is None:
+        return
     if partitions != wanted:
         raise CouldNotVerify(
             f"topic {topic} exists with {partitions} partitions, and the archive has {wanted}: restore to another --prefix"
@@ -119,6 +113,17 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, partitions: in
             " --continue, or delete both topics and start again"
         )
     raise CouldNotVerify(f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix")
+
+
+def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
+    """Make both topics, or open those that are there."""
+    replicas = min(REPLICAS_WANTED, admin.brokers())
+    settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
+    missing = {topic: count for topic, count in counts.items() if admin.partitions(topic) is None}
+    if missing:
+        admin.create(missing, replicas, settings)
+    for topic in counts.keys() - missing.keys():
+        admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
 
 
 def _send_all(session: SparkSession, kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Sent]:

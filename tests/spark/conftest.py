@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_join.client import jar_settings
 from spark_join.session import open_session
 from tests.spark.broker import Broker, one_broker
 
@@ -28,7 +29,7 @@ SMALL = {
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     work: Path = tmp_path_factory.mktemp("spark")
-    session = open_session(work, master="local[2]", memory="1g", settings=SMALL)
+    session = open_session(work, master="local[2]", memory="1g", settings=SMALL | jar_settings())
     yield session
     session.stop()
 

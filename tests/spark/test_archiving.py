@@ -4,13 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_join.archive import read_archive
 from spark_join.archiving import Archived, archive
 from spark_join.client import Admin, Kafka
 from spark_join.copies import Digest, digests
-from spark_join.errors import CouldNotVerify
+from spark_join.errors import CouldNotVerify, cause
 from spark_join.kafka import log_bounds, read_kafka, read_records
 from spark_join.restore import restore
 from tests.spark.broker import Broker
@@ -73,6 +75,19 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 
+def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong once the range has its name takes nothing away that it lists."""
+
+    def fail(folder: Path) -> None:
+        raise OSError("the disk does not sync")
+
+    monkeypatch.setattr("spark_join.archiving.sync_folder", fail)
+    with pytest.raises(OSError, match="does not sync"):
+        archive(spark, kafka, tmp_path, NOTARY, _untold)
+    assert read_archive(spark, tmp_path).payload.count() == 3
+    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(None, 0, {})
+
+
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Of two runs the one whose range is first stands, with its files; the other says so and takes its own away."""
 
@@ -80,11 +95,20 @@ def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tm
         kafka_broker.append(kafka.prefix, {0: [b"p4"]})
         assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 6, {})
 
-    with pytest.raises(CouldNotVerify, match=r"somebody else has archived 00000001\.json .* start again"):
+    with pytest.raises(CouldNotVerify, match=r"somebody else has archived .*/ranges/00000001\.json meanwhile.* start again"):
         archive(spark, kafka, tmp_path, NOTARY, _at("range", overtake))
     assert len(_names(tmp_path)) == 3
     assert read_archive(spark, tmp_path).payload.count() == 4
     assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(None, 0, {})
+
+
+def test_what_goes_while_it_is_read(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Records that are deleted after the ends were found fail the run, which says so and leaves nothing."""
+    with pytest.raises((PySparkException, Py4JJavaError)) as failed:
+        archive(spark, kafka, tmp_path, NOTARY, _at("records", lambda: kafka_broker.delete(kafka.prefix, 0, 2)))
+    assert cause(failed.value).startswith("OffsetOutOfRangeException: ")
+    assert cause(failed.value).endswith(f"is out of range for partition {kafka.payload}-0")
+    assert _names(tmp_path) == set()
 
 
 def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
