@@ -6,9 +6,9 @@
 """
 
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -141,17 +141,21 @@ def _manifest(file: Path) -> Manifest:
 
 def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["decisions", "states"]) -> DataFrame:
     """All rows of that kind."""
-    frames, told = [], {}
-    for source, manifest in manifests.items():
-        files = [file for file in manifest.files if file.path.startswith(what)]
-        paths = [str(Path(source).resolve() / file.path) for file in files]
-        schema = _COLUMNS[what]
-        read = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
-        frames.append(read.select(F.lit(source).alias("source"), "*"))
-        told[source] = sum(file.rows for file in files)
-    together = reduce(DataFrame.unionByName, frames)
+    listed = {str(Path(source).resolve() / file.path): source for source, manifest in manifests.items() for file in _files(manifest, what)}
+    if not listed:
+        return session.createDataFrame([], f"source string, {_COLUMNS[what]}")
+    # One reading of all: small files go into one task, however many exports there are.
+    read = session.read.schema(_COLUMNS[what]).parquet(*listed)
+    sources = [(uri, listed[unquote(urlsplit(uri).path)]) for uri in read.inputFiles()]
+    named = session.createDataFrame(sources, "file string, source string")
+    together = read.withColumn("file", F.input_file_name()).join(F.broadcast(named), "file").drop("file")
     counted = {row.source: row["count"] for row in together.groupBy("source").count().collect()}
-    for source, rows in told.items():
+    for source, manifest in manifests.items():
+        rows = sum(file.rows for file in _files(manifest, what))
         if (there := counted.get(source, 0)) != rows:
             raise CouldNotVerify(f"{source}: its files of {what} have {there} rows, and its manifest says {rows}: export the index again")
     return together
+
+
+def _files(manifest: Manifest, what: str) -> list[ExportedFile]:
+    return [file for file in manifest.files if file.path.startswith(what)]

@@ -242,7 +242,7 @@ PLANTS: dict[str, Plant] = {
     "conflicts-in-another-order": _decisions(lambda rows: rows[3]["conflicts"].reverse(), ("wrong-conflicts", 3, IDS[3])),
     "double-spend": _committed_twice,
     "double-spend-in-its-decisions-alone": _decisions(_set(5, outcome=0), ("double-spend", 5, IDS[5])),
-    "log-time": _decisions(lambda rows: rows[6].update(log_time_ms=rows[6]["log_time_ms"] - 1), ("index-mismatch", 6, IDS[6])),
+    "log time, 100 %": _decisions(lambda rows: rows[6].update(log_time_ms=rows[6]["log_time_ms"] - 1), ("index-mismatch", 6, IDS[6])),
     "missing": _decisions(lambda rows: rows.pop(4), ("position-gap", 4, IDS[4])),
     "moved": _decisions(_set(7, position=2), ("position-gap", 7, IDS[7])),
     "there-twice": _decisions(lambda rows: rows.append(dict(rows[6])), ("position-gap", 6, IDS[6])),
