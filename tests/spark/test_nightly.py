@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
-from ordering.records import Checkpoint, Entry, batch_key
-from payload import decode_submission, encode_batch
 from spark_join.archive import read_archive
 from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
@@ -26,18 +24,17 @@ from spark_join.kept import _link, read_state, write_state
 from spark_join.stages import Stages
 from spark_join.state import start
 from spark_join.verify import Verified, verify
-from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
-from tests.joiner.history import NOTARY, History
-from tests.spark.archived import Ends, archive, ends_of
+from tests.joiner.history import NOTARY
+from tests.spark.archived import Ends, archive
+from tests.spark.nights import PARTY, Move, Writer, three_nights, written
 from tests.spark.test_verify import _found
 from tests.spark.test_verify import _hold as _decided_as
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PARTY = Party(NOTARY)
 TABLES = ("ids", "consumed", "hashes", "chunks", "lives", "orphans")
 Streams = Mapping[int, Sequence[LogRecord]]
 
@@ -101,102 +98,6 @@ def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
     return found
 
 
-class Writer:
-    """Writes a log of signed requests."""
-
-    def __init__(self) -> None:
-        self.log = History(PARTITIONS)
-        self.sequences: dict[int, int] = {}
-
-    @property
-    def replayed(self) -> Replayed:
-        return replay(self.log.streams, NOTARY, PARTITIONS)
-
-    @property
-    def ends(self) -> Ends:
-        return ends_of(self.log.streams)
-
-    def send(self, incarnation: int, partition: int, *requests: dict[str, Any], party: Party = PARTY) -> "tuple[_Append, _Append, _Append]":
-        """What appends the entry, the payload and a fill of the life's next batch."""
-        sent = decode_submission(party.submission(*requests).body, NOTARY)
-        sequence = self.sequences[incarnation] = self.sequences.get(incarnation, 0) + 1
-        ids = tuple([each.transaction_id for each in sent.requests])
-        key, value = batch_key(incarnation, sequence), encode_batch([sent.encoded])
-        at = self.log.streams[ORDERING][-1].append_time_ms
-        return (
-            lambda: self.log.ordering(Entry(incarnation, sequence, at, partition, ids)),
-            lambda: self.log.put(partition, key, value),
-            lambda: self.log.put(partition, key, None),
-        )
-
-    def batch(self, incarnation: int, partition: int, *requests: dict[str, Any], party: Party = PARTY) -> Record:
-        """Append both; the entry."""
-        entry, payload, _ = self.send(incarnation, partition, *requests, party=party)
-        payload()
-        return entry()
-
-    def checkpoint(self, incarnation: int, size: int) -> Record:
-        return self.log.ordering(Checkpoint(incarnation, size, self.replayed.root(size)))
-
-
-_Append = Callable[[], Record]
-
-
-def _three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]]]:
-    """Whatever a cut may part, and what is wrong with the third part: (type, position, offset)."""
-    writer = Writer()
-    log, ends = writer.log, []
-    for number in (1, 2, 3):
-        log.register(f"w{number}", f"nonce {number}")
-    writer.batch(1, 0, spend(state("x"), state("y")))
-    writer.batch(2, 1, spend(state("z")), spend(state("z"), content="too late"))
-    writer.checkpoint(1, 3)
-    writer.batch(1, 2, spend(state("v"), time_window={"from": None, "until": 5}))
-    entry_2, payload_2, _ = writer.send(2, 1, spend(state("its payload came the night before")))
-    payload_2()
-    payload_2()
-    entry_5, payload_5, _ = writer.send(5, 0, spend(state("its life begins the night after")))
-    payload_5()
-    entry_3, payload_3, fill_3 = writer.send(3, 0, spend(state("filled")))
-    entry_3()
-    entry_1, payload_1, _ = writer.send(1, 1, spend(state("on its way")))
-    entry_1()
-    writer.batch(2, 2, spend(references=[state("x")]))
-    log.register("w3", "nonce 4")  # behind a hole when the first night ends
-    ends.append(writer.ends)
-
-    fill_3()
-    payload_3()
-    payload_1()
-    writer.batch(1, 0, spend(state("x"), state("y")))  # decided already
-    writer.batch(1, 1, spend(state("y"), state("free")), spend(state("free")), spend(state("free"), content="too late"))
-    log.register("w9", "nonce 1")  # no life begins, as that nonce is known
-    entry_2()  # passed: the next one has counted
-    writer.checkpoint(2, 2)
-    log.fence(1, 2)  # not the last one
-    log.fence(2, 3)
-    writer.batch(2, 1, spend(state("of a life that has ended")))
-    log.register("w5", "nonce 5")
-    entry_5()
-    late, payload_late, _ = writer.send(
-        1, 2, spend(state("z"), content="the night after"), spend(references=[state("free")], content="as well")
-    )
-    payload_late()
-    ends.append(writer.ends)
-
-    late()
-    writer.batch(3, 1, spend(state("of one who has a successor")))
-    log.fence(1, 6)
-    writer.batch(1, 1, spend(state("fenced")))
-    writer.batch(5, 2, spend(state("free"), content="once more"), spend(state("new")))
-    writer.checkpoint(4, 5)
-    decided = len(writer.replayed.decisions)
-    forged = writer.batch(4, 0, spend(state("forged")), party=Party(NOTARY, PARTY.name))
-    wrong = log.ordering(Checkpoint(4, 3, bytes(32)))
-    ends.append(writer.ends)
-    return writer, ends, [("bad-signature", decided, forged.offset), ("root-mismatch", 3, wrong.offset)]
-
-
 def _cut(streams: Streams, ends: Ends) -> dict[int, Sequence[LogRecord]]:
     return {stream: records[: ends[stream]] for stream, records in streams.items()}
 
@@ -213,7 +114,7 @@ class Nights(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    found = Nights(tmp_path_factory.mktemp("nights"), *_three_nights(), [])
+    found = Nights(tmp_path_factory.mktemp("nights"), *three_nights(), [])
     for number in range(len(found.ends)):
         earlier = found.folder / str(number - 1) if number else None
         found.verified.append(_run(spark, found.folder / str(number), found.writer.log.streams, found.ends[: number + 1], earlier))
@@ -233,62 +134,15 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     assert sum(night.roots_compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
 
 
-Move = tuple[int, int, int]
-
-
-def _log(moves: list[Move]) -> tuple[Writer, list[Ends]]:
-    """A log, and where it ended before and after each move."""
-    writer = Writer()
-    log = writer.log
-    later: list[_Append] = []
-    log.register("w0", "nonce 0")
-    ends = [writer.ends]
-    for what, one, other in moves:
-        lives = len(writer.replayed.lives)
-        incarnation, partition = 1 + one % lives, other % PARTITIONS
-        # Few states, and few contents: conflicts, and the same request again.
-        inputs, references = [state(f"{one % 5}"), state(f"{other % 5}", 1)], [state(f"{other % 4}")]
-        entry, payload, fill = writer.send(
-            incarnation, partition, spend(*inputs, content=f"{other % 2}"), spend(references=references, content=f"{one % 3}")
-        )
-        if what < 4:
-            entry()
-            payload()
-        elif what == 4:
-            payload()
-            later.append(entry)  # out of its sequence, it will be passed by the next one
-        elif what == 5:
-            entry()
-            later.append(payload)
-        elif what == 6:
-            fill()
-            entry()
-            payload()
-        elif what == 7:
-            log.register(f"w{one}", f"nonce {other}")
-        elif what == 8:
-            log.fence(incarnation, writer.replayed.lives[incarnation - 1].sequence_last + other // 2)
-        elif what == 9:
-            writer.checkpoint(incarnation, other % (len(writer.replayed.decisions) + 1))
-        elif what == 10:
-            log.put(partition, batch_key(lives + 1, 1), b"of a life to come")
-        while later and (what == 11 or len(later) > one):
-            later.pop(0)()
-        ends.append(writer.ends)
-    for append in later:
-        append()
-    return writer, [*ends, writer.ends]
-
-
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 
 
-# Hypothesis tries the simplest example first, which is no use here; of two runs of Spark each one other is what there is time for.
+# One example, since it takes two runs of Spark. The filter keeps out the simplest one, which Hypothesis tries first.
 @settings(max_examples=1, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(moves, min_size=30, max_size=50).filter(lambda each: len(set(each)) > 20), st.integers(20, 90), st.integers(0, 2))
 def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
     """Wherever a log is cut, both parts say what the replay says, and keep what it knows."""
-    writer, ends = _log(moves)
+    writer, ends = written(moves)
     streams = writer.log.streams
     at = len(ends) * percent // 100
     first = {**ends[min(at + ahead, len(ends) - 1)], ORDERING: ends[at][ORDERING]}  # the end of the ordering topic is taken first
