@@ -147,7 +147,7 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
         elif what == 9:
             writer.checkpoint(incarnation, other % (len(writer.replayed.decisions) + 1))
         elif what == 10:
-            log.put(partition, batch_key(lives + 1, 1), b"of a life to come")
+            log.put(partition, batch_key(lives + 1, 1 + one), None)  # a fill that comes before its life
         while later and (what == 11 or len(later) > one):
             later.pop(0)()
         ends.append(writer.ends)
