@@ -137,8 +137,8 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 
 
-# One example, and none that is simpler when it fails, since each takes two runs of Spark. The filter keeps out the simplest of all, which is
-# the first that Hypothesis tries.
+# One example takes two runs of Spark, so none that is simpler is looked for when it fails. The filter keeps out the simplest of all, which
+# Hypothesis tries first.
 @settings(
     max_examples=1,
     phases=[Phase.reuse, Phase.generate],
