@@ -8,8 +8,9 @@ from spark_join.running import before
 
 def first_occurrences(requests: DataFrame, decided: DataFrame) -> DataFrame:
     """`requests` (`contents.Contents`) without those whose id stands earlier in the order, or in `decided`, of what came before them."""
+    repeated = decided.join(requests.select("id"), "id", "left_semi")  # of the two sides Spark sends round the right one, if it is small
     earliest = (
-        requests.join(decided, "id", "left_anti")
+        requests.join(repeated, "id", "left_anti")
         .groupBy("id")
         .agg(F.min(F.struct("offset", "ordinal")).alias("_first"))
         .select("id", "_first.offset", "_first.ordinal")
