@@ -27,7 +27,8 @@ class Order(msgspec.Struct, frozen=True):
     """incarnation (8 bytes), nonce, name, offset_first, offset_end (null while it goes on), reached (8 bytes): the highest sequence of an
     earlier one that counted before these records, else null"""
     entries: DataFrame
-    """Those that count if no hole is before them: offset, incarnation, sequence, partition, count, ids, append_time_ms, log_time_ms"""
+    """Those that count if no hole is before them: offset, incarnation, sequence, partition, count, ids_digest, append_time_ms and
+    log_time_ms"""
     checkpoints: DataFrame
     """offset, incarnation, tree_size (8 bytes), root, counted: whether its life had begun and had not ended"""
 
@@ -60,7 +61,7 @@ def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_t
         .select("offset")
     )
     entries = records.join(counting, "offset", "left_semi").select(
-        "offset", "incarnation", "sequence", "partition", "count", "ids", "append_time_ms", _held_back().alias("_time")
+        "offset", "incarnation", "sequence", "partition", "count", "ids_digest", "append_time_ms", _held_back().alias("_time")
     )
     entries = before(entries, "_reached", F.col("_time"), "max", "offset")
     checkpoints = records.where(F.col("kind") == "checkpoint").join(
