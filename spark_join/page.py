@@ -113,7 +113,7 @@ def _size(power: int) -> str:
 def _violations(said: Mapping[str, Any], shown: Sequence[Row], wrong: int) -> str:
     if not wrong:
         return "<p>None.</p>\n"
-    columns = ("type", "position", "offset", "id", "found", "expected")
+    columns = list(shown[0].asDict())
     counts = _table(("type", "how many"), [(name, f"{count:,}") for name, count in said["violations"].items()])
     rest = f"<p>{wrong - len(shown):,} more are in <code>violations/</code>.</p>\n" if wrong > len(shown) else ""
     return counts + _table(columns, [["" if row[each] is None else str(row[each]) for each in columns] for row in shown]) + rest
