@@ -9,6 +9,7 @@ The way of a log through it:
 | file | what it makes |
 |---|---|
 | `archive` | the records of both topics |
+| `state`, `kept` | what an earlier run knew of the log before them, and its files |
 | `ordering_records` | typed columns of the ordering topic |
 | `order` | the entries that count, lives, log time (R2, R5, R6) |
 | `contents`, `payloads`, `signatures` | each entry's content (R3): requests, their ids, whose signature is bad |
@@ -16,8 +17,9 @@ The way of a log through it:
 | `decide`, `rounds` | outcome, reason and conflicts of each |
 | `tree` | leaves, and roots at any sizes |
 | `join`, `verify`, `report` | the first half and the whole of it in their order; what is written of it |
+| `carry` | the state at the end, for the next run |
 | `stages`, `session`, `java` | files between the stages; the Spark session, and a Java for it |
-| `octets`, `running` | numbers in binary columns; aggregates of all that came before |
+| `octets`, `running`, `digests` | numbers in binary columns; aggregates of all that came before; the SHA-256 of files |
 | `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
 
 `python -m spark_join verify --help` says what it can be told.

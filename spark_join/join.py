@@ -88,7 +88,7 @@ def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages)
     payload = state.orphans.unionByName(log.payload)
     records = stages.keep("ordering records", ordering_records.parse(log.ordering))
     _refuse_newer(records)
-    judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms)
+    judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
     entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
     (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
     if hole.offset is not None:

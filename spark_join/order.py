@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from spark_join.constants import SENT_AT_AHEAD_MAX_MS
 from spark_join.octets import u64
 from spark_join.running import before
+from spark_join.stages import Stages
 
 _NO_SEQUENCE = bytes(8)
 
@@ -33,7 +34,7 @@ class Order(msgspec.Struct, frozen=True):
     """offset, incarnation, tree_size (8 bytes), root, counted: whether its life had begun and had not ended"""
 
 
-def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_time_ms: int) -> Order:
+def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_time_ms: int, stages: Stages) -> Order:
     """`records` as `ordering_records.parse` gives them. The `earlier` lives and the log time are those of the `State` before them."""
     begun = _begun(records.where(F.col("kind") == "register"), earlier)
     spoken = _within(
@@ -48,6 +49,7 @@ def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_t
     reached = before(spoken, "reached", sequence, "max", "offset", ["incarnation"]).withColumn(
         "reached", F.coalesce("reached", F.lit(_NO_SEQUENCE))
     )
+    reached = stages.keep("sequences reached", reached)
     fenced = (
         reached.where((F.col("kind") == "fence") & (F.col("sequence") == F.col("reached")))
         .groupBy("incarnation")

@@ -16,7 +16,8 @@ def repetitions(requests: DataFrame, decided: DataFrame) -> DataFrame:
     places = requests.select("id", F.struct("offset", "ordinal").alias("place"))
     often = places.groupBy("id").agg(F.min("place").alias("first"), F.max("place").alias("last")).where(F.col("first") < F.col("last"))
     later = places.join(often, "id").where(F.col("place") > F.col("first")).select("place.*")
-    return later.union(places.join(decided, "id", "left_semi").select("place.*")).distinct()
+    known = decided.join(requests.select("id"), "id", "left_semi")  # of the two sides Spark sends round the right one, if it is small
+    return later.union(places.join(known, "id", "left_semi").select("place.*")).distinct()
 
 
 def with_positions(requests: DataFrame, repeated: DataFrame, decided: int) -> DataFrame:

@@ -36,9 +36,9 @@ class Verified(msgspec.Struct, frozen=True):
     decided: int
     """Of the whole log, what came before it too"""
     outcomes: dict[str, int]
-    """Decisions by outcome, or by reason where they reject."""
+    """Decisions by outcome, or by reason where they reject; those made here, as everything from here on"""
     root: bytes
-    """Over all decisions."""
+    """Over all decisions of the whole log"""
     roots_compared: int
     checkpoints_passed_over: int
     """Of lives that had not begun or had ended"""

@@ -1,5 +1,10 @@
 """A log verified in parts, each from the state that the one before it kept, comes to what it comes to as a whole."""
 
+import errno
+import json
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -7,27 +12,29 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
-from ordering.records import Checkpoint, Entry, batch_key
-from payload import decode_submission, encode_batch
 from spark_join.archive import read_archive
+from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
-from spark_join.kept import read_state, write_state
+from spark_join.kept import _link, read_state, write_state
 from spark_join.stages import Stages
 from spark_join.state import start
 from spark_join.verify import Verified, verify
-from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
-from tests.joiner.history import NOTARY, History
-from tests.spark.archived import Ends, archive, ends_of
+from tests.joiner.history import NOTARY
+from tests.spark.archived import Ends, archive
+from tests.spark.nights import PARTY, Move, Writer, three_nights, written
+from tests.spark.test_verify import _found
+from tests.spark.test_verify import _hold as _decided_as
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PARTY = Party(NOTARY)
 TABLES = ("ids", "consumed", "hashes", "chunks", "lives", "orphans")
 Streams = Mapping[int, Sequence[LogRecord]]
 
@@ -91,127 +98,179 @@ def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
     return found
 
 
-class Writer:
-    """Writes a log of signed requests."""
-
-    def __init__(self) -> None:
-        self.log = History(PARTITIONS)
-        self.sequences: dict[int, int] = {}
-
-    @property
-    def replayed(self) -> Replayed:
-        return replay(self.log.streams, NOTARY, PARTITIONS)
-
-    @property
-    def ends(self) -> Ends:
-        return ends_of(self.log.streams)
-
-    def send(self, incarnation: int, partition: int, *requests: dict[str, Any], party: Party = PARTY) -> "tuple[_Append, _Append, _Append]":
-        """What appends the entry, the payload and a fill of the life's next batch."""
-        sent = decode_submission(party.submission(*requests).body, NOTARY)
-        sequence = self.sequences[incarnation] = self.sequences.get(incarnation, 0) + 1
-        ids = tuple([each.transaction_id for each in sent.requests])
-        key, value = batch_key(incarnation, sequence), encode_batch([sent.encoded])
-        at = self.log.streams[ORDERING][-1].append_time_ms
-        return (
-            lambda: self.log.ordering(Entry(incarnation, sequence, at, partition, ids)),
-            lambda: self.log.put(partition, key, value),
-            lambda: self.log.put(partition, key, None),
-        )
-
-    def batch(self, incarnation: int, partition: int, *requests: dict[str, Any], party: Party = PARTY) -> Record:
-        """Append both; the entry."""
-        entry, payload, _ = self.send(incarnation, partition, *requests, party=party)
-        payload()
-        return entry()
-
-    def checkpoint(self, incarnation: int, size: int) -> Record:
-        return self.log.ordering(Checkpoint(incarnation, size, self.replayed.root(size)))
-
-
-_Append = Callable[[], Record]
-
-
-def _three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]]]:
-    """Whatever a cut may part, and what is wrong with the third part: (type, position, offset)."""
-    writer = Writer()
-    log, ends = writer.log, []
-    for number in (1, 2, 3):
-        log.register(f"w{number}", f"nonce {number}")
-    writer.batch(1, 0, spend(state("x"), state("y")))
-    writer.batch(2, 1, spend(state("z")), spend(state("z"), content="too late"))
-    writer.checkpoint(1, 3)
-    writer.batch(1, 2, spend(state("v"), time_window={"from": None, "until": 5}))
-    entry_2, payload_2, _ = writer.send(2, 1, spend(state("its payload came the night before")))
-    payload_2()
-    payload_2()
-    entry_5, payload_5, _ = writer.send(5, 0, spend(state("its life begins the night after")))
-    payload_5()
-    entry_3, payload_3, fill_3 = writer.send(3, 0, spend(state("filled")))
-    entry_3()
-    entry_1, payload_1, _ = writer.send(1, 1, spend(state("on its way")))
-    entry_1()
-    writer.batch(2, 2, spend(references=[state("x")]))
-    log.register("w3", "nonce 4")  # behind a hole when the first night ends
-    ends.append(writer.ends)
-
-    fill_3()
-    payload_3()
-    payload_1()
-    writer.batch(1, 0, spend(state("x"), state("y")))  # decided already
-    writer.batch(1, 1, spend(state("y"), state("free")), spend(state("free")), spend(state("free"), content="too late"))
-    log.register("w9", "nonce 1")  # no life begins, as that nonce is known
-    entry_2()  # passed: the next one has counted
-    writer.checkpoint(2, 2)
-    log.fence(1, 2)  # not the last one
-    log.fence(2, 3)
-    writer.batch(2, 1, spend(state("of a life that has ended")))
-    log.register("w5", "nonce 5")
-    entry_5()
-    late, payload_late, _ = writer.send(
-        1, 2, spend(state("z"), content="the night after"), spend(references=[state("free")], content="as well")
-    )
-    payload_late()
-    ends.append(writer.ends)
-
-    late()
-    writer.batch(3, 1, spend(state("of one who has a successor")))
-    log.fence(1, 6)
-    writer.batch(1, 1, spend(state("fenced")))
-    writer.batch(5, 2, spend(state("free"), content="once more"), spend(state("new")))
-    writer.checkpoint(4, 5)
-    decided = len(writer.replayed.decisions)
-    forged = writer.batch(4, 0, spend(state("forged")), party=Party(NOTARY, PARTY.name))
-    wrong = log.ordering(Checkpoint(4, 3, bytes(32)))
-    ends.append(writer.ends)
-    return writer, ends, [("bad-signature", decided, forged.offset), ("root-mismatch", 3, wrong.offset)]
-
-
 def _cut(streams: Streams, ends: Ends) -> dict[int, Sequence[LogRecord]]:
     return {stream: records[: ends[stream]] for stream, records in streams.items()}
 
 
-def test_three_nights_are_the_whole(spark: SparkSession, tmp_path: Path) -> None:
-    """Decisions, roots, violations and the state are those of one run over everything, whatever the cuts part."""
-    writer, ends, planted = _three_nights()
+class Nights(msgspec.Struct):
+    """The three of them, in the folders `0`, `1` and `2`."""
+
+    folder: Path
+    writer: Writer
+    ends: list[Ends]
+    planted: list[tuple[str, int | None, int]]
+    verified: list[Verified]
+
+
+@pytest.fixture(scope="module")
+def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nights:
+    found = Nights(tmp_path_factory.mktemp("nights"), *three_nights(), [])
+    for number in range(len(found.ends)):
+        earlier = found.folder / str(number - 1) if number else None
+        found.verified.append(_run(spark, found.folder / str(number), found.writer.log.streams, found.ends[: number + 1], earlier))
+    return found
+
+
+def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:
+    """Decisions, roots, violations and the state are those of the whole log, whatever the cuts part."""
+    streams = nights.writer.log.streams
+    replayed = _hold(_rows(spark, nights.folder / "2"), streams)
+    first, second, third = nights.verified
+    together = first.decisions.union(second.decisions).union(third.decisions)
+    _decided_as(msgspec.structs.replace(third, decisions=together), replayed)
+    assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
+    assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
+    assert [_found(night) for night in nights.verified] == [[], [], nights.planted]
+    assert sum(night.roots_compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
+
+
+moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
+
+
+# One example, since it takes two runs of Spark. The filter keeps out the simplest one, which Hypothesis tries first.
+@settings(max_examples=1, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(st.lists(moves, min_size=30, max_size=50).filter(lambda each: len(set(each)) > 20), st.integers(20, 90), st.integers(0, 2))
+def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
+    """Wherever a log is cut, both parts say what the replay says, and keep what it knows."""
+    writer, ends = written(moves)
     streams = writer.log.streams
-    nights = []
-    earlier = None
-    for number in range(len(ends)):
-        folder = tmp_path / f"night {number}"
-        nights.append(_run(spark, folder, streams, ends[: number + 1], earlier))
-        earlier = folder
-    whole = _run(spark, tmp_path / "whole", streams, ends)
-    assert _rows(spark, tmp_path / "night 2") == _rows(spark, tmp_path / "whole")
-    assert _rows(spark, tmp_path / "night 0")["orphans"] == _in_order(
-        _orphans(_cut(streams, ends[0]), replay(_cut(streams, ends[0]), NOTARY, PARTITIONS))
-    )
-    decisions = [row for night in nights for row in night.decisions.orderBy("position").collect()]
-    assert decisions == whole.decisions.orderBy("position").collect()
-    assert [night.root for night in nights] == [writer.replayed.root(night.decided) for night in nights]
-    assert nights[0].offset_hole is not None
-    assert [sorted(night.violations.collect()) for night in nights[:2]] == [[], []]
-    assert sorted(nights[2].violations.collect()) == sorted(whole.violations.collect())
-    assert sorted([(row.type, row.position, row.offset) for row in whole.violations.collect()]) == planted
-    assert sum(night.roots_compared for night in nights) == whole.roots_compared
-    _hold(_rows(spark, tmp_path / "whole"), streams)
+    at = len(ends) * percent // 100
+    first = {**ends[min(at + ahead, len(ends) - 1)], ORDERING: ends[at][ORDERING]}  # the end of the ordering topic is taken first
+    with tempfile.TemporaryDirectory() as folder:
+        nights = [_run(spark, Path(folder) / "1", streams, [first])]
+        nights.append(_run(spark, Path(folder) / "2", streams, [first, ends[-1]], Path(folder) / "1"))
+        for number, until in (("1", first), ("2", ends[-1])):
+            replayed = _hold(_rows(spark, Path(folder) / number), _cut(streams, until))
+            night = nights[int(number) - 1]
+            assert (night.decided, night.root) == (len(replayed.decisions), replayed.root(len(replayed.decisions)))
+            assert night.violations.count() == 0
+
+
+def test_files_of_earlier_runs_are_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is in both folders at no cost; where the file system says no, it is copied."""
+    file = tmp_path / "file"
+    file.write_bytes(b"rows")
+    _link(file, tmp_path / "linked/file")
+    assert (tmp_path / "linked/file").samefile(file)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    _link(file, tmp_path / "copied/file")
+    assert (tmp_path / "copied/file").read_bytes() == b"rows"
+    assert not (tmp_path / "copied/file").samefile(file)
+
+
+def _newer(state_: Path) -> None:
+    manifest = state_ / "state/state.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"state_version":1', b'"state_version":2'))
+
+
+def _altered(state_: Path) -> None:
+    manifest = state_ / "state/state.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"run":2', b'"run":3'))
+
+
+def _file(state_: Path, table: str, run: int) -> Path:
+    return sorted((state_ / f"state/{table}/{run:08}").glob("*.parquet"))[0]
+
+
+def _file_gone(state_: Path) -> None:
+    _file(state_, "consumed", 1).unlink()
+
+
+def _file_damaged(state_: Path) -> None:
+    file = _file(state_, "hashes", 2)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.unlink()  # it is a link
+    file.write_bytes(content)
+
+
+def _report(state_: Path, **others: object) -> None:
+    (state_ / "report.json").write_text(json.dumps({**json.loads((state_ / "report.json").read_text()), **others}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_newer, "/state has state version 2, and this software reads 1: use its version"),
+        (_altered, "state.json is not what .*report.json says: its SHA-256 is another"),
+        (_file_gone, "/state/consumed/00000001/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is nothing that can be read"),
+        (_file_damaged, "/state/hashes/00000002/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
+        (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to go on from: .*No such file"),
+        (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to go on from: .*truncated"),
+        (lambda state_: _report(state_, violations={"root-mismatch": 2}), r"tells of violations \(2 root-mismatch\): .*log's start"),
+        (lambda state_: _report(state_, state_sha256=None), "kept no state: go on from one that was told --keep-state"),
+    ],
+)
+def test_state_that_is_not_what_it_was(
+    spark: SparkSession, nights: Nights, tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    """Nothing is built on a state that is damaged, newer or gone, or was kept beside violations."""
+    shutil.copytree(nights.folder / "1", tmp_path / "earlier")
+    read_state(spark, tmp_path / "earlier")
+    damage(tmp_path / "earlier")
+    with pytest.raises(CouldNotVerify, match=message):
+        read_state(spark, tmp_path / "earlier")
+
+
+def _ends_earlier(nights: Nights, folder: Path) -> Path:
+    return archive(nights.writer.log.streams, folder, ends=nights.ends[:1])
+
+
+def _of_another_notary(nights: Nights, folder: Path) -> Path:
+    return archive(nights.writer.log.streams, folder, "O=Another", nights.ends)
+
+
+def _grown_again(nights: Nights, folder: Path) -> Path:
+    """Cut, and grown again to what it was but for the append times."""
+    streams = {
+        stream: [Record(each.stream, each.offset, each.append_time_ms + 1, each.key, each.value) for each in records]
+        for stream, records in nights.writer.log.streams.items()
+    }
+    return archive(streams, folder, ends=nights.ends)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (_ends_earlier, r"ordering partition 0 ends at offset 11, and the earlier run had read it up to 21: a part of the log is gone"),
+        (
+            _of_another_notary,
+            "the earlier run read the log of 'O=Notary.* with 3 payload partitions, and this one is of 'O=Another' with 3",
+        ),
+        (_grown_again, "ordering record 20, the last one that the earlier run judged, is not what it was: this is another log"),
+    ],
+)
+def test_log_that_is_another(
+    spark: SparkSession, nights: Nights, tmp_path: Path, other: Callable[[Nights, Path], Path], message: str
+) -> None:
+    """A state says nothing of a log that is another one, or has become another, or has lost its end."""
+    known = read_state(spark, nights.folder / "1")
+    with pytest.raises(CouldNotVerify, match=message):
+        rest_of(read_archive(spark, other(nights, tmp_path / "archive"), known.since), known)
+
+
+def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
+    """Of a log that goes on only what came since is read: the payload files of earlier nights may be gone."""
+    streams, ends = nights.writer.log.streams, nights.ends
+    whole = archive(streams, tmp_path, ends=ends)
+    for file in [*whole.glob("payload/*/0000000[12].parquet"), *whole.glob("ordering/*/00000001.parquet")]:
+        file.unlink()
+    known = read_state(spark, nights.folder / "1")
+    log = rest_of(read_archive(spark, whole, known.since), known)
+    assert sorted([row.offset for row in log.ordering.collect()]) == list(range(ends[1][ORDERING], ends[2][ORDERING]))
+    expected = [(partition, at) for partition in range(PARTITIONS) for at in range(ends[1][partition], ends[2][partition])]
+    assert sorted([(row.partition, row.offset) for row in log.payload.select("partition", "offset").collect()]) == expected
