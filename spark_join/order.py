@@ -29,7 +29,7 @@ class Order(msgspec.Struct, frozen=True):
     earlier one that counted before these records, else null"""
     entries: DataFrame
     """Those that count if no hole is before them: offset, incarnation, sequence, reached (the highest sequence of the life before it),
-    partition, count, ids, append_time_ms, log_time_ms"""
+    partition, count, ids_digest, append_time_ms, log_time_ms"""
     checkpoints: DataFrame
     """offset, incarnation, tree_size (8 bytes), root, counted: whether its life had begun and had not ended"""
 
@@ -63,7 +63,7 @@ def judge(records: DataFrame, payload_partitions: int, earlier: DataFrame, log_t
         .select("offset", "reached")
     )
     entries = records.join(counting, "offset").select(
-        "offset", "incarnation", "sequence", "reached", "partition", "count", "ids", "append_time_ms", _held_back().alias("_time")
+        "offset", "incarnation", "sequence", "reached", "partition", "count", "ids_digest", "append_time_ms", _held_back().alias("_time")
     )
     entries = before(entries, "_reached", F.col("_time"), "max", "offset")
     checkpoints = records.where(F.col("kind") == "checkpoint").join(

@@ -2,21 +2,22 @@
 
 | kind | columns that are set |
 |---|---|
-| `entry` | incarnation, sequence, sent_at_ms, partition, count, ids |
+| `entry` | incarnation, sequence, sent_at_ms, partition, count, ids_digest |
 | `register` | nonce, name |
 | `fence` | incarnation, sequence |
 | `checkpoint` | incarnation, tree_size, root |
 | `activate` | format_version |
 | `malformed` | none: a byte too few or too many, a version that is not active, a kind that is none, text that is not UTF-8 |
 
-`incarnation`, `sequence` and `tree_size` are the 8 bytes of a u64 (see `octets`); `ids` are the transaction ids, one after the other.
+`incarnation`, `sequence` and `tree_size` are the 8 bytes of a u64 (see `octets`); `ids_digest` is the SHA-256 of the
+transaction ids, one after the other: of all columns they alone would grow with the requests.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.constants import FORMAT_VERSION, ID_BYTES
-from spark_join.octets import part, signed, unsigned
+from spark_join.octets import part, sha256, signed, unsigned
 
 _HEAD_BYTES = 34
 """Of an entry, before its ids."""
@@ -56,7 +57,7 @@ def parse(ordering: DataFrame) -> DataFrame:
         of(signed(part(value, 18, 8)), "entry").alias("sent_at_ms"),
         of(unsigned(part(value, 26, 4)), "entry").alias("partition"),
         of(count, "entry").alias("count"),
-        of(part(value, _HEAD_BYTES, length), "entry").alias("ids"),
+        of(sha256(part(value, _HEAD_BYTES, length)), "entry").alias("ids_digest"),
         of(part(value, 2, 16), "register").alias("nonce"),
         of(name, "register").alias("name"),
         of(part(value, 10, 8), "checkpoint").alias("tree_size"),

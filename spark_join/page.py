@@ -25,7 +25,8 @@ body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, s
 h1 { font-size: 1.5em; overflow-wrap: anywhere; } h2 { font-size: 1.15em; margin-top: 2em; }
 .bad { color: var(--bad); } .good { color: var(--good); } .dim { color: var(--dim); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5em 0; }
-th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid var(--grid); vertical-align: top; overflow-wrap: anywhere; }
+th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+td { overflow-wrap: anywhere; } th, td.n, td:first-child { white-space: nowrap; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; } code { font-size: .9em; }
 figure { margin: 1.5em 0; } svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
@@ -112,7 +113,7 @@ def _size(power: int) -> str:
 def _violations(said: Mapping[str, Any], shown: Sequence[Row], wrong: int) -> str:
     if not wrong:
         return "<p>None.</p>\n"
-    columns = ("type", "position", "offset", "id", "found", "expected")
+    columns = list(shown[0].asDict())
     counts = _table(("type", "how many"), [(name, f"{count:,}") for name, count in said["violations"].items()])
     rest = f"<p>{wrong - len(shown):,} more are in <code>violations/</code>.</p>\n" if wrong > len(shown) else ""
     return counts + _table(columns, [["" if row[each] is None else str(row[each]) for each in columns] for row in shown]) + rest

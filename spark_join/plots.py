@@ -50,8 +50,17 @@ def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], t
 
 def time_ticks(start_ms: int, span_ms: int) -> list[tuple[float, str]]:
     """Moments of a span, UTC."""
-    form = "%H:%M:%S" if span_ms < 7_200_000 else "%m-%d %H:%M" if span_ms < 30 * 86_400_000 else "%Y-%m-%d"
-    return [(at / _TIME_TICKS, moment(start_ms + span_ms * at // _TIME_TICKS, form)) for at in range(_TIME_TICKS + 1)]
+    form = (
+        "%H:%M:%S.%f"
+        if span_ms < 10_000
+        else "%H:%M:%S"
+        if span_ms < 7_200_000
+        else "%m-%d %H:%M"
+        if span_ms < 30 * 86_400_000
+        else "%Y-%m-%d"
+    )
+    ticks = [start_ms + span_ms * at // _TIME_TICKS for at in range(_TIME_TICKS + 1)]
+    return [(at / _TIME_TICKS, moment(at_ms, form).removesuffix("000")) for at, at_ms in enumerate(ticks)]
 
 
 def moment(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:

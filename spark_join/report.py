@@ -1,10 +1,12 @@
 """What is written of a verification: `report.json`, `report.html`, and `violations/` as Parquet."""
 
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pyarrow
 import pyspark
 from pyspark.sql import functions as F
 
@@ -44,13 +46,24 @@ def write_report(
         "continued_from": _continued(state),
         "state_sha256": state_sha256,
         "violations": {row.type: row["count"] for row in by_type},
-        "versions": {"spark": pyspark.__version__, "python": platform.python_version()},
+        "versions": _versions(log),
         "stages_s": stages_s,
     }
     shown = verified.violations.orderBy("type", "position", "offset").limit(VIOLATIONS_SHOWN_MAX).collect()
     (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
     return said
+
+
+def _versions(log: Log) -> dict[str, str]:
+    java = log.ordering.sparkSession.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version")
+    return {
+        "kafka-notary": version("kafka-notary"),
+        "spark": pyspark.__version__,
+        "java": java.collect()[0].version,
+        "python": platform.python_version(),
+        "pyarrow": pyarrow.__version__,
+    }
 
 
 def _continued(state: State) -> dict[str, Any] | None:

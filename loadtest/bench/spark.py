@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--signatures", choices=("with", "without", "both"), default="both", help="whether they are verified")
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default: 4)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument(
         "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout"
@@ -116,9 +117,14 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
 
 
 def _made(directory: Path, requests_min: int, chosen: argparse.Namespace) -> _Log:
-    archive, parties = directory / "archive", directory / "parties.json"
-    made = records(chosen.seed, requests_min, chosen.submission_requests, chosen.inputs, signed=chosen.signatures != "without")
-    write_archive(archive, made)
+    signed = chosen.signatures != "without"
+    name = f"{requests_min}-{chosen.submission_requests}-{chosen.inputs}-{chosen.seed}-{'signed' if signed else 'unsigned'}"
+    archive, parties = (chosen.logs or directory) / name, directory / "parties.json"
+    if not archive.exists():
+        made = records(chosen.seed, requests_min, chosen.submission_requests, chosen.inputs, signed=signed)
+        unfinished = archive.with_suffix(".unfinished")
+        write_archive(unfinished, made)
+        unfinished.rename(archive)
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     return _Log(archive, parties, *uvloop.run(_replayed(archive, directory / "index")))
 
@@ -138,7 +144,7 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
 def _verified(log: _Log, out: Path, *, signatures: bool) -> tuple[dict[str, Any], float]:
     """What `report.json` says, and how many seconds the process was there."""
     command = [sys.executable, "-m", "spark_join", "verify", "--archive", str(log.archive), "--out", str(out), "--quiet"]
-    command += ["--work", str(log.archive.parent), "--master", f"local[{CORES}]", "--memory", MEMORY]
+    command += ["--work", str(log.parties.parent), "--master", f"local[{CORES}]", "--memory", MEMORY]
     started = time.perf_counter()
     done = subprocess.run([*command, *(["--parties", str(log.parties)] if signatures else [])], capture_output=True, text=True, check=False)
     if done.returncode == 2:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
@@ -12,27 +12,19 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from ordering.records import Checkpoint
-from spark_join.archive import read_archive
-from spark_join.exports import read_exports
-from spark_join.report import write_report
-from spark_join.stages import Stages
-from spark_join.state import start
-from spark_join.verify import verify
 from tests.checkers.honest import Honest
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
 from tests.spark.archived import archive, ends_of
 from tests.spark.conftest import JAVA, SMALL
-from tests.spark.exported import edited, exported
+from tests.spark.exported import exported
 from tests.spark.standalone import HOME, MEMORY, cluster
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
-VERIFY = (sys.executable, "-m", "spark_join", "verify")
-LOCAL = ("--master", "local[2]", "--memory", "1g")
 ROOT = Path(__file__).parents[2]
+VERIFY = [sys.executable, "-m", "spark_join", "verify"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
@@ -40,6 +32,13 @@ def _run(folder: Path, command: Sequence[object], **environment: str) -> "subpro
     (folder / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {JAVA}\n")
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(folder), **environment}
     return subprocess.run([*map(str, command)], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+def _submitted(folder: Path, master: str, executors: Mapping[str, object], *arguments: object) -> "subprocess.CompletedProcess[str]":
+    settings = {**SMALL, **executors, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *told, ROOT / "spark_join/__main__.py"]
+    return _run(folder, [*submit, "verify", *arguments], PYSPARK_PYTHON=sys.executable)
 
 
 class Clean(msgspec.Struct):
@@ -61,8 +60,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     archived = archive(notary.log.streams, folder / "archive")
     export = exported(notary.index.directory, folder / "export", notary.read)
-    told = ["--archive", archived, "--index", export, "--parties", parties, "--out", out, "--keep-state"]
-    return Clean(notary, archived, export, parties, out, _run(folder, [*VERIFY, *told, *LOCAL]))
+    settings = ["--index", export, "--parties", parties, "--keep-state", "--master", "local[2]", "--memory", "1g"]
+    return Clean(notary, archived, export, parties, out, _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings]))
 
 
 def test_clean_log(clean: Clean, tmp_path: Path) -> None:
@@ -79,19 +78,45 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     assert {"entries that count", "contents", "decisions", "leaf hashes"} <= report["stages_s"].keys()
     assert report["state_sha256"] == sha256((clean.out / "state/state.json").read_bytes()).hexdigest()
     assert json.loads(done.stdout)["root"] == root
+    assert root in (clean.out / "report.html").read_text()
     assert "spark_join verify: decisions\n" in done.stderr
     again = _run(tmp_path, [*VERIFY, "--archive", clean.archive, "--out", clean.out])
     assert again.returncode == 2
     assert "has a report already" in again.stderr
 
 
-def test_violation_after_an_earlier_run(clean: Clean, tmp_path: Path) -> None:
-    """Exit code 1: the violation is a row of the Parquet files, no state is kept."""
+def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
+    """On a master with two workers the report is that of one machine; each worker ran an executor."""
+    with cluster(tmp_path) as master:
+        executors = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": JAVA, "spark.executorEnv.PYTHONPATH": ROOT}
+        given = [
+            "--archive",
+            clean.archive,
+            "--index",
+            clean.export,
+            "--parties",
+            clean.parties,
+            "--out",
+            tmp_path / "out",
+            "--work",
+            tmp_path,
+        ]
+        done = _submitted(tmp_path, master, executors, *given)
+        assert done.returncode == 0, done.stderr
+        assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
+    here, there = (json.loads((out / "report.json").read_text()) for out in (clean.out, tmp_path / "out"))
+    differ = {"stages_s": {}, "state_sha256": None}
+    assert {**there, **differ} == {**here, **differ}
+
+
+def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
+    """Exit code 1, through `spark-submit` and from an earlier run too: the violation is a row of the Parquet files, no state is kept."""
     log = deepcopy(clean.notary.log)
     wrong = log.ordering(Checkpoint(3, 1, bytes(32)))
     folder = archive(log.streams, tmp_path / "archive", ends=[ends_of(clean.notary.log.streams), ends_of(log.streams)])
-    told = ["--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"]
-    done = _run(tmp_path, [*VERIFY, *told, *LOCAL])
+    done = _submitted(
+        tmp_path, "local[2]", {}, "--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"
+    )
     assert done.returncode == 1, done.stderr
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = replay(log.streams, NOTARY, PARTITIONS).root(1).hex()
@@ -109,65 +134,6 @@ def test_violation_after_an_earlier_run(clean: Clean, tmp_path: Path) -> None:
         "signatures_checked": True,
     }
     assert not (tmp_path / "out/state").exists()
-
-
-def test_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark-submit` to a master with two workers: exit code 1 for a violation of the log and one of an index, and one machine's report."""
-    notary = _honest(tmp_path)
-    sound = exported(notary.index.directory, tmp_path / "sound", notary.read)
-    changed = edited(sound, tmp_path / "export", decisions=lambda rows: rows[0].update(outcome=3))
-    wrong = notary.log.ordering(Checkpoint(3, 1, bytes(32)))
-    folder = archive(notary.log.streams, tmp_path / "archive")
-    with cluster(tmp_path) as master:
-        executors = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": JAVA, "spark.executorEnv.PYTHONPATH": ROOT}
-        settings = {**SMALL, **executors, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-        submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *told, ROOT / "spark_join/__main__.py"]
-        verify_ = [
-            "verify",
-            "--archive",
-            folder,
-            "--index",
-            sound,
-            "--index",
-            changed,
-            "--out",
-            tmp_path / "out",
-            "--work",
-            tmp_path,
-            "--quiet",
-        ]
-        done = _run(tmp_path, [*submit, *verify_], PYSPARK_PYTHON=sys.executable)
-        assert done.returncode == 1, done.stderr
-        assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
-    row, of_export = pq.read_table(tmp_path / "out/violations").to_pylist()
-    root = replay(notary.log.streams, NOTARY, PARTITIONS).root(1).hex()
-    assert row == {
-        "type": "root-mismatch",
-        "position": 1,
-        "offset": wrong.offset,
-        "id": None,
-        "found": "00" * 32,
-        "expected": root,
-        "source": "log",
-    }
-    id_ = replay(notary.log.streams, NOTARY, PARTITIONS).decisions[0]["transaction_id"]
-    assert of_export == {
-        "type": "wrong-outcome",
-        "position": 0,
-        "offset": None,
-        "id": id_,
-        "found": "outside-time-window",
-        "expected": "committed",
-        "source": str(changed),
-    }
-    log = read_archive(spark, folder)
-    exports = read_exports(spark, [sound, changed])
-    verified = verify(spark, log, start(spark), None, Stages(spark, tmp_path / "stages"), exports)
-    here = write_report(tmp_path, log, verified, signatures=False, stages_s={}, state=start(spark), state_sha256=None)
-    assert here["violations"] == {"root-mismatch": 1, "wrong-outcome": 1}
-    there = json.loads((tmp_path / "out/report.json").read_text())
-    assert {**there, "stages_s": {}} == here
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:
