@@ -1,7 +1,8 @@
 """What is written of a verification: `report.json`, `report.html`, and `violations/` as Parquet."""
 
+import contextlib
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,13 @@ def write_report(
 
 
 def _versions(log: Log) -> dict[str, str]:
+    """This software's is missing where it runs from a folder, not installed."""
     java = log.ordering.sparkSession.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version")
+    own = {}
+    with contextlib.suppress(PackageNotFoundError):
+        own["kafka-notary"] = version("kafka-notary")
     return {
-        "kafka-notary": version("kafka-notary"),
+        **own,
         "spark": pyspark.__version__,
         "java": java.collect()[0].version,
         "python": platform.python_version(),

@@ -78,7 +78,7 @@ def test_hostile_names_are_text() -> None:
 def test_page_needs_nothing_else() -> None:
     """No script, no address of anything to fetch, and a browser is told to fetch nothing."""
     moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0), Moment(NONE, None, None)]
-    text = page({**SAID, "notary": "O=Notary"}, Series(0, 1_000, moments, {-1: 1, 0: 2}), [])
+    text = page({**SAID, "notary": "O=Notary", "violations": {}}, Series(0, 1_000, moments, {-1: 1, 0: 2}), [])
     found = Reader(text)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(found.tags)
     assert {"src", "href", "style", "onload"}.isdisjoint(dict(found.attributes))
