@@ -21,8 +21,9 @@ def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max:
     """
     touches = _touches(requests)
     gone = stages.keep("states consumed before", touches.join(consumed, "state").select("position", "state", "kind", "consumed_by"))
-    too_late = gone.select("position").distinct()
-    contended = stages.keep("contended states", _contended(touches.join(too_late, "position", "left_anti")))
+    too_late = gone.select("position", F.lit(True).alias("too_late")).distinct()
+    touches = touches.join(too_late, "position", "left").withColumn("may_consume", F.col("may_consume") & F.col("too_late").isNull())
+    contended = stages.keep("contended states", _contended(touches.drop("too_late")))
     losers = rejected(contended.where("may_consume").select("position", "state", "kind"), stages, rounds_max)
     consumers = (
         contended.where(F.col("may_consume") & (F.col("kind") == INPUT))

@@ -100,7 +100,7 @@ def three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]
     writer.batch(3, 1, spend(state("of one who has a successor")))
     log.fence(1, 6)
     writer.batch(1, 1, spend(state("fenced")))
-    writer.batch(5, 2, spend(state("free"), content="once more"), spend(state("new")))
+    writer.batch(5, 2, spend(state("new")), spend(state("free"), state("new"), content="of two nights"))
     writer.checkpoint(4, 5)
     decided = len(writer.replayed.decisions)
     forged = writer.batch(4, 0, spend(state("forged")), party=Party(NOTARY, PARTY.name))

@@ -66,17 +66,21 @@ def _requests(worlds: list[list[Asked]]) -> list[Request]:
     return found
 
 
-def _frame(spark: SparkSession, requests: list[Request]) -> DataFrame:
+def _frame(spark: SparkSession, requests: list[Request], first: int) -> DataFrame:
     rows = [
         (position, r.transaction_id, LOG_TIME_MS, list(r.inputs), list(r.references), r.from_ms, r.until_ms)
-        for position, r in enumerate(requests)
+        for position, r in enumerate(requests[first:], first)
     ]
     return spark.createDataFrame(pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA))
 
 
-def _decided(spark: SparkSession, requests: list[Request], rounds_max: int) -> list[dict[str, object]]:
+def _decided(
+    spark: SparkSession, requests: list[Request], rounds_max: int, first: int = 0, consumed: DataFrame | None = None
+) -> list[dict[str, object]]:
+    """The decisions of the requests from `first` on, all before it having consumed `consumed`."""
+    consumed = start(spark).consumed if consumed is None else consumed
     with tempfile.TemporaryDirectory() as folder:
-        rows = decide(_frame(spark, requests), start(spark).consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
+        rows = decide(_frame(spark, requests, first), consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
     return [
         {
             "transaction_id": bytes(row.id).hex(),
@@ -147,6 +151,27 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
     assert found == _by_the_notary(requests)
     codes = [REASONS.index(each["reason"]) for each in found]  # type: ignore[arg-type]
     assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3, 0, 1, 0, 0, 1]
+
+
+def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
+    """States that were consumed before all these requests, by themselves and beside others that one of these consumes."""
+    world: list[Asked] = [
+        ([0, 1], [], OPEN),  # the one before
+        ([2], [], OPEN),  # committed
+        ([0, 2, 3], [1], OPEN),  # input-conflict on 0 and 2
+        ([3], [0, 2], OPEN),  # reference-conflict on both
+        ([3, 4], [], OPEN),  # committed: the two before it consumed nothing
+        ([1], [], (OPEN[0], LOG_TIME_MS)),  # outside its window as well, but the conflict comes first
+        ([], [1, 4], OPEN),  # reference-conflict on both
+        ([5], [0], OPEN),  # reference-conflict
+        ([5], [], OPEN),  # committed
+    ]
+    requests = _requests([world])
+    before = requests[0]
+    rows = [(state, sha256(before.transaction_id).digest()) for state in before.inputs]
+    found = _decided(spark, requests, 6, 1, spark.createDataFrame(rows, "state binary, consumed_by binary"))
+    assert found == _by_the_notary(requests)[1:]
+    assert [REASONS.index(each["reason"]) for each in found] == [0, 1, 2, 0, 1, 2, 2, 0]  # type: ignore[arg-type]
 
 
 CHAIN = 100_000
