@@ -6,25 +6,17 @@ DataFrames, on as many machines as there are.
 
 The way of a log through it:
 
-| file | what it makes |
+| room | what it makes |
 |---|---|
-| `archive`, `kafka` | the records of both topics |
-| `state`, `kept` | what an earlier run knew of the log before them, and its files |
-| `ordering_records` | typed columns of the ordering topic |
-| `order` | the entries that count, lives, log time (R2, R5, R6) |
-| `contents`, `payloads`, `signatures` | each entry's content (R3): requests, their ids, whose signature is bad |
-| `positions` | first occurrences (R7), 0, 1, 2, … |
-| `decide`, `rounds` | outcome, reason and conflicts of each |
-| `tree` | leaves, and roots at any sizes |
-| `gaps` | what is gone from the log, by its numbers |
-| `exports`, `compare`, `telling` | exported indexes; them against the decisions, row by row; how that is said |
-| `join`, `verify`, `report` | the first half and the whole of it in their order; what is written of it |
-| `carry` | the state at the end, for the next run |
-| `stages`, `session`, `java` | files between the stages; the Spark session, and a Java for it |
-| `client`, `kafka_arguments` | the jars that read Kafka, its administration client; what a command is told of it |
-| `archiving`, `archived_files`, `copies` | both topics into an archive, and whether a copy is one |
-| `restore`, `sending` | an archive back into a cluster |
-| `octets`, `running`, `digests` | numbers in binary columns; aggregates of all that came before; the SHA-256 of files |
+| `log/` | the records of both topics, read from brokers or an archive; into an archive; and back into a cluster |
+| `order/` | what counts (R2, R5, R6), its contents (R3), whose signature is bad, first occurrences and positions (R7), gaps |
+| `join` | all of that in its order: from the log to the requests |
+| `decisions/` | outcome, reason and conflicts of each request; leaves, and roots at any sizes |
+| `exports/` | exported indexes against the decisions, row by row |
+| `state/` | what an earlier run knew of the log, and what this one leaves to the next |
+| `verify` | all of it: state in, log, state out |
+| `report/` | what is written of it: `report.json`, `report.html`, `violations/` |
+| `engine/` | the session and a Java for it, files between the stages, progress, what DataFrames lack |
 | `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
 
 `python -m spark_join verify --help` says what it can be told; `archive` and `restore` are the other commands.

@@ -18,22 +18,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deploy.local.errors import CannotRun
-from spark_join.archive import read_archive
-from spark_join.archiving import archive
-from spark_join.client import jar_settings
+from spark_join.engine.progress import Progress
+from spark_join.engine.session import open_session
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify, cause
-from spark_join.exports import read_exports
+from spark_join.exports.read import read_exports
 from spark_join.join import rest_of
-from spark_join.kafka import read_kafka
-from spark_join.kafka_arguments import add_kafka_arguments, chosen_kafka
-from spark_join.kept import REPORT, STATE, read_state, write_state
-from spark_join.progress import Progress
-from spark_join.report import VIOLATIONS, write_report
-from spark_join.restore import restore
-from spark_join.session import open_session
-from spark_join.signatures import read_keys
-from spark_join.stages import Stages
-from spark_join.state import start
+from spark_join.log.archive import read_archive
+from spark_join.log.archiving import archive
+from spark_join.log.client import jar_settings
+from spark_join.log.kafka import read_kafka
+from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
+from spark_join.log.restore import restore
+from spark_join.order.signatures import read_keys
+from spark_join.report.write import VIOLATIONS, write_report
+from spark_join.state.kept import REPORT, STATE, read_state, write_state
+from spark_join.state.state import start
 from spark_join.verify import verify
 
 CLEAN, VIOLATED, COULD_NOT = 0, 1, 2

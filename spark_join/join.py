@@ -7,11 +7,12 @@ import msgspec
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_join import contents, order, ordering_records, positions
 from spark_join.constants import FORMAT_VERSION
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.stages import Stages
-from spark_join.state import ORDERING, LastRecord, Place, State
+from spark_join.order import contents, ordering_records, positions
+from spark_join.order import judged as order
+from spark_join.state.state import ORDERING, LastRecord, Place, State
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -31,16 +32,16 @@ class Joined(msgspec.Struct, frozen=True):
     requests: DataFrame
     """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
     checkpoints: DataFrame
-    """offset, incarnation, tree_size, root, counted (see `order.Order`); those behind a hole too"""
+    """offset, incarnation, tree_size, root, counted (see `judged.Order`); those behind a hole too"""
     unreadable: DataFrame
     faults: DataFrame
     """See `contents.Contents`."""
     records: DataFrame
     """The ordering topic as `ordering_records.parse` gives it"""
     lives: DataFrame
-    """See `order.Order`; those that begin behind a hole too"""
+    """See `judged.Order`; those that begin behind a hole too"""
     entries: DataFrame
-    """See `order.Order`, with `contents.with_places`; up to the hole"""
+    """See `judged.Order`, with `contents.with_places`; up to the hole"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
     offset_hole: int | None

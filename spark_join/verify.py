@@ -7,17 +7,17 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join import tree
-from spark_join.carry import Decided, state_after
-from spark_join.compare import compare
 from spark_join.constants import OUTCOMES
-from spark_join.decide import decide
-from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
-from spark_join.gaps import sequence_gaps
+from spark_join.decisions import tree
+from spark_join.decisions.decide import decide
+from spark_join.engine.octets import part, u64, unsigned
+from spark_join.engine.stages import Stages
+from spark_join.exports.compare import compare
+from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Log, join
-from spark_join.octets import part, u64, unsigned
-from spark_join.stages import Stages
-from spark_join.state import State
+from spark_join.order.gaps import sequence_gaps
+from spark_join.state.carry import Decided, state_after
+from spark_join.state.state import State
 
 HOLE_MS_MAX = 600_000
 """A hole is filled within seconds while any worker runs. One that the order has gone on behind for longer lost its payload."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from loadtest.bench.generate import NOTARY, payload_values
 from ordering.log import ORDERING, Record
 from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
-from spark_join.archive import ARCHIVE_VERSION, ArchivedFile, Range
+from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
 
 PARTITIONS: Final = 16
 BATCH_BYTES_MAX = 512 << 10

@@ -8,7 +8,7 @@ import pytest
 from loadtest.bench.archive import PARTITIONS, ROW_GROUP_RECORDS, read_archive, records, write_archive
 from loadtest.bench.generate import NOTARY
 from ordering.log import ORDERING, Record
-from spark_join.archive import Range
+from spark_join.log.archive import Range
 from tests.checkers.replay import replay
 
 pytestmark = pytest.mark.spark

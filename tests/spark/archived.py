@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_join.archive import ARCHIVE_VERSION, ArchivedFile, Range
+from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
 from tests.checkers.replay import ORDERING, LogRecord
 from tests.joiner.history import NOTARY
 

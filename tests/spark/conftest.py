@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_join.client import jar_settings
-from spark_join.session import open_session
+from spark_join.engine.session import open_session
+from spark_join.log.client import jar_settings
 from tests.spark.broker import Broker, one_broker
 
 # Spark starts a process, `chmod`, for each file that it writes, and for its checksum's: here without another process in between to start

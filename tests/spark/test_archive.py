@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_join.archive import read_archive
 from spark_join.errors import CouldNotVerify
+from spark_join.log.archive import read_archive
 from tests.joiner.history import History
 from tests.spark.archived import archive
 

@@ -8,13 +8,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_join.archive import read_archive
-from spark_join.archiving import Archived, archive
-from spark_join.client import Admin, Kafka
-from spark_join.copies import Digest, digests
 from spark_join.errors import CouldNotVerify, cause
-from spark_join.kafka import log_bounds, read_kafka, read_records
-from spark_join.restore import restore
+from spark_join.log.archive import read_archive
+from spark_join.log.archiving import Archived, archive
+from spark_join.log.client import Admin, Kafka
+from spark_join.log.copies import Digest, digests
+from spark_join.log.kafka import log_bounds, read_kafka, read_records
+from spark_join.log.restore import restore
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]

@@ -5,10 +5,10 @@ import ssl
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_join.client import Kafka, parse_properties
 from spark_join.errors import CouldNotVerify
-from spark_join.kafka import read_kafka
-from spark_join.sending import client_settings
+from spark_join.log.client import Kafka, parse_properties
+from spark_join.log.kafka import read_kafka
+from spark_join.log.sending import client_settings
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]

@@ -18,10 +18,10 @@ from notary.decision import to_json
 from ordering.ids import format_state
 from payload import Request
 from spark_join.constants import INPUT
-from spark_join.decide import decide
-from spark_join.rounds import rejected
-from spark_join.stages import Stages
-from spark_join.state import start
+from spark_join.decisions.decide import decide
+from spark_join.decisions.rounds import rejected
+from spark_join.engine.stages import Stages
+from spark_join.state.state import start
 from tests.checkers.judge import hashed, judge
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

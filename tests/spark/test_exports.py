@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from notary.config import load
 from ordering.log import Record
-from spark_join.archive import read_archive
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.exports import read_exports
-from spark_join.stages import Stages
+from spark_join.exports.read import read_exports
+from spark_join.log.archive import read_archive
 from spark_join.verify import LOG, Verified, verify
 from tests.kafka.reading_back import read_streams
 from tests.notary.http.asking import JSON, Asking

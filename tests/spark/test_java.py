@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_join.java import java_home
+from spark_join.engine.java import java_home
 
 POOR = """#!/bin/sh
 case "$1" in

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 
 from ordering.log import ORDERING
 from ordering.records import Activate
-from spark_join.archive import read_archive
+from spark_join.engine.running import before
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Joined, join
-from spark_join.running import before
-from spark_join.stages import Stages
-from spark_join.state import start
+from spark_join.log.archive import read_archive
+from spark_join.state.state import start
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.joiner.history import NOTARY, History
 from tests.properties.test_joiner import PARTITIONS, MemoryStreams, histories

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_join.archive import read_archive
-from spark_join.archiving import Archived, archive
-from spark_join.client import Admin, Kafka, parse_properties
-from spark_join.kafka import read_kafka
-from spark_join.restore import TOPIC_SETTINGS, restore
-from spark_join.stages import Stages
+from spark_join.engine.stages import Stages
+from spark_join.log.archive import read_archive
+from spark_join.log.archiving import Archived, archive
+from spark_join.log.client import Admin, Kafka, parse_properties
+from spark_join.log.kafka import read_kafka
+from spark_join.log.restore import TOPIC_SETTINGS, restore
 from spark_join.verify import verify
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker

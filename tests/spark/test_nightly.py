@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
-from spark_join.archive import read_archive
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
-from spark_join.kept import _link, read_state, write_state
-from spark_join.stages import Stages
-from spark_join.state import start
+from spark_join.log.archive import read_archive
+from spark_join.state.kept import _link, read_state, write_state
+from spark_join.state.state import start
 from spark_join.verify import Verified, verify
 from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from ordering.records import Activate, Checkpoint, Entry, Fence, Register, encode
-from spark_join import ordering_records
+from spark_join.order import ordering_records
 from tests.checkers import records as one_by_one
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.page import page
-from spark_join.plots import lines, moment, stacked, time_ticks
-from spark_join.series import BINS, Moment, Series, series
+from spark_join.report.page import page
+from spark_join.report.plots import lines, moment, stacked, time_ticks
+from spark_join.report.series import BINS, Moment, Series, series
 from spark_join.verify import OUTCOMES
 
 HOSTILE = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202egnp.\u2066\x07</td>"

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 
-from spark_join.payloads import Reader
+from spark_join.order.payloads import Reader
 from tests.checkers.requests import requests_of
 from tests.checkers.test_requests import GARBAGE, LIMITS, SHARED, VALUE, altered
 from tests.joiner.history import NOTARY

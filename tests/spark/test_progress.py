@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_join.progress import Progress
+from spark_join.engine.progress import Progress
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, Entry, batch_key, decode
-from spark_join.archive import read_archive
 from spark_join.constants import OUTCOMES
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.exports import read_exports, refuse_behind_hole
-from spark_join.stages import Stages
-from spark_join.state import start
+from spark_join.exports.read import read_exports, refuse_behind_hole
+from spark_join.log.archive import read_archive
+from spark_join.state.state import start
 from spark_join.verify import Verified, verify
 from tests.asking.party import Party, spend, state
 from tests.checkers.honest import PARTITIONS, Honest

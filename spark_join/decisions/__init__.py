@@ -1,0 +1,1 @@
+"""Outcome, reason and conflicts of each request, and the tree over them."""

@@ -1,0 +1,155 @@
+"""The leaves of all decisions and the roots over them (docs/formats.md, Leaf and Tree; RFC 6962, section 2.1).
+
+Leaves are cut into chunks of 2^16. A chunk's hashes are worked out in one task: its own root when it is full, and for each size that is
+asked for and ends in it, the root over the chunk's leaves up to there. As the size of a chunk is a power of two, a tree of n leaves is one
+over the roots of its full chunks and of what is left. That top is put together on the driver, from 32 bytes for each 65,536 decisions.
+
+Where the log goes on from a `State`, the roots of its full chunks are there already. Leaves of its are hashed together again only in the
+chunk that is not full yet, and in those where a size that is asked for ends.
+"""
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256 as digest
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_join.constants import LEAF_PREFIX
+from spark_join.engine.octets import part, sha256, u64
+
+CHUNK_BITS = 16
+ROOT_OF_NOTHING = digest(b"").digest()
+
+
+class Root(msgspec.Struct, frozen=True):
+    """The root of the first `size` decisions."""
+
+    size: int
+    root: bytes
+
+
+def leaves(decisions: DataFrame) -> DataFrame:
+    """position and leaf (104 bytes) of decisions as `decide` gives them."""
+    # Joined as text: joining binary one by one would copy what is there again for each conflict.
+    conflicts = F.transform("conflicts", lambda met: F.hex(F.concat(met["state"], _octet(met["kind"]), met["consumed_by"])))
+    return decisions.select(
+        "position",
+        F.concat(
+            F.lit(LEAF_PREFIX),
+            u64(F.col("position")),
+            "id",
+            u64(F.col("log_time_ms")),
+            _octet(F.col("outcome")),
+            part(u64(F.size("conflicts").cast("bigint")), 4, 4),
+            sha256(F.unhex(F.array_join(conflicts, ""))),
+        ).alias("leaf"),
+    )
+
+
+def hashed(leaves_: DataFrame) -> DataFrame:
+    """position and hash of leaves as `leaves` gives them."""
+    return leaves_.select("position", sha256(F.concat(F.lit(b"\x00"), "leaf")).alias("hash"))
+
+
+def parts(earlier: DataFrame, hashes: DataFrame, sizes: DataFrame, first: int, decided: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
+    """size and hash: the root over a chunk's leaves up to there, for each of `sizes`, each full chunk's end and `decided`.
+
+    `hashes` as `hashed` gives them, for the positions `first` to `decided` - 1 without a gap, and `earlier` for those before; `sizes` has a
+    column `size`, distinct longs from 0 to `decided`. Full chunks of `earlier` alone in which no size ends are left out.
+    """
+    # A size is told to the chunk of its last leaf, as a row behind all leaves of the chunk.
+    asked = sizes.where(F.col("size") > 0).select((F.col("size") - 1).alias("position"), F.lit(None).cast("binary").alias("hash"))
+    if first:
+        hashes = hashes.union(_again(earlier, asked.select("position"), first, chunk_bits))
+    chunked = hashes.union(asked).withColumn("chunk", F.shiftright("position", chunk_bits))
+    return chunked.groupBy("chunk").applyInArrow(_hasher(chunk_bits, decided), "size bigint, hash binary")
+
+
+def _again(earlier: DataFrame, asked: DataFrame, first: int, chunk_bits: int) -> DataFrame:
+    """Of the `earlier` hashes those of chunks that are not full, or in which a size ends."""
+    going_on = earlier.sparkSession.range(first >> chunk_bits << chunk_bits, first).select(F.col("id").alias("position")).limit(1)
+    chunks = asked.where(F.col("position") < first).union(going_on).select(F.shiftright("position", chunk_bits).alias("chunk")).distinct()
+    (lowest,) = chunks.agg(F.min("chunk").alias("chunk")).collect()
+    if lowest.chunk is None:
+        return earlier.limit(0)
+    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # the files know which positions they have
+    return late.withColumn("chunk", F.shiftright("position", chunk_bits)).join(chunks, "chunk", "left_semi").drop("chunk")
+
+
+def full_chunks(parts_: DataFrame, first: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
+    """Of `parts` the roots of chunks that were not full yet with `first` leaves."""
+    return parts_.where((F.col("size") > first) & (F.col("size") % (1 << chunk_bits) == 0))
+
+
+def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> Iterator[Root]:
+    """The root of nothing, and those at all sizes of `parts`, in ascending order. Each full chunk is there, once."""
+    yield Root(0, ROOT_OF_NOTHING)
+    full: list[tuple[int, bytes]] = []
+    for row in parts_.orderBy("size").toLocalIterator():
+        start = row.size - 1 >> chunk_bits << chunk_bits
+        assert start >> chunk_bits == sum([1 << height for height, _ in full]), f"a chunk before size {row.size} is missing, or there twice"
+        end = bytes(row.hash)
+        yield Root(row.size, _over_the_top(full, end))
+        if row.size - start == 1 << chunk_bits:
+            _append(full, end)
+
+
+def _hasher(chunk_bits: int, decided: int) -> Callable[[pa.Table], pa.Table]:
+    """One chunk's leaf hashes and sizes in; each size in it, and its end, with the root over the chunk's leaves up to there, out."""
+
+    def hashed(rows: pa.Table) -> pa.Table:
+        is_leaf = pc.is_valid(rows.column("hash"))
+        leaf_rows = rows.filter(is_leaf).sort_by("position")
+        hashes = leaf_rows.column("hash").to_pylist()
+        positions = leaf_rows.column("position").to_pylist()
+        start = positions[0] >> chunk_bits << chunk_bits
+        end = min(start + (1 << chunk_bits), decided)
+        if positions != list(range(start, end)):
+            raise AssertionError(f"positions {start} to {end} are not all there, once")
+        sizes = sorted({position + 1 for position in rows.filter(pc.invert(is_leaf)).column("position").to_pylist()} | {end})
+        found = []
+        subtrees: list[tuple[int, bytes]] = []
+        done = start
+        for size in sizes:
+            for hash_ in hashes[done - start : size - start]:
+                _append(subtrees, hash_)
+            done = size
+            found.append(_bagged(subtrees))
+        return pa.table({"size": pa.array(sizes, pa.int64()), "hash": pa.array(found, pa.binary())})
+
+    return hashed
+
+
+def _append(subtrees: list[tuple[int, bytes]], hash_: bytes) -> None:
+    """Add one to a run of full subtrees, (height, root), the larger ones first."""
+    height = 0
+    while subtrees and subtrees[-1][0] == height:
+        hash_ = _node(subtrees.pop()[1], hash_)
+        height += 1
+    subtrees.append((height, hash_))
+
+
+def _bagged(subtrees: list[tuple[int, bytes]]) -> bytes:
+    """The root over all of a run of at least one."""
+    root = subtrees[-1][1]
+    for _, left in reversed(subtrees[:-1]):
+        root = _node(left, root)
+    return root
+
+
+def _over_the_top(full: list[tuple[int, bytes]], end: bytes) -> bytes:
+    """The root over a run of full chunks and what comes after them, a chunk or less."""
+    together = [*full]
+    _append(together, end)
+    return _bagged(together)
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return digest(b"\x01" + left + right).digest()
+
+
+def _octet(number: Column) -> Column:
+    return F.unhex(F.lpad(F.hex(number), 2, "0"))

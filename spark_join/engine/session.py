@@ -1,0 +1,56 @@
+"""The Spark session that everything here runs in."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from spark_join.engine.java import java_home
+
+ARROW_BYTES_MAX = 16 << 20
+"""That go to Python at once: Spark itself counts records, and a payload record may have 8 MiB."""
+
+PARTITIONS_A_CORE = 4
+"""Of each shuffle under a local master."""
+
+
+def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session whose temporary files are in `work`. Under `spark-submit` what was given there stands; `master` and `memory` do nothing.
+
+    `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        os.environ.setdefault("JAVA_HOME", str(java_home(work / "java")))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python must have what the driver's has
+    chosen = {
+        "spark.local.dir": str(work / "spark"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Else each expression tells where in Python it was made, in four calls to the JVM.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
+    if not submitted:
+        chosen |= {"spark.master": master, "spark.driver.memory": memory}
+        if master.startswith("local"):
+            # Spark's own 200 are for clusters: here each would be a task of a few rows.
+            partitions = str(PARTITIONS_A_CORE * (os.cpu_count() or 1))
+            chosen |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.sql.shuffle.partitions": partitions,
+            }
+    given = SparkConf() if submitted else None  # without a submission this would start a JVM before its memory is known
+    builder = SparkSession.builder.appName("spark_join")
+    for name, value in (chosen | dict(settings or {})).items():
+        if given is None or not given.contains(name):
+            builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

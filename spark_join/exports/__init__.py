@@ -1,0 +1,1 @@
+"""Exported indexes, held against the decisions row by row."""

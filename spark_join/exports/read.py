@@ -1,0 +1,161 @@
+"""What `notary export` wrote of workers' indexes (docs/spark.md, Exported indexes), to be held against the log.
+
+<export>/manifest.json                     how far the index had come, and its files
+<export>/decisions/00000001.parquet, …     its decisions, in any order
+<export>/states/00000001.parquet, …        the states that they consumed
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.errors import CouldNotVerify
+from spark_join.join import Joined, Log
+from spark_join.log.digests import refuse_other_bytes
+
+EXPORT_VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+
+_COLUMNS: Final = {
+    "decisions": "position bigint, id binary, log_time_ms bigint, outcome int,"
+    " conflicts array<struct<state: binary, kind: int, consumed_by: binary>>",
+    "states": "state binary, id binary, position bigint",
+}
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """One file; `path` from the export's folder on."""
+
+    path: Annotated[str, msgspec.Meta(pattern=r"^(decisions|states)/[0-9]+\.parquet$")]
+    rows: _Count
+    sha256: str
+
+
+class ExportedTree(msgspec.Struct, frozen=True):
+    """The tree of the index."""
+
+    size: _Count
+    root: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class OffsetsNext(msgspec.Struct, frozen=True):
+    """How far the index has read: it has judged the ordering records before that offset."""
+
+    ordering: _Count
+    payload: list[_Count]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is compared of `manifest.json`; it says more."""
+
+    notary: str
+    payload_partitions: int
+    decisions: _Count
+    tree: ExportedTree
+    offsets_next: OffsetsNext
+    files: list[ExportedFile]
+
+
+class _Version(msgspec.Struct, frozen=True):
+    export_version: int
+
+
+class Exports(msgspec.Struct, frozen=True):
+    """Any number of exports, with all their rows together; `source` is the name of the export, its folder as it was given."""
+
+    manifests: dict[str, Manifest]
+    """By source."""
+    decisions: DataFrame
+    """source, position, id, log_time_ms, outcome, conflicts"""
+    states: DataFrame
+    """source, state, id, position"""
+
+
+def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
+    """The exports in these folders, their files held against their manifests. Raises `CouldNotVerify`."""
+    manifests: dict[str, Manifest] = {}
+    for folder in folders:
+        if str(folder) in manifests:
+            raise CouldNotVerify(f"the export {folder} is named twice")
+        manifests[str(folder)] = _manifest(folder / MANIFEST)
+    files = {str(folder.resolve() / file.path): file.sha256 for folder in folders for file in manifests[str(folder)].files}
+    if files:
+        refuse_other_bytes(session, Path(), files, "its manifest")
+    return Exports(manifests, _read(session, manifests, "decisions"), _read(session, manifests, "states"))
+
+
+def refuse_others(exports: Exports, log: Log) -> None:
+    """Raise `CouldNotVerify` for an export of another notary."""
+    for source, manifest in exports.manifests.items():
+        if (manifest.notary, manifest.payload_partitions) != (log.notary_name, log.payload_partitions):
+            raise CouldNotVerify(
+                f"{source} is of {manifest.notary} with {manifest.payload_partitions} payload partitions, and the log of"
+                f" {log.notary_name} with {log.payload_partitions}"
+            )
+
+
+def refuse_ahead(exports: Exports, joined: Joined) -> None:
+    """Raise `CouldNotVerify` for an index that has read more than was read here.
+
+    That is no violation: a log that is being written may have been read before the index was exported. An index is ahead of its *log* when
+    it has read no further and has decided more, and that is one (`exports.compare`).
+    """
+    (last,) = joined.records.agg(F.max("offset").alias("offset")).collect()
+    end = 0 if last.offset is None else last.offset + 1
+    for source, manifest in exports.manifests.items():
+        if (read := manifest.offsets_next.ordering) > end:
+            raise CouldNotVerify(
+                f"the index of {source} has read the ordering topic up to offset {read}, and what was read here ends at {end}: read the log"
+                " after the export was made. If it has no more then, it has lost records (docs/runbook.md, 'The index is ahead of its log')"
+            )
+
+
+def refuse_behind_hole(exports: Exports, offset_hole: int) -> None:
+    """The same for an index that has got past a hole, unless its payload is known to be lost: it may have been on its way."""
+    for source, manifest in exports.manifests.items():
+        if (read := manifest.offsets_next.ordering) > offset_hole:
+            raise CouldNotVerify(
+                f"the index of {source} has read the ordering topic up to offset {read}, and the payload of offset {offset_hole} is not in"
+                " what was read here: read the log after the export was made. If it is not there then, it is lost"
+            )
+
+
+def _manifest(file: Path) -> Manifest:
+    try:
+        content = file.read_bytes()
+        version = msgspec.json.decode(content, type=_Version).export_version
+        if version != EXPORT_VERSION:
+            raise CouldNotVerify(f"{file} has export version {version}, and this software reads {EXPORT_VERSION}: use a newer one")
+        return msgspec.json.decode(content, type=Manifest)
+    except FileNotFoundError:
+        raise CouldNotVerify(f"{file.parent} is no export: there is no {MANIFEST}, which notary export writes last") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
+
+
+def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["decisions", "states"]) -> DataFrame:
+    """All rows of that kind."""
+    listed = {str(Path(source).resolve() / file.path): source for source, manifest in manifests.items() for file in _files(manifest, what)}
+    if not listed:
+        return session.createDataFrame([], f"source string, {_COLUMNS[what]}")
+    # One reading of all: small files go into one task, however many exports there are.
+    read = session.read.schema(_COLUMNS[what]).parquet(*listed)
+    sources = [(uri, listed[unquote(urlsplit(uri).path)]) for uri in read.inputFiles()]
+    named = session.createDataFrame(sources, "file string, source string")
+    together = read.withColumn("file", F.input_file_name()).join(F.broadcast(named), "file").drop("file")
+    counted = {row.source: row["count"] for row in together.groupBy("source").count().collect()}
+    for source, manifest in manifests.items():
+        rows = sum(file.rows for file in _files(manifest, what))
+        if (there := counted.get(source, 0)) != rows:
+            raise CouldNotVerify(f"{source}: its files of {what} have {there} rows, and its manifest says {rows}: export the index again")
+    return together
+
+
+def _files(manifest: Manifest, what: str) -> list[ExportedFile]:
+    return [file for file in manifest.files if file.path.startswith(what)]

@@ -1,0 +1,145 @@
+"""Both topics as Parquet files, in ranges that were archived one after the other.
+
+    <archive>/ranges/00000001.json                          what the first range holds
+    <archive>/ordering/partition=0/00000001-<run>.parquet   its records
+    <archive>/payload/partition=<n>/00000001-<run>.parquet
+
+| column | type |
+|---|---|
+| offset | i64, rising |
+| append_time_ms | i64 |
+| key | binary or null |
+| value | binary or null |
+
+Only files that a range lists are read, so what a crash left behind is harmless. In each partition the first range begins at offset 0, and
+each one where the last ended; an archive that has less than its ranges say is not read at all.
+
+Of a log that is read from some offsets on, the files that end before them are left alone, and of the others those records.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.errors import CouldNotVerify
+from spark_join.join import Log
+from spark_join.log.digests import refuse_other_bytes
+from spark_join.state.state import Place
+
+ARCHIVE_VERSION: Final = 1
+COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
+_TOPICS = ("ordering", "payload")
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
+
+    path: str
+    """From the archive's folder on."""
+    topic: Literal["ordering", "payload"]
+    partition: int
+    offset_first: int
+    offset_end: int
+    records: int
+    sha256: str
+
+
+class _Version(msgspec.Struct, frozen=True):
+    archive_version: int
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was archived at once."""
+
+    archive_version: int
+    notary: str
+    payload_partitions: int
+    files: list[ArchivedFile]
+
+
+def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
+    """The archived log, after all files that are read have been held against the ranges. Raises `CouldNotVerify`.
+
+    Of a partition that `since` names, what is before that offset is left out.
+    """
+    since = since or {}
+    ranges = read_ranges(archive)
+    listed = [file for each in ranges for file in each.files]
+    ends = ends_of(listed, ranges[0].payload_partitions)
+    files = [file for file in listed if file.offset_end > since.get((file.topic, file.partition), -1)]
+    refuse_other_bytes(session, archive, {file.path: file.sha256 for file in files}, "its range")
+    topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
+    _refuse_other_counts(topics, files)
+    ordering, payload = (_from(topics[topic], topic, since) for topic in _TOPICS)
+    return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends)
+
+
+def _from(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
+    for (of, partition), offset in since.items():
+        if of == topic:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))
+    return records
+
+
+def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
+    """All ranges in their order. Raises `CouldNotVerify`, for an archive without any too, unless it may be `new`."""
+    ranges: list[Range] = []
+    for number, file in enumerate(sorted((archive / "ranges").glob("*.json")), 1):
+        if file.name != f"{number:08}.json":
+            raise CouldNotVerify(f"{archive}: range {number} is missing, and {file.name} is there")
+        try:
+            content = file.read_bytes()
+            version = msgspec.json.decode(content, type=_Version).archive_version
+            if version != ARCHIVE_VERSION:
+                raise CouldNotVerify(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}: use a newer one")
+            found = msgspec.json.decode(content, type=Range)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+            raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
+        if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
+            raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
+        ranges.append(found)
+    if not ranges and not new:
+        raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
+    return ranges
+
+
+def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
+    """Where the next range begins in each partition. Raises `CouldNotVerify` unless each file begins where the one before it ended."""
+    ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
+    for file in files:
+        place = file.topic, file.partition
+        if place not in ends:
+            raise CouldNotVerify(f"{file.path} is of a partition that the archive does not have")
+        if file.offset_first != ends[place] or file.offset_end < file.offset_first:
+            raise CouldNotVerify(
+                f"{file.path} begins at offset {file.offset_first} of {file.topic} partition {file.partition},"
+                f" and what was archived before it ends at {ends[place]}: a range is missing or there twice"
+            )
+        ends[place] = file.offset_end
+    return ends
+
+
+def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
+    if not files:
+        return session.createDataFrame([], COLUMNS)
+    paths = [str(archive / file.path) for file in files]
+    return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
+
+
+def _refuse_other_counts(topics: dict[str, DataFrame], files: list[ArchivedFile]) -> None:
+    for topic, records in topics.items():
+        counted = records.groupBy("partition").agg(
+            F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
+        )
+        found = {row.partition: row for row in counted.collect()}
+        for partition in sorted({file.partition for file in files if file.topic == topic}):
+            told = [file for file in files if (file.topic, file.partition) == (topic, partition)]
+            wanted, row = sum(file.records for file in told), found.get(partition)
+            if wanted != (row.records if row else 0) or (
+                row and not told[0].offset_first <= row["first"] <= row["last"] < told[-1].offset_end
+            ):
+                raise CouldNotVerify(f"the files of {topic} partition {partition} hold {row}, and their ranges say {wanted} records")

@@ -1,0 +1,107 @@
+"""The Parquet files of an archive: written where the records are read, a row group after the other, and read back."""
+
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import file_digest
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_join.errors import CouldNotVerify
+from spark_join.log.copies import RECORD, Digest, Digester
+from spark_join.state.state import Place
+
+_SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+_WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("told", pa.binary()), ("problem", pa.string())])
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file that was written and read back."""
+
+    path: str
+    """From the archive's folder on."""
+    sha256: str
+    digest: Digest
+    """Of its records; the same from both ways."""
+
+
+def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Written]:
+    """Write a file for each partition of `records`, which `kafka.read_records` gives, in the task that reads it.
+
+    A task holds one batch of records at a time. Their names begin with `run`. Raises `CouldNotVerify` for a file that cannot be written, or
+    reads back as something else.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some = (batch for batch in batches if batch.num_rows)
+        for first in some:  # one, or none in a task that has nothing to read
+            place = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
+            told, problem = b"", None
+            context = TaskContext.get()
+            try:
+                # A task that is run once more writes a file of its own.
+                told = msgspec.json.encode(
+                    _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", place, chain([first], some))
+                )
+            except (OSError, CouldNotVerify) as raised:
+                problem = str(raised)
+            row = {"topic": place[0], "partition": place[1], "told": told, "problem": problem}
+            yield pa.RecordBatch.from_pylist([row], _WRITTEN)
+
+    found: dict[Place, Written] = {}
+    for row in records.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect():
+        if row.problem is not None:
+            raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
+        found[row.topic, row.partition] = msgspec.json.decode(bytes(row.told), type=Written)
+    return found
+
+
+def write_nothing(folder: Path, run: str, place: Place) -> Written:
+    """The file of a partition that has nothing new."""
+    return _write(folder, run, place, [])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBatch]) -> Written:
+    topic, partition = place
+    path = f"{topic}/partition={partition}/{name}.parquet"
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    read = Digester()
+    with open(folder / path, "xb") as file:
+        # No dictionaries: keys and values are all different. Statistics of offsets and times alone: values would fill the footer.
+        with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
+            for batch in batches:
+                read.add(batch)
+                writer.write_batch(batch.select(RECORD).cast(_SCHEMA))
+        file.flush()
+        os.fsync(file.fileno())
+    for named in (folder / path).parents[:3]:
+        sync_folder(named)
+    found = _read_back(folder / path)
+    if found != read.digest():
+        raise CouldNotVerify(f"{folder / path} was written with {read.digest()} and reads back as {found}: do not trust this disk")
+    with open(folder / path, "rb") as file:
+        return Written(path, file_digest(file, "sha256").hexdigest(), found)
+
+
+def _read_back(file: Path) -> Digest:
+    digester = Digester()
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.num_row_groups):
+            digester.add(parquet.read_row_group(group))
+    return digester.digest()

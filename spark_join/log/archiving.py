@@ -1,0 +1,167 @@
+"""Taking what a log has grown by into its archive, as one more range (`archive` says what an archive is).
+
+Executors write a file for each partition, and read it back. Its name is of this run alone, so that nobody writes over it. The range is
+the last thing that is written, and it is there whole or not at all; a crash before leaves files that no range lists, which the next run
+removes. Of two runs at once the one that is later with its range gives up: a range is never written over either.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Set
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from spark_join.errors import CouldNotVerify
+from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
+from spark_join.log.archived_files import Written, sync_folder, write_files, write_nothing
+from spark_join.log.client import Admin, Bounds, Kafka
+from spark_join.log.copies import RECORD, Digest, Digester, digests
+from spark_join.log.kafka import log_bounds, read_records
+from spark_join.state.state import Place
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """What a run added."""
+
+    range: int | None
+    """Its number; None where nothing was new"""
+    records: int
+    gaps: dict[str, int]
+    """Offsets without a record, by partition: what a transaction leaves, and the notary makes none"""
+
+
+def archive(session: SparkSession, kafka: Kafka, folder: Path, notary_name: str, told: Callable[[str], None]) -> Archived:
+    """Archive what is new in both topics. `told` hears which stage begins. Raises `CouldNotVerify`."""
+    told("offsets")
+    ranges = read_ranges(folder, new=True)
+    with Admin(session, kafka) as admin:
+        bounds = log_bounds(admin, kafka)
+    if ranges and ranges[0].notary != notary_name:
+        raise CouldNotVerify(f"{folder} is the archive of {ranges[0].notary!r}, not of {notary_name!r}: name another folder with --archive")
+    if ranges and ranges[0].payload_partitions != len(bounds) - 1:
+        raise CouldNotVerify(
+            f"{folder} is of a log with {ranges[0].payload_partitions} payload partitions, and {kafka.payload} has {len(bounds) - 1}: it is"
+            " another log"
+        )
+    files = [file for each in ranges for file in each.files]
+    starts = ends_of(files, len(bounds) - 1)
+    told("what is archived already")
+    _refuse_other_log(session, kafka, folder, files, starts, bounds)
+    wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
+    if all(bound.offset_first == bound.offset_end for bound in wanted.values()):
+        return Archived(None, 0, {})
+    return _write_range(session, kafka, folder, len(ranges) + 1, wanted, notary_name, told)
+
+
+def _refuse_other_log(
+    session: SparkSession,
+    kafka: Kafka,
+    folder: Path,
+    files: list[ArchivedFile],
+    starts: Mapping[Place, int],
+    bounds: Mapping[Place, Bounds],
+) -> None:
+    """Hold the last record that is archived of each partition against the log."""
+    lasts: dict[Place, ArchivedFile] = {(file.topic, file.partition): file for file in files if file.records}
+    tails = {place: _last_record(folder / file.path) for place, file in lasts.items()}
+    for place, bound in bounds.items():
+        where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
+        if bound.offset_end < starts[place]:
+            raise CouldNotVerify(
+                f"{where} ends at offset {bound.offset_end}, and it is archived up to {starts[place]}: it lost its end, or is another log."
+                " The archive has what is missing: restore it"
+            )
+        kept_from = tails[place].offset_last if place in tails else 0
+        if kept_from is not None and bound.offset_first > kept_from:
+            raise CouldNotVerify(
+                f"{where} begins at offset {bound.offset_first}, and offset {kept_from} would tell whether it goes on where the archive"
+                " ends: what is deleted cannot be archived, nor be known to be the same log"
+            )
+    there = {place: Bounds(tail.offset_last, tail.offset_last + 1) for place, tail in tails.items() if tail.offset_last is not None}
+    found = digests(read_records(session, kafka, there)) if there else {}
+    for place, tail in tails.items():
+        if found.get(place) != tail:
+            raise CouldNotVerify(
+                f"offset {tail.offset_last} of {kafka.prefix}.{place[0]} partition {place[1]} is not the record that is archived: it is"
+                " another log, or it was cut and has grown again. Name another folder with --archive, and find out which of the two it is"
+            )
+
+
+def _last_record(file: Path) -> Digest:
+    digester = Digester()
+    try:
+        with pq.ParquetFile(file) as parquet:
+            table = parquet.read_row_group(parquet.num_row_groups - 1, columns=list(RECORD))
+    except (OSError, ValueError) as problem:
+        raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
+    digester.add(table.slice(table.num_rows - 1))
+    return digester.digest()
+
+
+def _write_range(
+    session: SparkSession,
+    kafka: Kafka,
+    folder: Path,
+    number: int,
+    wanted: Mapping[Place, Bounds],
+    notary_name: str,
+    told: Callable[[str], None],
+) -> Archived:
+    ranges = folder / "ranges"
+    ranges.mkdir(parents=True, exist_ok=True)
+    # Nobody else's file has this name, on whichever machine: all that this run writes is called after it.
+    descriptor, name = tempfile.mkstemp(prefix=f"{number:08}-", suffix=".tmp", dir=ranges)
+    temporary, range_ = Path(name), ranges / f"{number:08}.json"
+    try:
+        os.fchmod(descriptor, 0o644)  # a temporary file is for its maker alone, and the range for whoever verifies
+        with open(descriptor, "wb") as file:
+            told("records")
+            growing = {place: bound for place, bound in wanted.items() if bound.offset_first < bound.offset_end}
+            written = write_files(read_records(session, kafka, growing), folder, temporary.stem)
+            written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in growing}
+            listed = [_listed(kafka, place, bound, written.get(place)) for place, bound in wanted.items()]
+            told("range")
+            made = Range(ARCHIVE_VERSION, notary_name, len(wanted) - 1, listed)
+            file.write(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A crash before this leaves files that nobody reads; after it, the range.
+        os.link(temporary, range_)
+        sync_folder(ranges)
+    except BaseException as problem:
+        if not _is_taken_by(range_, temporary):
+            _remove(folder, f"{temporary.stem}*", set())
+            if range_.exists():
+                raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
+        raise
+    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
+    gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
+    return Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count})
+
+
+def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written | None) -> ArchivedFile:
+    """The file of a partition, if it holds what was asked for."""
+    where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
+    if written is None:
+        raise CouldNotVerify(f"{where} gave no record from offset {bound.offset_first} up to {bound.offset_end}: nothing is archived")
+    found = written.digest
+    if found.offset_first is not None and found.offset_last is not None:
+        inside = bound.offset_first <= found.offset_first <= found.offset_last < bound.offset_end
+        if not inside or found.records > found.offset_last - found.offset_first + 1:
+            raise CouldNotVerify(f"{where} was asked for offsets {bound.offset_first} up to {bound.offset_end}, and gave {found}")
+    return ArchivedFile(written.path, place[0], place[1], bound.offset_first, bound.offset_end, found.records, written.sha256)  # type: ignore[arg-type]
+
+
+def _is_taken_by(range_: Path, temporary: Path) -> bool:
+    """Whether the range is this run's. The other run may have removed ours already, as what a crash left."""
+    return range_.exists() and temporary.exists() and range_.samefile(temporary)
+
+
+def _remove(folder: Path, names: str, keep: Set[Path]) -> None:
+    """Remove what runs have left behind, by the names of their files."""
+    for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
+        if file not in keep:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""Both topics, read with Spark's Kafka source between offsets that are known before the first record is read."""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.errors import CouldNotVerify
+from spark_join.join import Log
+from spark_join.log.client import Admin, Bounds, Kafka
+from spark_join.state.state import Place
+
+
+def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Mapping[Place, int] | None = None) -> Log:
+    """The log from its beginning, or in each partition from `since` on, to where it ends now. Raises `CouldNotVerify`."""
+    with Admin(session, kafka) as admin:
+        bounds = log_bounds(admin, kafka)
+    wanted: dict[Place, Bounds] = {}
+    for (topic, partition), bound in bounds.items():
+        first = (since or {}).get((topic, partition), 0)
+        if bound.offset_first > first:
+            raise CouldNotVerify(
+                f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {bound.offset_first}: the records before are deleted."
+                " Verify from the archive that has them (--archive)"
+            )
+        wanted[topic, partition] = Bounds(min(first, bound.offset_end), bound.offset_end)
+    read = {
+        topic: read_records(session, kafka, {place: bound for place, bound in wanted.items() if place[0] == topic}).drop("topic")
+        for topic in ("ordering", "payload")
+    }
+    ends = {place: bound.offset_end for place, bound in bounds.items()}
+    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends)
+
+
+def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
+    """Where each partition begins and ends: the ordering topic's first.
+
+    An entry and its payload are appended at once, so of an entry before the one end the payload is before the other, which is taken later,
+    but for what was in flight in that moment. Taken the other way round, all that came between the two would be entries without content,
+    and a busy notary would look as if it lost payloads. A payload whose entry is behind the end is an orphan, which changes nothing.
+    """
+    ordering = admin.bounds(kafka.ordering)
+    payload = admin.bounds(kafka.payload)
+    if len(ordering) != 1:
+        raise CouldNotVerify(f"topic {kafka.ordering} has {len(ordering)} partitions: a notary's has 1, whose order is the global order")
+    return {("ordering", 0): ordering[0], **{("payload", partition): bound for partition, bound in enumerate(payload)}}
+
+
+def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bounds]) -> DataFrame:
+    """topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records in these bounds.
+
+    A task reads one partition, in the order of offsets. An offset that is not there any more fails it. Raises `CouldNotVerify`.
+    """
+    names = {"ordering": kafka.ordering, "payload": kafka.payload}
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), bound in wanted.items():
+        assigned.setdefault(names[topic], []).append(partition)
+        starts.setdefault(names[topic], {})[str(partition)] = bound.offset_first
+        ends.setdefault(names[topic], {})[str(partition)] = bound.offset_end
+    options = {f"kafka.{name}": value for name, value in kafka.properties.items()} | {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "failOnDataLoss": "true",
+    }
+    try:
+        found = session.read.format("kafka").options(**options).load()
+    except PySparkException as problem:
+        raise CouldNotVerify(f"Spark's Kafka source does not take these options: {' '.join(str(problem).split())}") from None
+    which = F.when(F.col("topic") == kafka.ordering, "ordering").otherwise("payload")
+    return found.select(
+        which.alias("topic"), "offset", F.unix_millis("timestamp").alias("append_time_ms"), "key", "value", F.col("partition").cast("int")
+    )

@@ -1,0 +1,154 @@
+"""Bringing an archive back into a cluster: keys, values, order and append times as they were (docs/spark.md, the runbook).
+
+Topics take append times from whoever writes only while their `message.timestamp.type` is CreateTime. No worker starts on such an ordering
+topic, so it also is the mark of a restore that is not done: it is set to LogAppendTime, as the last thing, when all was read back and is
+what the archive holds.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from spark_join.errors import CouldNotVerify
+from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges
+from spark_join.log.client import Admin, Bounds, Kafka
+from spark_join.log.copies import Digest, Digester, digests
+from spark_join.log.kafka import log_bounds, read_records
+from spark_join.log.sending import Job, Sent, client_settings, send
+from spark_join.state.state import Place
+
+REPLICAS_WANTED: Final = 3
+TOPIC_SETTINGS: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    "compression.type": "producer",
+    "max.message.bytes": str(8 * 1024 * 1024),
+}
+"""Of both topics, as the notary makes them."""
+_TYPE: Final = "message.timestamp.type"
+_OPEN: Final = {_TYPE: "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""The second: a broker whose clock was ahead has left times that are still to come."""
+_CLOSED: Final = {_TYPE: "LogAppendTime", "message.timestamp.after.max.ms": None}
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What is there now."""
+
+    notary: str
+    records: dict[str, int]
+    """By topic."""
+    appended: int
+    """How many of them by this run."""
+
+
+def restore(
+    session: SparkSession, kafka: Kafka, folder: Path, told: Callable[[str], None], *, go_on: bool = False, renumber: bool = False
+) -> Restored:
+    """Restore the archive in `folder`. `told` hears which stage begins. Raises `CouldNotVerify`.
+
+    `go_on`: finish what an interrupted restore began. `renumber`: also where the archive has offsets without a record, which nobody can
+    append, so that those behind them come to lie at other offsets.
+    """
+    ranges = read_ranges(folder)
+    notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
+    files = [file for each in ranges for file in each.files]
+    places = list(ends_of(files, payload_partitions))
+    if not renumber:
+        _refuse_gaps(folder, files, places)
+    client_settings(kafka)  # what it refuses is refused before anything is written
+    counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
+    with Admin(session, kafka) as admin:
+        told("topics")
+        for topic, partitions in counts.items():
+            _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on)
+        told("archive")
+        read_archive(session, folder)  # which holds every file against its range
+        _make_ready(admin, counts)
+        told("records")
+        sent = _send_all(session, kafka, folder, files, places)
+        told("what is there now")
+        bounds = log_bounds(admin, kafka)
+        _compare(session, kafka, bounds, {place: each.digest for place, each in sent.items()})
+        # The ordering topic last: a crash between the two leaves what `go_on` finishes.
+        admin.change(kafka.payload, _CLOSED)
+        admin.change(kafka.ordering, _CLOSED)
+    records = {topic: sum(each.digest.records for place, each in sent.items() if place[0] == topic) for topic in ("ordering", "payload")}
+    return Restored(notary, records, sum(each.appended for each in sent.values()))
+
+
+def _refuse_gaps(folder: Path, files: list[ArchivedFile], places: list[Place]) -> None:
+    for place in places:
+        told = [file for file in files if (file.topic, file.partition) == place]
+        records, end = sum(file.records for file in told), told[-1].offset_end
+        if records != end:
+            raise CouldNotVerify(
+                f"{folder} has {records} records of {place[0]} partition {place[1]} at {end} offsets: no producer can leave an offset"
+                " out, so offsets would be others than in the archive. Workers that replay it reach the same roots"
+                " nevertheless; to have it so, give --renumber"
+            )
+
+
+def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *, go_on: bool) -> None:
+    """Only a topic that is not there, is empty, or was begun by a restore that is to go on may be written."""
+    partitions = admin.partitions(topic)
+    if partitions is None:
+        return
+    if partitions != wanted:
+        raise CouldNotVerify(
+            f"topic {topic} exists with {partitions} partitions, and the archive has {wanted}: restore to another --prefix"
+        )
+    if all(bound.offset_first == bound.offset_end == 0 for bound in admin.bounds(topic)):
+        return
+    begun = admin.partitions(kafka.ordering) is not None and admin.setting(kafka.ordering, _TYPE) == "CreateTime"
+    if begun and go_on:
+        return
+    if begun:
+        raise CouldNotVerify(
+            f"topic {topic} has records, and {kafka.ordering} is open as a restore leaves it that was interrupted: finish it with"
+            " --continue, or delete both topics and start again"
+        )
+    raise CouldNotVerify(f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix")
+
+
+def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
+    """Make both topics, or open those that are there."""
+    replicas = min(REPLICAS_WANTED, admin.brokers())
+    settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
+    missing = {topic: count for topic, count in counts.items() if admin.partitions(topic) is None}
+    if missing:
+        admin.create(missing, replicas, settings)
+    for topic in counts.keys() - missing.keys():
+        admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
+
+
+def _send_all(session: SparkSession, kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Sent]:
+    names = {"ordering": kafka.ordering, "payload": kafka.payload}
+    jobs = [
+        Job(names[place[0]], place[1], [str(folder / file.path) for file in files if (file.topic, file.partition) == place])
+        for place in places
+    ]
+    context = session.sparkContext
+    sent = context.parallelize(jobs, len(jobs)).map(lambda job: send(job, kafka)).collect()
+    for job, each in zip(jobs, sent, strict=True):
+        if each.problem is not None:
+            raise CouldNotVerify(
+                f"topic {job.topic} partition {job.partition} could not be restored to its end: {each.problem}. When the brokers are well,"
+                " finish it with --continue"
+            )
+    return dict(zip(places, sent, strict=True))
+
+
+def _compare(session: SparkSession, kafka: Kafka, bounds: Mapping[Place, Bounds], archived: Mapping[Place, Digest]) -> None:
+    found = digests(read_records(session, kafka, bounds))
+    for place, wanted in archived.items():
+        there = found.get(place, Digester().digest())
+        if there != wanted or bounds[place] != Bounds(0, wanted.records):
+            raise CouldNotVerify(
+                f"topic {kafka.prefix}.{place[0]} partition {place[1]} holds {there} in {bounds[place]}, and the archive {wanted}: somebody"
+                " else has written to it. Delete both topics and start again"
+            )

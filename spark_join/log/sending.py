@@ -1,0 +1,172 @@
+"""Appending an archived partition to a topic with the append times that it had, which Spark's own sink cannot: it sends none.
+
+Each partition is one task, with one idempotent producer of aiokafka, so that its order is kept; partitions go side by side. It goes on from
+where the topic ends, so a task that is run once more appends nothing twice.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow.parquet as pq
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from spark_join.errors import CouldNotVerify
+from spark_join.log.client import Kafka
+from spark_join.log.copies import RECORD, Digest, Digester
+
+BATCH_BYTES_MAX: Final = 1 << 20
+"""One request at a time goes to each broker, so large ones are the lever."""
+RECORD_BYTES_MAX: Final = 9 << 20
+"""Above the 8 MiB that the topics take, which the brokers hold to."""
+SEND_S_MAX: Final = 120
+"""How long a batch may wait for a broker."""
+
+_TRUST, _KEY = "ssl.truststore", "ssl.keystore"
+_KNOWN: Final = {
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    *(f"{store}.{what}" for store in (_TRUST, _KEY) for what in ("type", "location")),
+}
+_ESCAPED: Final = re.compile(r"\\(.)")
+_SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A partition that is to be as it was."""
+
+    topic: str
+    """As the cluster calls it."""
+    partition: int
+    files: Sequence[str]
+    """In their order."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a partition holds if all went well: `problem` is None then."""
+
+    digest: Digest
+    """Of all archived records, numbered 0, 1, 2, …"""
+    appended: int
+    problem: str | None
+
+
+def send(job: Job, kafka: Kafka) -> Sent:
+    """Append what the topic does not have yet of these files."""
+    digester = Digester()
+    appended, problem = 0, None
+    try:
+        appended = asyncio.run(_append(job, kafka, digester))
+    except TimeoutError:
+        problem = f"no broker has answered for {SEND_S_MAX} s"
+    except (KafkaError, OSError, ValueError, CouldNotVerify) as raised:
+        problem = f"{type(raised).__name__}: {raised}"
+    return Sent(digester.digest(), appended, problem)
+
+
+async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
+    """Hand over batch after batch, one ahead of the last that is acknowledged; how many records that were."""
+    settings = client_settings(kafka)
+    place = TopicPartition(job.topic, job.partition)
+    offset_end = await _end(place, settings)
+    producer = AIOKafkaProducer(
+        **settings, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES_MAX, max_request_size=RECORD_BYTES_MAX
+    )
+    async with asyncio.timeout(SEND_S_MAX):
+        await producer.start()
+    try:
+        batch, before = producer.create_batch(), None
+        number = 0
+        for number, record in enumerate(_records(job.files), 1):
+            digester.add_one(number - 1, *record)
+            if number > offset_end and not _fits(batch, *record):
+                before = await _hand_over(producer, batch, place, before)
+                batch = producer.create_batch()
+                assert _fits(batch, *record), "a batch takes one record of any size"
+        if batch.record_count():
+            before = await _hand_over(producer, batch, place, before)
+        if before is not None:
+            async with asyncio.timeout(SEND_S_MAX):
+                await before
+        return max(0, number - offset_end)
+    finally:
+        async with asyncio.timeout(SEND_S_MAX):
+            await producer.stop()
+
+
+def _records(files: Sequence[str]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """append_time_ms, key and value, a row group at a time."""
+    for file in files:
+        with pq.ParquetFile(file) as parquet:
+            for group in range(parquet.num_row_groups):
+                records = parquet.read_row_group(group, columns=list(RECORD[1:]))
+                yield from zip(*(records.column(name).to_pylist() for name in RECORD[1:]), strict=True)
+
+
+def _fits(batch: BatchBuilder, append_time_ms: int, key: bytes | None, value: bytes | None) -> bool:
+    return batch.append(timestamp=append_time_ms, key=key, value=value) is not None
+
+
+async def _hand_over(
+    producer: AIOKafkaProducer, batch: BatchBuilder, place: TopicPartition, before: "asyncio.Future[Any] | None"
+) -> "asyncio.Future[Any]":
+    async with asyncio.timeout(SEND_S_MAX):
+        delivery: asyncio.Future[Any] = await producer.send_batch(batch, place.topic, partition=place.partition)
+        if before is not None:
+            await before
+    return delivery
+
+
+async def _end(place: TopicPartition, settings: Mapping[str, Any]) -> int:
+    consumer = AIOKafkaConsumer(**settings, group_id=None)
+    try:
+        async with asyncio.timeout(SEND_S_MAX):
+            await consumer.start()
+            ends = await consumer.end_offsets([place])
+            return int(ends[place])
+    finally:
+        await consumer.stop()
+
+
+def client_settings(kafka: Kafka) -> dict[str, Any]:
+    """The keyword arguments of aiokafka's clients that connect as Java's do with these properties: with PEM files, PLAIN or SCRAM.
+
+    Raises `CouldNotVerify` for a property of security that cannot be said so.
+    """
+    given = {name: value for name, value in kafka.properties.items() if name.startswith(("security.", "ssl.", "sasl."))}
+    if unknown := sorted(given.keys() - _KNOWN):
+        raise CouldNotVerify(f"restore cannot connect with {', '.join(unknown)}: what it takes is {', '.join(sorted(_KNOWN))}")
+    protocol = given.get("security.protocol", "PLAINTEXT")
+    settings: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": protocol}
+    if protocol.endswith("SSL"):
+        settings["ssl_context"] = _tls(given)
+    if protocol.startswith("SASL"):
+        secrets = dict(_SECRET.findall(given.get("sasl.jaas.config", "")))
+        if secrets.keys() != {"username", "password"}:
+            raise CouldNotVerify('restore needs a sasl.jaas.config with username="…" and password="…"')
+        settings["sasl_mechanism"] = given.get("sasl.mechanism", "GSSAPI")
+        settings["sasl_plain_username"] = _ESCAPED.sub(r"\1", secrets["username"])
+        settings["sasl_plain_password"] = _ESCAPED.sub(r"\1", secrets["password"])
+    return settings
+
+
+def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
+    for store in (_TRUST, _KEY):
+        if f"{store}.location" in given and given.get(f"{store}.type") != "PEM":
+            raise CouldNotVerify(f"restore reads PEM files only: set {store}.type=PEM, and {store}.location to such a file")
+    try:
+        context = ssl.create_default_context(cafile=given.get(f"{_TRUST}.location"))
+        if key := given.get(f"{_KEY}.location"):
+            context.load_cert_chain(key, password=given.get("ssl.key.password"))
+    except OSError as problem:  # SSLError is one
+        raise CouldNotVerify(f"the files of ssl.truststore.location and ssl.keystore.location cannot be used: {problem}") from None
+    context.check_hostname = bool(given.get("ssl.endpoint.identification.algorithm", "https"))
+    return context

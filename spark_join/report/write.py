@@ -1,0 +1,89 @@
+"""What is written of a verification: `report.json`, `report.html`, and `violations/` as Parquet."""
+
+import contextlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow
+import pyspark
+from pyspark.sql import functions as F
+
+from spark_join.join import Log
+from spark_join.report.page import VIOLATIONS_SHOWN_MAX, page
+from spark_join.report.series import series
+from spark_join.state.kept import REPORT
+from spark_join.state.state import ORDERING, State
+from spark_join.verify import Verified
+
+REPORT_VERSION: Final = 1
+VIOLATIONS: Final = "violations"
+PAGE: Final = "report.html"
+
+
+def write_report(
+    folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float], state: State, state_sha256: str | None
+) -> dict[str, Any]:
+    """Write all three into `folder`, which has none; what `report.json` says.
+
+    `stages_s`: how many seconds each stage took. `state` is the one that the run went on from, `state_sha256` what `kept.write_state` gave.
+    """
+    verified.violations.coalesce(1).orderBy("type", "source", "position", "offset").write.parquet(str(folder / VIOLATIONS))
+    by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
+    said = {
+        "report_version": REPORT_VERSION,
+        "notary": log.notary_name,
+        "ranges": {"ordering": _ranges(log.ordering), "payload": _ranges(log.payload)},
+        "ordering_records": dict(sorted(verified.records.items())),
+        "decisions": verified.decided,
+        "outcomes": verified.outcomes,
+        "root": verified.root.hex(),
+        "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
+        "signatures_checked": signatures,
+        "exports": verified.exports,
+        "undecided_from_offset": verified.offset_hole,
+        "continued_from": _continued(state),
+        "state_sha256": state_sha256,
+        "violations": {row.type: row["count"] for row in by_type},
+        "versions": _versions(log),
+        "stages_s": stages_s,
+    }
+    shown = verified.violations.orderBy("type", "position", "offset").limit(VIOLATIONS_SHOWN_MAX).collect()
+    (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
+    (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
+    return said
+
+
+def _versions(log: Log) -> dict[str, str]:
+    """This software's is missing where it runs from a folder, not installed."""
+    java = log.ordering.sparkSession.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version")
+    own = {}
+    with contextlib.suppress(PackageNotFoundError):
+        own["kafka-notary"] = version("kafka-notary")
+    return {
+        **own,
+        "spark": pyspark.__version__,
+        "java": java.collect()[0].version,
+        "python": platform.python_version(),
+        "pyarrow": pyarrow.__version__,
+    }
+
+
+def _continued(state: State) -> dict[str, Any] | None:
+    """What an earlier run had verified."""
+    if not state.offsets_next:
+        return None
+    return {
+        "ordering_offset": state.offsets_next[ORDERING],
+        "decisions": state.decided,
+        "root": state.root.hex(),
+        "signatures_checked": state.signatures_checked,
+    }
+
+
+def _ranges(records: Any) -> dict[str, list[int]]:
+    """[first offset, offset after the last] of each partition that has a record."""
+    found = records.groupBy("partition").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).orderBy("partition").collect()
+    return {str(row.partition): [row["first"], row["last"] + 1] for row in found}

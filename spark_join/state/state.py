@@ -1,0 +1,100 @@
+"""What is known of a log up to some ordering record: all that judging the rest of it takes, and no more.
+
+Everything up to `offsets_next` of the ordering topic is judged, nothing from there on. What the rules need of that part:
+
+| rule | what is carried over |
+|---|---|
+| R2, R5 | lives: nonce, name, where each began and ended, and of those that go on the highest sequence that counted |
+| R3 | orphans: the first record of each key that an entry may still name, as they were read. A later one of that key is not the first |
+| R6 | the log time of the last entry that counted |
+| R7 | the ids that are decided, how many, and who consumed which state |
+| R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
+
+Whose signature is bad, and whether a hole is one, follows from what comes. `ids`, `consumed`, `hashes` and `chunks` grow with the log and
+only by rows; `lives` and `orphans` stand as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.decisions.tree import ROOT_OF_NOTHING
+
+Place = tuple[str, int]
+"""A topic, `ordering` or `payload`, and one of its partitions."""
+
+ORDERING: Final[Place] = ("ordering", 0)
+
+GROWING: Final = {
+    "ids": "id binary",
+    "consumed": "state binary, consumed_by binary",
+    "hashes": "position bigint, hash binary",
+    "chunks": "size bigint, hash binary",
+}
+STANDING: Final = {
+    "lives": "nonce binary, name binary, offset_first bigint, offset_end bigint, reached binary",
+    "orphans": "offset bigint, append_time_ms bigint, key binary, value binary, partition int",
+}
+
+
+class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last ordering record that was judged; a log that was cut and has grown again has another one there."""
+
+    offset: int
+    sha256: str
+    """Of i64 offset ‖ i64 append time ‖ value"""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a log that is judged. Without one it is the start of any log (`start`)."""
+
+    notary_name: str = ""
+    payload_partitions: int = 0
+    offsets_next: Mapping[Place, int] = {}
+    """Where to read on, in each partition; nothing for the start."""
+    last_record: LastRecord | None = None
+    log_time_ms: int = 0
+    decided: int = 0
+    root: bytes = ROOT_OF_NOTHING
+    signatures_checked: bool = True
+    """Of all submissions"""
+    ids: DataFrame
+    """id of each decision, whatever its outcome"""
+    consumed: DataFrame
+    """state, and consumed_by: the SHA-256 of the id"""
+    hashes: DataFrame
+    """position and hash of each leaf"""
+    chunks: DataFrame
+    """size and hash: the root of each full chunk by itself, and where it ends"""
+    lives: DataFrame
+    """nonce, name, offset_first; offset_end (null while it goes on); reached (8 bytes, null when it has ended)"""
+    orphans: DataFrame
+    """Payload records"""
+
+    @property
+    def since(self) -> dict[Place, int]:
+        """From which offset on a log has to be read to be judged further; `join.rest_of` looks at the last record, and drops it."""
+        last = {} if self.last_record is None else {ORDERING: self.last_record.offset}
+        return {**self.offsets_next, **last}
+
+
+def start(session: SparkSession) -> State:
+    """Before the first record."""
+    empty = {name: _empty(session, schema) for name, schema in (GROWING | STANDING).items()}
+    return State(
+        ids=empty["ids"],
+        consumed=empty["consumed"],
+        hashes=empty["hashes"],
+        chunks=empty["chunks"],
+        lives=empty["lives"],
+        orphans=empty["orphans"],
+    )
+
+
+def _empty(session: SparkSession, schema: str) -> DataFrame:
+    # Not from an empty list: of this one Spark knows beforehand that it is empty, and leaves out what is joined with it.
+    columns = [column.split() for column in schema.split(", ")]
+    return session.range(0).select(*[F.lit(None).cast(type_).alias(name) for name, type_ in columns])
