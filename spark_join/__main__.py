@@ -167,6 +167,8 @@ def _verify(chosen: argparse.Namespace) -> int:
     )
     if verified.offset_hole is not None:
         print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
+    if chosen.keep_state and state_sha256 is None:
+        print("spark_join verify: no state is kept: nothing is to be built on a log with violations", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN
 
 

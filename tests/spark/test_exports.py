@@ -16,6 +16,7 @@ from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports.read import read_exports
 from spark_join.log.archive import read_archive
+from spark_join.state.state import start
 from spark_join.verify import LOG, Verified, verify
 from tests.kafka.reading_back import read_streams
 from tests.notary.http.asking import JSON, Asking
@@ -105,7 +106,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 def _verified(spark: SparkSession, folder: Path, left: Left, *exports: Path) -> Verified:
     log = read_archive(spark, archive(left.streams, folder / "archive", NOTARY))
     keys = {left.party.name: left.party.public_pem.decode()}
-    return verify(spark, log, keys, Stages(spark, folder / "stages"), read_exports(spark, exports))
+    return verify(spark, log, start(spark), keys, Stages(spark, folder / "stages"), read_exports(spark, exports))
 
 
 Planted = list[tuple[str, int | None, str | None]]

@@ -13,6 +13,7 @@ from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
 from spark_join.log.kafka import read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, restore
+from spark_join.state.state import start
 from spark_join.verify import verify
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
@@ -76,8 +77,13 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert _rows(live.ordering) == _rows(archived.ordering)
         assert _rows(live.payload) == _rows(archived.payload)
         assert first.records + second.records == len(_rows(live.ordering)) + len(_rows(live.payload))
+        since = {place: end // 2 for place, end in live.offsets_end.items()}
+        live_rest, archived_rest = read_kafka(spark, kafka, NAME, since), read_archive(spark, folder, since)
+        assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
+        assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
+        assert _rows(live_rest.payload) == _rows(archived_rest.payload)
         keys = {notary.party.name: notary.party.public_pem.decode()}
-        verified = verify(spark, live, keys, Stages(spark, tmp_path / "stages"))
+        verified = verify(spark, live, start(spark), keys, Stages(spark, tmp_path / "stages"))
         assert verified.violations.count() == 0
         assert verified.decided == height == 43
         assert verified.outcomes["input-conflict"] == 20
