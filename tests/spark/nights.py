@@ -54,8 +54,8 @@ class Writer:
         return self.log.ordering(Checkpoint(incarnation, size, self.replayed.root(size)))
 
 
-def three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]]]:
-    """Whatever a cut may part, and what is wrong with the third part: (type, position, offset)."""
+def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None, int]]]]:
+    """Whatever a cut may part, and what is wrong with each part: (type, position, offset)."""
     writer = Writer()
     log, ends = writer.log, []
     for number in (1, 2, 3):
@@ -73,8 +73,8 @@ def three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]
     entry_3()
     entry_1, payload_1, _ = writer.send(1, 1, spend(state("on its way")))
     entry_1()
-    writer.batch(2, 2, spend(references=[state("x")]))
-    log.register("w3", "nonce 4")  # behind a hole when the first night ends
+    passing = writer.batch(2, 2, spend(references=[state("x")]))  # behind a hole when the first night ends, and so is what follows
+    log.register("w3", "nonce 4")
     ends.append(writer.ends)
 
     fill_3()
@@ -106,7 +106,8 @@ def three_nights() -> tuple[Writer, list[Ends], list[tuple[str, int | None, int]
     forged = writer.batch(4, 0, spend(state("forged")), party=Party(NOTARY, PARTY.name))
     wrong = log.ordering(Checkpoint(4, 3, bytes(32)))
     ends.append(writer.ends)
-    return writer, ends, [("bad-signature", decided, forged.offset), ("root-mismatch", 3, wrong.offset)]
+    passed = [("sequence-gap", None, passing.offset)]
+    return writer, ends, [[], passed, [("bad-signature", decided, forged.offset), ("root-mismatch", 3, wrong.offset)]]
 
 
 Move = tuple[int, int, int]

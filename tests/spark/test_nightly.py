@@ -108,7 +108,7 @@ class Nights(msgspec.Struct):
     folder: Path
     writer: Writer
     ends: list[Ends]
-    planted: list[tuple[str, int | None, int]]
+    planted: list[list[tuple[str, int | None, int]]]
     verified: list[Verified]
 
 
@@ -130,7 +130,7 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     _decided_as(msgspec.structs.replace(third, decisions=together), replayed)
     assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
     assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
-    assert [_found(night) for night in nights.verified] == [[], [], nights.planted]
+    assert [_found(night) for night in nights.verified] == nights.planted
     assert sum(night.roots_compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
 
 
@@ -158,7 +158,7 @@ def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ah
             replayed = _hold(_rows(spark, Path(folder) / number), _cut(streams, until))
             night = nights[int(number) - 1]
             assert (night.decided, night.root) == (len(replayed.decisions), replayed.root(len(replayed.decisions)))
-            assert night.violations.count() == 0
+            assert night.violations.where("type <> 'sequence-gap'").count() == 0, "but for the sequences that these moves leave out"
 
 
 def test_files_of_earlier_runs_are_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
