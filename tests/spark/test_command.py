@@ -144,3 +144,7 @@ def test_what_cannot_be_verified(tmp_path: Path) -> None:
     assert f"spark_join verify: {tmp_path} is no archive: there is no ranges/00000001.json\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out/report.json").exists()
+    combined = [*VERIFY, "--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]
+    done = _run(tmp_path, combined)
+    assert done.returncode == 2
+    assert "leave --checkpoint-from out where there is an --index" in done.stderr
