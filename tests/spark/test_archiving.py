@@ -81,7 +81,7 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
     def fail(folder: Path) -> None:
         raise OSError("the disk does not sync")
 
-    monkeypatch.setattr("spark_join.archiving.sync_folder", fail)
+    monkeypatch.setattr("spark_join.log.archiving.sync_folder", fail)
     with pytest.raises(OSError, match="does not sync"):
         archive(spark, kafka, tmp_path, NOTARY, _untold)
     assert read_archive(spark, tmp_path).payload.count() == 3
