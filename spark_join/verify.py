@@ -20,7 +20,7 @@ from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
 
 HOLE_MS_MAX = 600_000
-"""A hole is filled within seconds while any worker runs. One that the order has gone on behind for longer lost its payload."""
+"""A hole is filled within seconds by whoever runs. One behind which some life spoke for longer than this lost its payload."""
 
 VIOLATION = "type string, position bigint, offset bigint, id string, found string, expected string"
 """What is wrong with the log, at which position or ordering offset, and what should be there."""
@@ -191,7 +191,9 @@ def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
     (entry,) = joined.records.where(F.col("offset") == joined.offset_hole).collect()
     behind = joined.checkpoints.where(F.col("counted") & (F.col("offset") > joined.offset_hole))
     passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
-    stale = joined.records.where((F.col("offset") > joined.offset_hole) & (F.col("append_time_ms") > entry.append_time_ms + HOLE_MS_MAX))
+    spoken = joined.records.where((F.col("offset") > joined.offset_hole) & F.col("kind").isin("entry", "checkpoint"))
+    spans = spoken.groupBy("incarnation").agg((F.max("append_time_ms") - F.min("append_time_ms")).alias("span_ms"))
+    stale = spans.where(F.col("span_ms") > HOLE_MS_MAX)
     if passed.isEmpty() and stale.isEmpty():
         return []
     incarnation, sequence = (int.from_bytes(octets, "big") for octets in (entry.incarnation, entry.sequence))

@@ -100,6 +100,11 @@ def _folder(out: Path) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError):
         raise ConfigurationError(f"{out} is not a folder: name another one with --out") from None
     try:
+        for name in ("decisions", "states"):
+            (out / name).mkdir()
+    except FileExistsError:  # and so not ours to tidy up
+        raise ConfigurationError(f"{out} is being filled by another export: name another folder with --out") from None
+    try:
         yield
     except BaseException:
         for file in out.iterdir():

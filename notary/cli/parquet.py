@@ -85,7 +85,6 @@ def _state_columns(group: list[tuple[StateRef, TransactionId, int]]) -> list[lis
 
 
 def _write(groups: Iterable[list[list[Any]]], schema: pa.Schema, folder: Path, name: str) -> Iterator[ExportedFile | int]:
-    (folder / name).mkdir()
     file: _File | None = None
     number = rows = 0
     for columns in groups:

@@ -14,11 +14,12 @@ _BLOCK_BYTES = 1 << 20
 
 
 def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
-    """path and found, the SHA-256 in hex, of files in `folder`, which all executors reach."""
+    """path, found, the SHA-256 in hex, of files in `folder`, which all executors reach; where that cannot be read null, and problem."""
 
     def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = []
+            found: list[str | None] = []
+            problems: list[str | None] = []
             for path in batch.column("path").to_pylist():
                 digest = sha256()
                 try:
@@ -26,18 +27,21 @@ def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> Data
                         while block := file.read(_BLOCK_BYTES):
                             digest.update(block)
                     found.append(digest.hexdigest())
+                    problems.append(None)
                 except OSError as problem:
-                    found.append(f"nothing that can be read ({problem.strerror})")
-            yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(found)], names=["path", "found"])
+                    found.append(None)
+                    problems.append(f"nothing that can be read ({problem.strerror})")
+            columns = [batch.column("path"), pa.array(found, pa.string()), pa.array(problems, pa.string())]
+            yield pa.RecordBatch.from_arrays(columns, names=["path", "found", "problem"])
 
     listed = session.createDataFrame([(path,) for path in paths], "path string")
     spread = listed.repartition(max(1, min(len(paths), 2 * session.sparkContext.defaultParallelism)))
-    return spread.mapInArrow(hashed, "path string, found string")
+    return spread.mapInArrow(hashed, "path string, found string, problem string")
 
 
 def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
     """Hash all these files in `folder`. Raises `CouldNotVerify` for one that is gone or not what `listed_by` says."""
     listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
-    other = digests(session, folder, sha256_of.keys()).join(listed, "path").where(F.col("found") != F.col("sha256"))
+    other = digests(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
     if first := other.orderBy("path").head():
-        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found}")
+        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")

@@ -77,6 +77,9 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         rows.write.option("compression", "zstd").parquet(str(folder / into))
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
     found = digests(session, folder, written.keys()).orderBy("path").collect()
+    for row in found:
+        if row.problem is not None:
+            raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")
     files += [_File(written[row.path], row.path, row.found) for row in found]
     offsets_next: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in sorted(added.offsets_next.items()):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ordering.records import Checkpoint
+from spark_join.commands import _parser
 from tests.checkers.honest import Honest
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
@@ -148,3 +149,18 @@ def test_what_cannot_be_verified(tmp_path: Path) -> None:
     done = _run(tmp_path, combined)
     assert done.returncode == 2
     assert "leave --checkpoint-from out where there is an --index" in done.stderr
+
+
+def test_without_sparks_packages(tmp_path: Path) -> None:
+    """Exit code 2 and what to do: 1 would say that there are violations."""
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')\n")
+    done = _run(tmp_path, VERIFY, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 2
+    assert "pyspark is not installed: pip install" in done.stderr
+
+
+def test_folders_are_those_of_this_process(tmp_path: Path) -> None:
+    """Executors have working directories of their own, so what is named from here is named from the root on."""
+    chosen = _parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])
+    named = [chosen.archive, chosen.out, *chosen.index, chosen.checkpoint_from, chosen.work]
+    assert named == [Path.cwd() / name for name in "abcde"]

@@ -216,19 +216,33 @@ def test_lost_payload(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) -> None:
-    """A payload that is still on its way: what is before it is verified, and where deciding stopped is told."""
+    """A payload that is still on its way: what is before it is verified, and where deciding stopped is told; after a day of silence too."""
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("on its way")))], 1)
     notary.log.streams[1].pop()
+    hole = notary.log.streams[ORDERING][-1]
+    notary.log.register("w9", at=hole.append_time_ms + 86_400_000)
     export = exported(notary.index.directory, tmp_path / "export", notary.read)
     verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
     assert _found(verified) == []
-    assert (verified.decided, verified.offset_hole) == (DECIDED, notary.log.streams[ORDERING][-1].offset)
+    assert (verified.decided, verified.offset_hole) == (DECIDED, hole.offset)
     further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=verified.offset_hole + 1))
     with pytest.raises(
         CouldNotVerify, match=rf"the payload of offset {verified.offset_hole} is not in what was read here: read the log after"
     ):
         refuse_behind_hole(read_exports(spark, [further]), verified.offset_hole)
+
+
+def test_hole_that_nobody_filled(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind which a life goes on for more than ten minutes: it would have filled it, so there was a payload, and it is lost."""
+    notary = _honest(tmp_path)
+    notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
+    notary.log.streams[1].pop()
+    hole = notary.log.streams[ORDERING][-1]
+    for later_ms in (1_000, 700_000):
+        notary.log.ordering(Checkpoint(3, 0, bytes(32)), at=hole.append_time_ms + later_ms)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
+    assert _found(verified) == [("missing-payload", DECIDED, hole.offset)]
 
 
 @pytest.mark.parametrize("seed", [7, 16])

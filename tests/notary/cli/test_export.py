@@ -15,9 +15,11 @@ import pytest
 
 from notary import cli
 from notary.cli import parquet
+from notary.cli.export import _folder
 from notary.index import rows
 from notary.index.rocks import RocksStore
 from notary.index.store import META
+from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.tree import Tree, leaf_of
 from tests.notary.http.asking import JSON, Asking
@@ -217,3 +219,15 @@ def test_without_pyarrow(index: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "notary export: pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[spark]'\n"
+
+
+def test_two_exports_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds the folder empty and comes second says so, and takes nothing away."""
+    with _folder(tmp_path / "out"):
+        written = tmp_path / "out/decisions/00000001.parquet"
+        written.touch()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "iterdir", lambda _: iter(()))  # as it was when the second one looked
+            with pytest.raises(ConfigurationError, match="being filled by another export"), _folder(tmp_path / "out"):
+                pass
+        assert written.exists()

@@ -17,12 +17,14 @@ import httpx
 import pytest
 
 from notary.index import Index
+from notary.index.store import META, STATES
 from notary.verify import verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.ids import format_state
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend, transaction_id
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve, serve_in_vain
+from tests.notary.rows import put_row
 
 Start = Callable[..., NotaryProcess]
 
@@ -191,7 +193,7 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     """An index that newer software wrote is not guessed at: exit 2, and both versions."""
     index = own_decided / "notary" / "index" / "worker-1"
     with _opened(index) as opened:
-        opened._meta[b"format"] = (99).to_bytes(4, "big")
+        put_row(opened, META, b"format", (99).to_bytes(4, "big"))
     code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
     assert "format version 99" in told
@@ -286,7 +288,7 @@ def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, nota
     with _opened(folder / "index" / "worker-1") as index:
         # Not a decision: those the worker looks over by itself.
         state, _ = index.contents()["states"][0]
-        index._states[state] = b"garbage"
+        put_row(index, STATES, state, b"garbage")
     process = notary_process(folder / "notary.toml")
     answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")

@@ -12,6 +12,7 @@ import pytest
 
 from notary.config import load
 from notary.http import App, Server
+from notary.index.store import DECISIONS, STATES
 from notary.service import leaves
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
@@ -19,6 +20,7 @@ from ordering.errors import Condemned
 from tests.notary.http.asking import JSON, check_answer, post_head
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
+from tests.notary.rows import put_row
 
 
 class HeldWriter(EmbeddedWriter):
@@ -285,9 +287,9 @@ async def test_a_corrupt_row_that_is_asked_for_stops_the_worker(own_directory: N
         assert (await service.post(bank.body(known))).status_code == 200
         id_, index = fresh_hash(), service.worker.index
         if what == "transactions":
-            index._decisions[bytes.fromhex(id_)] = row
+            put_row(index, DECISIONS, bytes.fromhex(id_), row)
         else:
-            index._states[bytes.fromhex(id_) + bytes(4)] = row
+            put_row(index, STATES, bytes.fromhex(id_) + bytes(4), row)
         paths = [
             f"/v1/transactions/{id_}" if what == "transactions" else f"/v1/states/{id_}:0",
             f"/v1/transactions/{transaction_id(known)}",
@@ -305,7 +307,7 @@ async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknow
     """What is in the log already gets 202, nothing known: a 503 would say that nothing of it was taken in. The worker stops."""
     async with serving(own_directory) as service:
         request = spend()
-        service.worker.index._decisions[bytes.fromhex(transaction_id(request))] = b"garbage"
+        put_row(service.worker.index, DECISIONS, bytes.fromhex(transaction_id(request)), b"garbage")
         waiting = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
         await service.pending()
         answer = await service.post(bank.body(spend(), request), prefer="wait=0")

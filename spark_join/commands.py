@@ -1,0 +1,198 @@
+"""The command line: `python -m spark_join verify|archive|restore …` (docs/spark.md).
+
+Exits with 0 when the log is as it should be, or it was archived or restored, 1 when violations were found, 2 when that could not be done or
+nothing can be said; stderr says why.
+"""
+
+import argparse
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from deploy.local.errors import CannotRun
+from spark_join.engine.progress import Progress
+from spark_join.engine.session import open_session
+from spark_join.engine.stages import Stages
+from spark_join.errors import CouldNotVerify, cause
+from spark_join.exports.read import read_exports
+from spark_join.join import rest_of
+from spark_join.log.archive import read_archive
+from spark_join.log.archiving import archive
+from spark_join.log.client import jar_settings
+from spark_join.log.kafka import read_kafka
+from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
+from spark_join.log.restore import restore
+from spark_join.order.signatures import read_keys
+from spark_join.report.write import VIOLATIONS, write_report
+from spark_join.state.kept import REPORT, STATE, read_state, write_state
+from spark_join.state.state import start
+from spark_join.verify import verify
+
+CLEAN, VIOLATED, COULD_NOT = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        code: int = chosen.run(chosen)
+        return code
+    except (CouldNotVerify, CannotRun, OSError) as problem:
+        print(f"spark_join {chosen.command}: {problem}", file=sys.stderr)
+    except (Py4JJavaError, PySparkException) as problem:
+        print(f"spark_join {chosen.command}: Spark failed: {cause(problem)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"spark_join {chosen.command}: interrupted", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()  # a bug; Python's own exit code for it says that there are violations
+    return COULD_NOT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spark_join", description="The log of a notary, decided all over again in Spark.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("verify", help="decide everything again, and compare with what the log says of it")
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--archive", type=_folder, metavar="DIR", help="the archive of both topics")
+    source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--notary", metavar="NAME", help="the notary's name, which the topics do not say (with --bootstrap)")
+    command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
+    command.add_argument(
+        "--index",
+        type=_folder,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="an exported index (notary export), to be compared too; any number",
+    )
+    command.add_argument(
+        "--out", type=_folder, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet"
+    )
+    command.add_argument("--keep-state", action="store_true", help=f"keep in --out what a later run goes on from, as {STATE}/")
+    command.add_argument("--checkpoint-from", type=_folder, metavar="DIR", help="the --out of an earlier run: verify what came after it")
+    _add_session_arguments(command, _verify)
+
+    command = commands.add_parser("archive", help="take what both topics have grown by into an archive, which is made if there is none")
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--notary", metavar="NAME", required=True, help="the notary's name, which the topics do not say")
+    command.add_argument("--archive", type=_folder, required=True, metavar="DIR", help="the archive; all executors reach it")
+    _add_session_arguments(command, _archive)
+
+    command = commands.add_parser("restore", help="bring an archive back into a cluster that does not have its topics")
+    command.add_argument("--archive", type=_folder, required=True, metavar="DIR", help="the archive; all executors reach it")
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that shall have both topics")
+    add_kafka_arguments(command)
+    command.add_argument("--continue", dest="go_on", action="store_true", help="finish a restore that was interrupted")
+    command.add_argument(
+        "--renumber", action="store_true", help="though records come to lie at other offsets, where the archive lacks some"
+    )
+    _add_session_arguments(command, _restore)
+    return parser
+
+
+def _folder(text: str) -> Path:
+    """From the root on: executors run in folders of their own."""
+    return Path(text).absolute()
+
+
+def _add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    command.add_argument(
+        "--work", type=_folder, metavar="DIR", help="for what the stages make; all executors reach it (default: a temporary one)"
+    )
+    command.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
+    command.add_argument("--memory", default="2g", help="the driver's memory (default: 2g)")
+    command.add_argument("--quiet", action="store_true", help="do not tell the stages")
+    command.set_defaults(run=run)
+
+
+@contextmanager
+def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
+    """A session, a folder for the stages, and who tells them, for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as folder:
+        jars = {} if chosen.bootstrap is None else jar_settings()
+        session = open_session(Path(folder), master=chosen.master, memory=chosen.memory, settings=jars)
+        progress = Progress(session, chosen.command, quiet=chosen.quiet)
+        try:
+            yield session, Path(folder) / "stages", progress
+        finally:
+            progress.end()
+            session.stop()
+
+
+def _verify(chosen: argparse.Namespace) -> int:
+    if any((chosen.out / name).exists() for name in (REPORT, VIOLATIONS, STATE)):
+        raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
+    if chosen.bootstrap is not None and chosen.notary is None:
+        raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
+    if chosen.index and chosen.checkpoint_from is not None:
+        raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    keys = None if chosen.parties is None else read_keys(chosen.parties)
+    with _session(chosen) as (session, folder, progress):
+        earlier = chosen.checkpoint_from
+        state = start(session)
+        if earlier is not None:
+            progress("state")
+            state = read_state(session, earlier)
+        progress("log")
+        if chosen.archive is not None:
+            log = read_archive(session, chosen.archive, state.since)
+        else:
+            log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
+        log = rest_of(log, state)
+        exports = read_exports(session, chosen.index) if chosen.index else None
+        verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
+        state_sha256 = None
+        if chosen.keep_state and verified.violations.isEmpty():
+            progress("state that is kept")
+            state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
+        progress("report")
+        said = write_report(
+            chosen.out,
+            log,
+            verified,
+            signatures=keys is not None,
+            stages_s=progress.took_s,
+            state=state,
+            state_sha256=state_sha256,
+        )
+    print(
+        msgspec.json.encode(
+            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "violations")}
+        ).decode()
+    )
+    if verified.offset_hole is not None:
+        print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
+    if chosen.keep_state and state_sha256 is None:
+        print("spark_join verify: no state is kept: nothing is to be built on a log with violations", file=sys.stderr)
+    return VIOLATED if said["violations"] else CLEAN
+
+
+def _archive(chosen: argparse.Namespace) -> int:
+    with _session(chosen) as (session, _, progress):
+        archived = archive(session, chosen_kafka(session, chosen), chosen.archive, chosen.notary, progress)
+    print(msgspec.json.encode(archived).decode())
+    if archived.range is None:
+        print(f"spark_join archive: {chosen.archive} has all that there is", file=sys.stderr)
+    for place, missing in archived.gaps.items():
+        print(f"spark_join archive: {missing} offsets of {place} hold no record, as a transaction leaves them", file=sys.stderr)
+    return CLEAN
+
+
+def _restore(chosen: argparse.Namespace) -> int:
+    with _session(chosen) as (session, _, progress):
+        kafka, folder = chosen_kafka(session, chosen), chosen.archive
+        restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
+    print(msgspec.json.encode(restored).decode())
+    return CLEAN
