@@ -49,7 +49,7 @@ def records(seed: int, requests_min: int, submission_requests: int, inputs: int,
 
 
 def write_archive(folder: Path, log: Iterator[Record]) -> None:
-    """Write the log into `folder`, as one range (`spark_join.archive`)."""
+    """Write the log into `folder`, as one range (`spark_join.log.archive`)."""
     counts = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
     paths = {stream: _FILE.format(topic=_topic(stream), partition=max(stream, 0)) for stream in counts}
     with ExitStack() as stack:
