@@ -1,7 +1,7 @@
 """Files held against the SHA-256 that was written down of them, where the executors read them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.errors import CouldNotVerify
-
-_BLOCK_BYTES = 1 << 20
 
 
 def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
@@ -21,12 +19,9 @@ def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> Data
             found: list[str | None] = []
             problems: list[str | None] = []
             for path in batch.column("path").to_pylist():
-                digest = sha256()
                 try:
                     with open(folder / path, "rb") as file:
-                        while block := file.read(_BLOCK_BYTES):
-                            digest.update(block)
-                    found.append(digest.hexdigest())
+                        found.append(file_digest(file, "sha256").hexdigest())
                     problems.append(None)
                 except OSError as problem:
                     found.append(None)

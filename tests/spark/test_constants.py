@@ -4,9 +4,11 @@ import joiner.core
 import notary.decision
 import ordering.ids
 import ordering.records
+import ordering.topics
 import payload.request
 import payload.submission
 from spark_join import constants
+from spark_join.log import restore
 
 
 def test_constants_are_the_notarys() -> None:
@@ -27,3 +29,10 @@ def test_constants_are_the_notarys() -> None:
     outcomes = (constants.COMMITTED, constants.INPUT_CONFLICT, constants.REFERENCE_CONFLICT, constants.OUTSIDE_TIME_WINDOW)
     assert outcomes == tuple(notary.decision.Outcome)
     assert tuple(notary.decision.Kind) == (constants.INPUT, constants.REFERENCE)
+
+
+def test_restored_topics_are_as_the_notary_makes_them() -> None:
+    """A setting that one side changes alone would have workers refuse, or lose, a log that was restored."""
+    at_least = {name: str(value) for name, value in ordering.topics._AT_LEAST.items()}
+    assert ordering.topics._FIXED | at_least == restore.TOPIC_SETTINGS
+    assert restore.REPLICAS_WANTED == ordering.topics.REPLICATION_WANTED
