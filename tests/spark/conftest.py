@@ -11,8 +11,9 @@ from spark_join.log.client import jar_settings
 from tests.spark.broker import Broker, one_broker
 
 # Spark starts a process, `chmod`, for each file that it writes, and for its checksum's: here without another process in between to start
-# it, and without checksums.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+# it, and without checksums. And what a long session compiles is more than the 48 MiB that the first compiler has when it is alone: what is
+# dropped then is compiled again and again.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
