@@ -1,6 +1,6 @@
 """A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -9,8 +9,9 @@ from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
 from spark_join.decisions import tree
+from spark_join.decisions.checkpoints import Counts, compare_roots, counts_of, of_at_most
 from spark_join.decisions.decide import decide
-from spark_join.engine.octets import part, u64, unsigned
+from spark_join.engine.octets import u64
 from spark_join.engine.stages import Stages
 from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
@@ -37,9 +38,7 @@ class Verified(msgspec.Struct, frozen=True):
     """Decisions by outcome, or by reason where they reject; those made here, as everything from here on"""
     root: bytes
     """Over all decisions of the whole log"""
-    roots_compared: int
-    checkpoints_passed_over: int
-    """Of lives that had not begun or had ended"""
+    checkpoints: Counts
     records: dict[str, int]
     """Of the ordering topic, by kind."""
     offset_hole: int | None
@@ -71,24 +70,20 @@ def verify(
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
-    checkpoints = joined.checkpoints
-    if joined.offset_hole is not None:
-        checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)
-    checkpoints = stages.keep("checkpoints", checkpoints)
-    lost = _lost_payload(joined, decided)
+    told = stages.keep("checkpoints", joined.checkpoints)
+    lost = _lost_payload(joined, told, decided)
     trees: set[int] = set()
     if exports is not None:
         if joined.offset_hole is not None and not lost:
             refuse_behind_hole(exports, joined.offset_hole)
         trees = {manifest.tree.size for manifest in exports.manifests.values() if manifest.tree.size <= decided}
     hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
-    counting = checkpoints.where("counted")
-    sizes = (
-        _of_at_most(counting, decided).select("size").union(session.createDataFrame([(size,) for size in trees], "size bigint")).distinct()
-    )
+    wanted = session.createDataFrame([(size,) for size in trees], "size bigint")
+    sizes = of_at_most(told, decided).select("size").union(wanted).distinct()
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state's in which a size ends is in both.
-    compared = _compare_roots(tree.roots(state.chunks.union(parts).distinct()), counting, decided, trees)
+    roots = tree.roots(state.chunks.union(parts).distinct())
+    compared = compare_roots(roots, told, decided, joined.offset_hole, trees)
     violations = (
         session.createDataFrame(compared.wrong, VIOLATION)
         .union(session.createDataFrame(lost, VIOLATION))
@@ -113,8 +108,7 @@ def verify(
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         compared.root,
-        compared.checkpoints,
-        checkpoints.where(~F.col("counted")).count(),
+        counts_of(told, decided, joined.offset_hole),
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
         joined.offset_hole,
         decisions,
@@ -141,55 +135,12 @@ def _edges(session: SparkSession, log: Log, state: State) -> DataFrame:
     )
 
 
-class _Compared(msgspec.Struct, frozen=True):
-    root: bytes
-    checkpoints: int
-    wrong: list[tuple[object, ...]]
-    roots: dict[int, bytes]
-    """Of the sizes that were asked for besides"""
-
-
-def _of_at_most(checkpoints: DataFrame, decided: int) -> DataFrame:
-    """offset, size and root of the checkpoints of sizes that there are."""
-    told = checkpoints.where(F.col("tree_size") <= u64(F.lit(decided).cast("bigint")))
-    return told.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root")
-
-
-def _compare_roots(roots: Iterator[tree.Root], checkpoints: DataFrame, decided: int, sizes: Collection[int]) -> _Compared:
-    """Hold each checkpoint against the root of its size (R9). Both are run through in the order of their sizes.
-
-    `sizes`: of which the roots are wanted besides; few of them.
-    """
-    too_large = checkpoints.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
-    wrong: list[tuple[object, ...]] = [
-        ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
-        for row in too_large.select("offset", F.conv(F.hex("tree_size"), 16, 10).alias("tree_size")).collect()
-    ]
-    waiting = _of_at_most(checkpoints, decided).orderBy("size", "offset").toLocalIterator()
-    checkpoint = next(waiting, None)
-    compared = len(wrong)
-    last = tree.ROOT_OF_NOTHING
-    wanted: dict[int, bytes] = {}
-    for each in roots:
-        last = each.root
-        if each.size in sizes:
-            wanted[each.size] = each.root
-        while checkpoint is not None and checkpoint["size"] == each.size:
-            compared += 1
-            if bytes(checkpoint.root) != each.root:
-                found = bytes(checkpoint.root).hex()
-                wrong.append(("root-mismatch", each.size, checkpoint.offset, None, found, each.root.hex()))
-            checkpoint = next(waiting, None)
-    assert checkpoint is None, "there is a root for each size that was asked for"
-    return _Compared(last, compared, wrong, wanted)
-
-
-def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
+def _lost_payload(joined: Joined, told: DataFrame, decided: int) -> list[tuple[object, ...]]:
     """The hole at which deciding stopped, if workers are known to have passed it, or had time enough to fill it."""
     if joined.offset_hole is None:
         return []
     (entry,) = joined.records.where(F.col("offset") == joined.offset_hole).collect()
-    behind = joined.checkpoints.where(F.col("counted") & (F.col("offset") > joined.offset_hole))
+    behind = told.where(F.col("counted") & (F.col("offset") > joined.offset_hole))
     passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
     spoken = joined.records.where((F.col("offset") > joined.offset_hole) & F.col("kind").isin("entry", "checkpoint"))
     spans = spoken.groupBy("incarnation").agg((F.max("append_time_ms") - F.min("append_time_ms")).alias("span_ms"))

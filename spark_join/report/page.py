@@ -67,7 +67,8 @@ def _summary(said: Mapping[str, Any]) -> str:
     checkpoints = said["checkpoints"]
     told = [
         ("root over all of them", said["root"]),
-        ("checkpoints compared", f"{checkpoints['compared']:,}, and {checkpoints['passed_over']:,} passed over"),
+        ("checkpoints compared", f"{checkpoints['compared']:,}; {checkpoints['not_compared']:,} behind the hole could not be"),
+        ("checkpoints of lives that had not begun or had ended", f"{checkpoints['passed_over']:,} of these"),
         ("signatures", "checked" if said["signatures_checked"] else "not checked"),
     ]
     return _table(("outcome", "decisions", "share"), rows) + _table(("", ""), told)

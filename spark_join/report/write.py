@@ -40,7 +40,7 @@ def write_report(
         "decisions": verified.decided,
         "outcomes": verified.outcomes,
         "root": verified.root.hex(),
-        "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
+        "checkpoints": msgspec.to_builtins(verified.checkpoints),
         "signatures_checked": signatures,
         "exports": verified.exports,
         "undecided_from_offset": verified.offset_hole,

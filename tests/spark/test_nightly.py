@@ -131,7 +131,7 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
     assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
     assert [_found(night) for night in nights.verified] == nights.planted
-    assert sum(night.roots_compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
+    assert sum(night.checkpoints.compared for night in nights.verified) == len(replayed.checkpoints)
 
 
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))

@@ -18,7 +18,7 @@ SAID = {
     "decisions": 3,
     "outcomes": {"committed": 2, "input-conflict": 1},
     "root": "ab" * 32,
-    "checkpoints": {"compared": 1, "passed_over": 0},
+    "checkpoints": {"compared": 1, "not_compared": 0, "passed_over": 0},
     "signatures_checked": True,
     "undecided_from_offset": None,
     "violations": {"bad-signature": 1_001},

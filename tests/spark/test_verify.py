@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, Entry, batch_key, decode
 from spark_join.constants import OUTCOMES
+from spark_join.decisions.checkpoints import Counts
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports.read import read_exports, refuse_behind_hole
@@ -109,7 +110,7 @@ def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
     assert _found(verified) == []
     _hold(verified, replayed)
     assert verified.outcomes == {"committed": 5, "input-conflict": 2, "reference-conflict": 1, "outside-time-window": 1}
-    assert (verified.roots_compared, verified.checkpoints_passed_over, verified.offset_hole) == (3, 1, None)
+    assert (verified.checkpoints, verified.offset_hole) == (Counts(4, 0, passed_over=1), None)
 
 
 DECIDED = 9
@@ -126,6 +127,12 @@ def _wrong_root(notary: Honest) -> Planted:
 def _root_of_more_than_there_is(notary: Honest) -> Planted:
     record = notary.log.ordering(Checkpoint(3, 2**64 - 1, bytes(32)))
     return [("root-mismatch", None, record.offset)]
+
+
+def _wrong_roots_that_count_for_nothing(notary: Honest) -> Planted:
+    """Of a life that has ended and of one that has not begun: nobody's vote, and a lie all the same."""
+    ended, nobody = (notary.log.ordering(Checkpoint(life, size, bytes(32))) for life, size in ((2, 3), (9, 2**40)))
+    return [("root-mismatch", 3, ended.offset), ("root-mismatch", None, nobody.offset)]
 
 
 def _forged_signature(notary: Honest) -> Planted:
@@ -174,7 +181,8 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, plant: 
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> None:
     """All kinds in one log."""
     notary = _honest(tmp_path)
-    planted = [*_wrong_root(notary), *_root_of_more_than_there_is(notary), *_unknown_party(notary), *_other_content(notary)]
+    planted = [*_wrong_roots_that_count_for_nothing(notary), *_wrong_root(notary), *_root_of_more_than_there_is(notary)]
+    planted += [*_unknown_party(notary), *_other_content(notary)]
     notary.append(3, [Party(NOTARY).submission(spend(state("forged")))], 2)
     planted.append(("bad-signature", DECIDED + 2, notary.log.streams[ORDERING][-1].offset))
     assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == sorted(planted, key=str)
@@ -234,15 +242,22 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_hole_that_nobody_filled(spark: SparkSession, tmp_path: Path) -> None:
-    """Behind which a life goes on for more than ten minutes: it would have filled it, so there was a payload, and it is lost."""
+    """Behind which a life goes on for more than ten minutes: it would have filled it, so there was a payload, and it is lost.
+
+    Roots of what is decided before it are compared wherever they stand; of more than that only who had the content knows the root.
+    """
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
     notary.log.streams[1].pop()
     hole = notary.log.streams[ORDERING][-1]
-    for later_ms in (1_000, 700_000):
-        notary.log.ordering(Checkpoint(3, 0, bytes(32)), at=hole.append_time_ms + later_ms)
+    right = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED)
+    told = [(3, 4, bytes(32), 1_000), (3, DECIDED, right, 2_000), (2, 0, bytes(32), 3_000), (2, DECIDED + 1, bytes(32), 4_000)]
+    told.append((3, DECIDED, right, 700_000))
+    records = [notary.log.ordering(Checkpoint(*said), at=hole.append_time_ms + later_ms) for *said, later_ms in told]
     verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
-    assert _found(verified) == [("missing-payload", DECIDED, hole.offset)]
+    wrong = [("root-mismatch", 0, records[2].offset), ("root-mismatch", 4, records[0].offset)]
+    assert _found(verified) == [("missing-payload", DECIDED, hole.offset), *wrong]
+    assert verified.checkpoints == Counts(8, 1, passed_over=3)
 
 
 @pytest.mark.parametrize("seed", [7, 16])
@@ -264,9 +279,10 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     replayed = replay(streams, SIMULATED, partitions)
     verified = _verified(spark, tmp_path, streams, premises().party, SIMULATED)
     _hold(verified, replayed)
-    counted = [each for each in replayed.checkpoints if each.counted]
-    wrong = [each.offset for each in counted if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
-    assert [offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"] == wrong
-    assert verified.roots_compared == len(counted) > 0
+    told = replayed.checkpoints
+    wrong = [each.offset for each in told if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
+    assert sorted([offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"]) == wrong
+    assert verified.checkpoints == Counts(len(told), 0, sum([not each.counted for each in told]))
+    assert len(told) > verified.checkpoints.passed_over
     assert [offset for type_, _, offset in _found(verified) if type_ == "sequence-gap"] == [batch.offset for batch in replayed.passing()]
     assert {type_ for type_, _, _ in _found(verified)} <= {"root-mismatch", "id-mismatch", "sequence-gap"}
