@@ -97,6 +97,25 @@ def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> Iterator[Root]:
             _append(full, end)
 
 
+def root_of(chunks: DataFrame, hashes: DataFrame, decided: int, chunk_bits: int = CHUNK_BITS) -> bytes | None:
+    """The root over `decided` leaves, from full `chunks` (size, hash) and the `hashes` behind these; None if one is not there, once."""
+    full_end = decided >> chunk_bits << chunk_bits
+    full: list[tuple[int, bytes]] = []
+    behind: list[tuple[int, bytes]] = []
+    of_chunks, late = chunks.sort("size").toArrow(), hashes.where(F.col("position") >= full_end).sort("position").toArrow()
+    if of_chunks.column("size").to_pylist() != list(range(1 << chunk_bits, full_end + 1, 1 << chunk_bits)):
+        return None
+    if late.column("position").to_pylist() != list(range(full_end, decided)):
+        return None
+    for hash_ in of_chunks.column("hash").to_pylist():
+        _append(full, hash_)
+    for hash_ in late.column("hash").to_pylist():
+        _append(behind, hash_)
+    if behind:
+        return _over_the_top(full, _bagged(behind))
+    return _bagged(full) if full else ROOT_OF_NOTHING
+
+
 def _hasher(chunk_bits: int, decided: int) -> Callable[[pa.Table], pa.Table]:
     """One chunk's leaf hashes and sizes in; each size in it, and its end, with the root over the chunk's leaves up to there, out."""
 

@@ -12,6 +12,7 @@ import pyspark
 from pyspark.sql import functions as F
 
 from spark_join.join import Log
+from spark_join.log.durable import sync_files, write_last
 from spark_join.report.page import VIOLATIONS_SHOWN_MAX, page
 from spark_join.report.series import series
 from spark_join.state.kept import REPORT
@@ -51,8 +52,9 @@ def write_report(
         "stages_s": stages_s,
     }
     shown = verified.violations.orderBy("type", "position", "offset").limit(VIOLATIONS_SHOWN_MAX).collect()
-    (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
-    (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
+    sync_files(folder / VIOLATIONS)
+    write_last(folder / PAGE, page(said, series(verified.decisions, verified.entries), shown).encode())
+    write_last(folder / REPORT, msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
     return said
 
 
