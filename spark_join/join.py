@@ -12,6 +12,7 @@ from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.order import contents, ordering_records, positions
 from spark_join.order import judged as order
+from spark_join.order.gaps import missing_offsets
 from spark_join.state.state import ORDERING, LastRecord, Place, State
 
 
@@ -44,6 +45,8 @@ class Joined(msgspec.Struct, frozen=True):
     """See `judged.Order`, with `contents.with_places`; up to the hole"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
+    gone: DataFrame
+    """Offsets that are not there: see `gaps.missing_offsets`"""
     offset_hole: int | None
     """Of the first entry that counts and has no content; nothing from there on is decided"""
 
@@ -89,6 +92,7 @@ def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages)
     payload = state.orphans.unionByName(log.payload)
     records = stages.keep("ordering records", ordering_records.parse(log.ordering))
     _refuse_newer(records)
+    gone = missing_offsets(records, log.payload, _edges(log, state))
     judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
     entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
     (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
@@ -105,6 +109,7 @@ def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages)
         lives=judged.lives,
         entries=entries,
         payload=payload,
+        gone=gone,
         offset_hole=hole.offset,
     )
 
@@ -118,3 +123,11 @@ def _refuse_newer(records: DataFrame) -> None:
             f"ordering record {newer.first.offset} activates format version {newer.first.format_version}, and this software reads"
             f" {FORMAT_VERSION}: verify with a newer version"
         )
+
+
+def _edges(log: Log, state: State) -> DataFrame:
+    """topic, partition and offset: just before the first record that should be there, and just behind the last."""
+    edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
+    return log.ordering.sparkSession.createDataFrame(
+        edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"
+    )

@@ -95,7 +95,7 @@ def verify(
         .union(_unsigned(joined))
         .union(
             _violations(
-                sequence_gaps(joined.entries, joined.records, log.payload, _edges(session, log, state)),
+                sequence_gaps(joined.entries, joined.gone),
                 F.lit("sequence-gap"),
                 found=F.col("found"),
                 expected=F.col("expected"),
@@ -124,14 +124,6 @@ def verify(
             stages,
             signatures=keys is not None,
         ),
-    )
-
-
-def _edges(session: SparkSession, log: Log, state: State) -> DataFrame:
-    """topic, partition and offset: just before the first record that should be there, and just behind the last."""
-    edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
-    return session.createDataFrame(
-        edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"
     )
 
 
