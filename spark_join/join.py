@@ -13,6 +13,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.order import contents, ordering_records, positions
 from spark_join.order import judged as order
 from spark_join.order.gaps import missing_offsets
+from spark_join.order.signatures import Keys
 from spark_join.state.state import ORDERING, LastRecord, Place, State
 
 
@@ -84,7 +85,7 @@ def last_record(row: Row) -> LastRecord:
     return LastRecord(row.offset, sha256(head + bytes(row.value or b"")).hexdigest())
 
 
-def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
+def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
     """Read the log, of which `state` is the part before. `keys` as in `contents.read_contents`.
 
     Raises `CouldNotVerify` for a log of a newer format.

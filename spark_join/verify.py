@@ -1,6 +1,6 @@
 """A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -17,6 +17,7 @@ from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Log, join
 from spark_join.order.gaps import sequence_gaps
+from spark_join.order.signatures import Keys
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
 
@@ -55,9 +56,7 @@ class Verified(msgspec.Struct, frozen=True):
     """See `carry.state_after`"""
 
 
-def verify(
-    session: SparkSession, log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages, exports: Exports | None = None
-) -> Verified:
+def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, stages: Stages, exports: Exports | None = None) -> Verified:
     """Verify `log`, which goes on from `state` (`join.rest_of`), and compare it with the exports, which need a log from its beginning.
 
     `keys` as in `contents.read_contents`. Raises `CouldNotVerify`.
@@ -145,10 +144,12 @@ def _lost_payload(joined: Joined, told: DataFrame, decided: int) -> list[tuple[o
 
 
 def _unsigned(joined: Joined) -> DataFrame:
-    """Submissions that count and that their party did not sign; named by their first request, its position unless it is a repetition."""
-    placed = joined.faults.join(joined.requests.select("offset", "ordinal", "position", "id"), ["offset", "ordinal"], "left")
+    """Submissions that count and that their party did not sign; named by their first request, and its position unless it was decided
+    before all that is read here."""
+    # Mostly there is none, and the ids of all requests need not be moved to find it.
+    known = joined.requests.limit(0) if joined.faults.isEmpty() else joined.requests
     return _violations(
-        placed,
+        joined.faults.join(known.select("id", "position"), "id", "left"),
         F.col("fault"),
         position=F.col("position"),
         id_=F.lower(F.hex("id")),

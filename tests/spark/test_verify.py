@@ -38,10 +38,13 @@ def _verified(
     party: Party,
     notary: str = NOTARY,
     exports: Sequence[Path] = (),
+    former: Sequence[Party] = (),
 ) -> Verified:
+    """`former`: the party with keys that it had before."""
     log = read_archive(spark, archive(streams, folder / "archive", notary))
     compared = read_exports(spark, exports) if exports else None
-    return verify(spark, log, start(spark), {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"), compared)
+    keys = [each.public_pem.decode() for each in (party, *former)]
+    return verify(spark, log, start(spark), {party.name: keys if former else keys[0]}, Stages(spark, folder / "stages"), compared)
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
@@ -146,6 +149,12 @@ def _unknown_party(notary: Honest) -> Planted:
     return [("unknown-party", DECIDED, notary.log.streams[ORDERING][-1].offset)]
 
 
+def _forged_repetition(notary: Honest) -> Planted:
+    """It asks what was decided at position 0, and something new; only the name of the first is told."""
+    notary.append(3, [Party(NOTARY).submission(spend(state("x"), state("y")), spend(state("new")))], 2)
+    return [("bad-signature", 0, notary.log.streams[ORDERING][-1].offset)]
+
+
 def _other_content(notary: Honest) -> Planted:
     other = notary.party.submission(spend(state("other")))
     notary.append(3, [notary.party.submission(spend(state("this")))], 0, b"[" + other.body + b"]")
@@ -185,7 +194,14 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> N
     planted += [*_unknown_party(notary), *_other_content(notary)]
     notary.append(3, [Party(NOTARY).submission(spend(state("forged")))], 2)
     planted.append(("bad-signature", DECIDED + 2, notary.log.streams[ORDERING][-1].offset))
-    assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == sorted(planted, key=str)
+    planted += _forged_repetition(notary)
+    former = Party(NOTARY)  # the same party, before its key was replaced
+    notary.append(3, [former.submission(spend(state("of another key")))], 2)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, former=[former])
+    assert _found(verified) == sorted(planted, key=str)
+    ids = [each["transaction_id"] for each in replay(notary.log.streams, NOTARY, PARTITIONS).decisions]
+    unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()
+    assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 2)]
 
 
 def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
