@@ -169,11 +169,15 @@ def _verify(chosen: argparse.Namespace) -> int:
         )
     print(
         msgspec.json.encode(
-            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "violations")}
+            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "violations")}
         ).decode()
     )
-    if verified.offset_hole is not None:
-        print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
+    if (hole := verified.undecided) is not None:
+        print(
+            f"spark_join verify: nothing is decided from ordering offset {hole.from_offset} on, {hole.entries} entries with {hole.requests}"
+            f" requests: {hole.because}",
+            file=sys.stderr,
+        )
     if chosen.keep_state and state_sha256 is None:
         print("spark_join verify: no state is kept: nothing is to be built on a log with violations", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN

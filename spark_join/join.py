@@ -28,6 +28,17 @@ class Log(msgspec.Struct, frozen=True):
     """Behind the last record of each partition"""
 
 
+class Undecided(msgspec.Struct, frozen=True):
+    """A hole, and what stands there and behind it."""
+
+    from_offset: int
+    entries: int
+    """Those that count, if the hole and all like it get a content; the hole is one"""
+    requests: int
+    """Of these entries, repetitions too"""
+    because: str
+
+
 class Joined(msgspec.Struct, frozen=True):
     """What the log asks, up to its first hole."""
 
@@ -48,8 +59,13 @@ class Joined(msgspec.Struct, frozen=True):
     """The payload records, orphans of the earlier part too"""
     gone: DataFrame
     """Offsets that are not there: see `gaps.missing_offsets`"""
-    offset_hole: int | None
-    """Of the first entry that counts and has no content; nothing from there on is decided"""
+    undecided: Undecided | None
+    """The first entry that counts and has no content; nothing from there on is decided"""
+
+    @property
+    def offset_hole(self) -> int | None:
+        """The ordering offset of the hole."""
+        return None if self.undecided is None else self.undecided.from_offset
 
 
 def rest_of(log: Log, state: State) -> Log:
@@ -96,9 +112,9 @@ def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
     gone = missing_offsets(records, log.payload, _edges(log, state))
     judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
     entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
-    (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
-    if hole.offset is not None:
-        entries = entries.where(F.col("offset") < hole.offset)
+    undecided = _undecided(entries)
+    if undecided is not None:
+        entries = entries.where(F.col("offset") < undecided.from_offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, log.notary_name, keys)))
     repeated = stages.keep("repetitions", positions.repetitions(read.requests, state.ids))
     return Joined(
@@ -111,7 +127,7 @@ def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
         entries=entries,
         payload=payload,
         gone=gone,
-        offset_hole=hole.offset,
+        undecided=undecided,
     )
 
 
@@ -124,6 +140,17 @@ def _refuse_newer(records: DataFrame) -> None:
             f"ordering record {newer.first.offset} activates format version {newer.first.format_version}, and this software reads"
             f" {FORMAT_VERSION}: verify with a newer version"
         )
+
+
+def _undecided(entries: DataFrame) -> Undecided | None:
+    first = F.min(F.struct("offset", "incarnation", "sequence", "partition")).alias("first")
+    (hole,) = entries.where(F.col("content_offset").isNull()).agg(first).collect()
+    if hole.first is None:
+        return None
+    offset, incarnation, sequence, partition = hole.first
+    (behind,) = entries.where(F.col("offset") >= offset).agg(F.count("*").alias("entries"), F.sum("count").alias("requests")).collect()
+    batch = tuple(int.from_bytes(octets, "big") for octets in (incarnation, sequence))
+    return Undecided(offset, behind.entries, behind.requests, f"no payload of batch {batch} is in payload partition {partition}")
 
 
 def _edges(log: Log, state: State) -> DataFrame:

@@ -15,7 +15,7 @@ from spark_join.engine.octets import u64
 from spark_join.engine.stages import Stages
 from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
-from spark_join.join import Joined, Log, join
+from spark_join.join import Joined, Log, Undecided, join
 from spark_join.order.gaps import sequence_gaps
 from spark_join.order.signatures import Keys
 from spark_join.state.carry import Decided, state_after
@@ -42,8 +42,8 @@ class Verified(msgspec.Struct, frozen=True):
     checkpoints: Counts
     records: dict[str, int]
     """Of the ordering topic, by kind."""
-    offset_hole: int | None
-    """Nothing is decided from that ordering offset on: its payload is not there"""
+    undecided: Undecided | None
+    """Nothing is decided from its ordering offset on"""
     decisions: DataFrame
     """position, id, log_time_ms, outcome, conflicts"""
     entries: DataFrame
@@ -54,6 +54,11 @@ class Verified(msgspec.Struct, frozen=True):
     """How many decisions each export has"""
     after: Callable[[], State]
     """See `carry.state_after`"""
+
+    @property
+    def offset_hole(self) -> int | None:
+        """The ordering offset of the hole."""
+        return None if self.undecided is None else self.undecided.from_offset
 
 
 def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, stages: Stages, exports: Exports | None = None) -> Verified:
@@ -109,7 +114,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
         compared.root,
         counts_of(told, decided, joined.offset_hole),
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
-        joined.offset_hole,
+        joined.undecided,
         decisions,
         joined.entries,
         stages.keep("violations", violations),
@@ -128,19 +133,18 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
 
 def _lost_payload(joined: Joined, told: DataFrame, decided: int) -> list[tuple[object, ...]]:
     """The hole at which deciding stopped, if workers are known to have passed it, or had time enough to fill it."""
-    if joined.offset_hole is None:
+    hole = joined.undecided
+    if hole is None:
         return []
-    (entry,) = joined.records.where(F.col("offset") == joined.offset_hole).collect()
-    behind = told.where(F.col("counted") & (F.col("offset") > joined.offset_hole))
+    behind = told.where(F.col("counted") & (F.col("offset") > hole.from_offset))
     passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
-    spoken = joined.records.where((F.col("offset") > joined.offset_hole) & F.col("kind").isin("entry", "checkpoint"))
+    spoken = joined.records.where((F.col("offset") > hole.from_offset) & F.col("kind").isin("entry", "checkpoint"))
     spans = spoken.groupBy("incarnation").agg((F.max("append_time_ms") - F.min("append_time_ms")).alias("span_ms"))
     stale = spans.where(F.col("span_ms") > HOLE_MS_MAX)
     if passed.isEmpty() and stale.isEmpty():
         return []
-    incarnation, sequence = (int.from_bytes(octets, "big") for octets in (entry.incarnation, entry.sequence))
-    found = f"no payload of batch ({incarnation}, {sequence}) in partition {entry.partition}; nothing behind it can be verified"
-    return [("missing-payload", decided, joined.offset_hole, None, found, "its payload, or a fill")]
+    found = f"{hole.because}; nothing behind it can be verified"
+    return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill")]
 
 
 def _unsigned(joined: Joined) -> DataFrame:

@@ -33,6 +33,7 @@ def write_report(
     """
     verified.violations.coalesce(1).orderBy("type", "source", "position", "offset").write.parquet(str(folder / VIOLATIONS))
     by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
+    hole = verified.undecided
     said = {
         "report_version": REPORT_VERSION,
         "notary": log.notary_name,
@@ -45,6 +46,9 @@ def write_report(
         "signatures_checked": signatures,
         "exports": verified.exports,
         "undecided_from_offset": verified.offset_hole,
+        "undecided_entries": hole.entries if hole else 0,
+        "undecided_requests": hole.requests if hole else 0,
+        "undecided_because": hole.because if hole else None,
         "continued_from": _continued(state),
         "state_sha256": state_sha256,
         "violations": {row.type: row["count"] for row in by_type},

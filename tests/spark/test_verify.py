@@ -14,6 +14,7 @@ from spark_join.decisions.checkpoints import Counts
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports.read import read_exports, refuse_behind_hole
+from spark_join.join import Undecided
 from spark_join.log.archive import read_archive
 from spark_join.state.state import start
 from spark_join.verify import Verified, verify
@@ -246,10 +247,12 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) ->
     notary.log.streams[1].pop()
     hole = notary.log.streams[ORDERING][-1]
     notary.log.register("w9", at=hole.append_time_ms + 86_400_000)
+    notary.append(3, [notary.party.submission(spend(state("behind")), spend(state("it")))], 2)
     export = exported(notary.index.directory, tmp_path / "export", notary.read)
     verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
     assert _found(verified) == []
-    assert (verified.decided, verified.offset_hole) == (DECIDED, hole.offset)
+    because = "no payload of batch (3, 2) is in payload partition 1"
+    assert (verified.decided, verified.undecided) == (DECIDED, Undecided(hole.offset, 2, requests=3, because=because))
     further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=verified.offset_hole + 1))
     with pytest.raises(
         CouldNotVerify, match=rf"the payload of offset {verified.offset_hole} is not in what was read here: read the log after"
