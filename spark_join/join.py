@@ -57,6 +57,8 @@ class Joined(msgspec.Struct, frozen=True):
     """See `judged.Order`, with `contents.with_places`; up to the hole"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
+    places: DataFrame
+    """The same as `contents.keyed` gives them, without their values"""
     gone: DataFrame
     """Offsets that are not there: see `gaps.missing_offsets`"""
     undecided: Undecided | None
@@ -107,11 +109,15 @@ def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
     Raises `CouldNotVerify` for a log of a newer format.
     """
     payload = state.orphans.unionByName(log.payload)
+    # What a record is, but for its value, is asked for many times; its value once.
+    places = stages.keep(
+        "payload records", contents.keyed(log.payload, is_orphan=False).union(contents.keyed(state.orphans, is_orphan=True))
+    )
     records = stages.keep("ordering records", ordering_records.parse(log.ordering))
     _refuse_newer(records)
-    gone = missing_offsets(records, log.payload, _edges(log, state))
+    gone = missing_offsets(records, places.where(~F.col("is_orphan")), _edges(log, state))
     judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
-    entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
+    entries = stages.keep("entries that count", contents.with_places(judged.entries, places))
     undecided = _undecided(entries)
     if undecided is not None:
         entries = entries.where(F.col("offset") < undecided.from_offset)
@@ -126,6 +132,7 @@ def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
         lives=judged.lives,
         entries=entries,
         payload=payload,
+        places=places,
         gone=gone,
         undecided=undecided,
     )

@@ -33,15 +33,20 @@ class Contents(msgspec.Struct, frozen=True):
     """offset, id (of the submission's first request), party, fault: submissions that the party did not sign"""
 
 
-def with_places(entries: DataFrame, payload: DataFrame) -> DataFrame:
+def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
+    """partition, offset, append_time_ms and key of `payload` records, and is_orphan, whether they are those of an earlier state."""
+    return payload.select("partition", "offset", "append_time_ms", "key", F.lit(is_orphan).alias("is_orphan"))
+
+
+def with_places(entries: DataFrame, places: DataFrame) -> DataFrame:
     """`entries` with `content_offset` and `content_append_time_ms`, where and when the content of each came; null for a hole.
 
-    `payload` has partition, offset, append_time_ms, key and value.
+    `places` are the payload records as `keyed` gives them.
     """
-    contents = payload.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
+    contents = places.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
     firsts = contents.agg(F.min("offset").alias("content_offset"), F.min_by("append_time_ms", "offset").alias("content_append_time_ms"))
-    keyed = entries.withColumn("key", F.concat("incarnation", "sequence"))
-    return keyed.join(firsts, ["partition", "key"], "left").drop("key")
+    named = entries.withColumn("key", F.concat("incarnation", "sequence"))
+    return named.join(firsts, ["partition", "key"], "left").drop("key")
 
 
 def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Keys | None) -> DataFrame:

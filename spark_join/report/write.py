@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 import pyarrow
 import pyspark
-from pyspark.sql import functions as F
 
 from spark_join.join import Log
 from spark_join.log.durable import sync_files, write_last
@@ -37,7 +36,7 @@ def write_report(
     said = {
         "report_version": REPORT_VERSION,
         "notary": log.notary_name,
-        "ranges": {"ordering": _ranges(log.ordering), "payload": _ranges(log.payload)},
+        "ranges": {topic: _ranges(log, state, topic) for topic in ("ordering", "payload")},
         "ordering_records": dict(sorted(verified.records.items())),
         "decisions": verified.decided,
         "outcomes": verified.outcomes,
@@ -89,7 +88,11 @@ def _continued(state: State) -> dict[str, Any] | None:
     }
 
 
-def _ranges(records: Any) -> dict[str, list[int]]:
-    """[first offset, offset after the last] of each partition that has a record."""
-    found = records.groupBy("partition").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).orderBy("partition").collect()
-    return {str(row.partition): [row["first"], row["last"] + 1] for row in found}
+def _ranges(log: Log, state: State, topic: str) -> dict[str, list[int]]:
+    """[first offset, offset after the last] of each partition that has grown since `state`."""
+    starts = {place: state.offsets_next.get(place, 0) for place in sorted(log.offsets_end)}
+    return {
+        str(place[1]): [start, log.offsets_end[place]]
+        for place, start in starts.items()
+        if place[0] == topic and start < log.offsets_end[place]
+    }
