@@ -17,7 +17,8 @@ The way of a log through it:
 | `verify` | all of it: state in, log, state out |
 | `report/` | what is written of it: `report.json`, `report.html`, `violations/` |
 | `engine/` | the session and a Java for it, files between the stages, progress, what DataFrames lack |
-| `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
+| `violations` | one row for each thing that is wrong |
+| `constants`, `errors`, `exit_codes` | what formats.md fixes; `CouldNotVerify`; what a process ends with |
 
 `python -m spark_join verify --help` says what it can be told; `archive` and `restore` are the other commands.
 """

@@ -1,15 +1,15 @@
 """A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
 from spark_join.decisions import tree
-from spark_join.decisions.checkpoints import Counts, compare_roots, counts_of, of_at_most
+from spark_join.decisions.checkpoints import Counts, compare_roots, counts_of, sizes_of
 from spark_join.decisions.decide import decide
 from spark_join.engine.octets import u64
 from spark_join.engine.stages import Stages
@@ -20,14 +20,10 @@ from spark_join.order.gaps import sequence_gaps
 from spark_join.order.signatures import Keys
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
+from spark_join.violations import LOG, VIOLATION, violations
 
 HOLE_MS_MAX = 600_000
 """A hole is filled within seconds by whoever runs. One behind which some life spoke for longer than this lost its payload."""
-
-VIOLATION = "type string, position bigint, offset bigint, id string, found string, expected string"
-"""What is wrong with the log, at which position or ordering offset, and what should be there."""
-LOG = "log"
-"""The `source` of what is wrong with the log; of what is wrong with an export it is that one's name."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -49,7 +45,7 @@ class Verified(msgspec.Struct, frozen=True):
     entries: DataFrame
     """See `join.Joined`"""
     violations: DataFrame
-    """See `VIOLATION`, and source: `LOG` or an export"""
+    """See `violations.VIOLATION`"""
     exports: dict[str, int]
     """How many decisions each export has"""
     after: Callable[[], State]
@@ -74,50 +70,38 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
-    told = stages.keep("checkpoints", joined.checkpoints)
-    lost = _lost_payload(joined, told, decided)
+    checkpoints = stages.keep("checkpoints", joined.checkpoints)
+    lost = _lost_payload(joined, checkpoints, decided)
     trees: set[int] = set()
     if exports is not None:
         if joined.offset_hole is not None and not lost:
             refuse_behind_hole(exports, joined.offset_hole)
-        trees = {manifest.tree.size for manifest in exports.manifests.values() if manifest.tree.size <= decided}
+        trees = {manifest.tree.size for manifest in exports.manifests.values()}
     hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
-    wanted = session.createDataFrame([(size,) for size in trees], "size bigint")
-    sizes = of_at_most(told, decided).select("size").union(wanted).distinct()
+    sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state's in which a size ends is in both.
-    roots = tree.roots(state.chunks.union(parts).distinct())
-    compared = compare_roots(roots, told, decided, joined.offset_hole, trees)
-    violations = (
-        session.createDataFrame(compared.wrong, VIOLATION)
-        .union(session.createDataFrame(lost, VIOLATION))
-        .union(
-            _violations(
-                joined.unreadable, F.lit("id-mismatch"), found=F.col("found"), expected=F.lit("the transactions that the entry names")
-            )
-        )
-        .union(_unsigned(joined))
-        .union(
-            _violations(
-                sequence_gaps(joined.entries, joined.gone),
-                F.lit("sequence-gap"),
-                found=F.col("found"),
-                expected=F.col("expected"),
-            )
-        )
-    ).withColumn("source", F.lit(LOG))
+    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, joined.offset_hole, trees, stages)
+    gaps = sequence_gaps(joined.entries, joined.gone)
+    told = [
+        compared.violations,
+        session.createDataFrame(lost, VIOLATION),
+        _unreadable(joined),
+        _unsigned(joined),
+        violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
+    ]
     if exports is not None:
-        violations = violations.unionByName(compare(session, exports, joined, decisions, compared.roots, stages))
+        told.append(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         compared.root,
-        counts_of(told, decided, joined.offset_hole),
+        counts_of(checkpoints, decided, joined.offset_hole),
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
         joined.undecided,
         decisions,
         joined.entries,
-        stages.keep("violations", violations),
+        stages.keep("violations", reduce(DataFrame.unionByName, told)),
         {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
         partial(
             state_after,
@@ -131,12 +115,12 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     )
 
 
-def _lost_payload(joined: Joined, told: DataFrame, decided: int) -> list[tuple[object, ...]]:
+def _lost_payload(joined: Joined, checkpoints: DataFrame, decided: int) -> list[tuple[object, ...]]:
     """The hole at which deciding stopped, if workers are known to have passed it, or had time enough to fill it."""
     hole = joined.undecided
     if hole is None:
         return []
-    behind = told.where(F.col("counted") & (F.col("offset") > hole.from_offset))
+    behind = checkpoints.where(F.col("counted") & (F.col("offset") > hole.from_offset))
     passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
     spoken = joined.records.where((F.col("offset") > hole.from_offset) & F.col("kind").isin("entry", "checkpoint"))
     spans = spoken.groupBy("incarnation").agg((F.max("append_time_ms") - F.min("append_time_ms")).alias("span_ms"))
@@ -144,7 +128,13 @@ def _lost_payload(joined: Joined, told: DataFrame, decided: int) -> list[tuple[o
     if passed.isEmpty() and stale.isEmpty():
         return []
     found = f"{hole.because}; nothing behind it can be verified"
-    return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill")]
+    return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill", LOG)]
+
+
+def _unreadable(joined: Joined) -> DataFrame:
+    """Entries whose content counted as a fill, since it is not theirs."""
+    asked = F.lit("the transactions that the entry names")
+    return violations(joined.unreadable, F.lit("id-mismatch"), offset=F.col("offset"), found=F.col("found"), expected=asked)
 
 
 def _unsigned(joined: Joined) -> DataFrame:
@@ -152,25 +142,12 @@ def _unsigned(joined: Joined) -> DataFrame:
     before all that is read here."""
     # Mostly there is none, and the ids of all requests need not be moved to find it.
     known = joined.requests.limit(0) if joined.faults.isEmpty() else joined.requests
-    return _violations(
+    return violations(
         joined.faults.join(known.select("id", "position"), "id", "left"),
         F.col("fault"),
         position=F.col("position"),
+        offset=F.col("offset"),
         id_=F.lower(F.hex("id")),
         found=F.concat(F.lit("a submission in the name of "), "party"),
         expected=F.lit("a signature by the key of a known party"),
-    )
-
-
-def _violations(
-    frame: DataFrame, type_: Column, *, found: Column, expected: Column, position: Column | None = None, id_: Column | None = None
-) -> DataFrame:
-    """A row of `VIOLATION` for each row of `frame`, which has `offset`."""
-    return frame.select(
-        type_.alias("type"),
-        (F.lit(None) if position is None else position).cast("bigint").alias("position"),
-        "offset",
-        (F.lit(None) if id_ is None else id_).cast("string").alias("id"),
-        found.alias("found"),
-        expected.alias("expected"),
     )

@@ -1,4 +1,4 @@
-"""Every checkpoint record against the root of its size (R9).
+"""Every checkpoint record against the root of its size (R9), all of them in Spark.
 
 A checkpoint says which root so many decisions have. Among workers it counts while its life has begun and has not ended; whether it is true
 is another question. A worker whose life has ended, and which has not read that yet, goes on deciding. What it has decided follows from the
@@ -7,7 +7,7 @@ part of the order that it has read, as everyone's does, so its roots are right t
 Only behind a hole there may be checkpoints of more decisions than there are here: who wrote them had the content.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -15,9 +15,8 @@ from pyspark.sql import functions as F
 
 from spark_join.decisions import tree
 from spark_join.engine.octets import part, u64, unsigned
-
-Violation = tuple[str, int | None, int, None, str, str]
-"""A `root-mismatch`: type, size, offset, no id, found, expected."""
+from spark_join.engine.stages import Stages
+from spark_join.violations import violations
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -33,59 +32,67 @@ class Counts(msgspec.Struct, frozen=True):
 class Compared(msgspec.Struct, frozen=True):
     """What came of the roots."""
 
+    violations: DataFrame
+    """`root-mismatch`: see `violations.VIOLATION`"""
     root: bytes
     """Over all decisions"""
-    wrong: list[Violation]
     roots: dict[int, bytes]
-    """Of the sizes that were asked for besides"""
+    """By size, of the sizes that were asked for besides, as far as there are so many decisions"""
 
 
 def counts_of(checkpoints: DataFrame, decided: int, offset_hole: int | None) -> Counts:
     """`checkpoints` as `judged.Order` has them, those behind a hole too."""
-    is_behind = F.lit(False) if offset_hole is None else F.col("offset") > offset_hole
     (found,) = checkpoints.agg(
         F.count("*").alias("all"),
-        F.count_if(is_behind & _is_of_more(decided)).alias("not_compared"),
+        F.count_if(_is_beyond(decided, offset_hole)).alias("not_compared"),
         F.count_if(~F.col("counted")).alias("passed_over"),
     ).collect()
     return Counts(found["all"] - found.not_compared, found.not_compared, found.passed_over)
 
 
-def of_at_most(checkpoints: DataFrame, decided: int) -> DataFrame:
-    """offset, size and root of the checkpoints of sizes that there are."""
-    told = checkpoints.where(~_is_of_more(decided))
-    return told.select("offset", unsigned(part(F.col("tree_size"), 1, 7)).alias("size"), "root")
+def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> DataFrame:
+    """size: distinct ones of the `others`, few, and of the checkpoints, as far as there are so many decisions. See `tree.parts`."""
+    told = _sized(checkpoints, decided).select("size").where(F.col("size").isNotNull())
+    wanted = [(size,) for size in others if size <= decided]
+    return told.union(checkpoints.sparkSession.createDataFrame(wanted, "size bigint")).distinct()
 
 
 def compare_roots(
-    roots: Iterator[tree.Root], checkpoints: DataFrame, decided: int, offset_hole: int | None, sizes: Collection[int]
+    checkpoints: DataFrame, parts: DataFrame, decided: int, offset_hole: int | None, others: Collection[int], stages: Stages
 ) -> Compared:
-    """Hold each checkpoint against the root of its size. Both are run through in the order of their sizes.
+    """Hold each of `checkpoints`, as `judged.Order` has them, against the root of its size.
 
-    `sizes`: of which the roots are wanted besides; few of them.
+    `parts`: `tree.parts` of the `sizes_of` them and the `others`.
     """
-    too_large = checkpoints.where(_is_of_more(decided))
-    if offset_hole is not None:
-        too_large = too_large.where(F.col("offset") < offset_hole)
-    wrong: list[Violation] = [
-        ("root-mismatch", None, row.offset, None, f"a root of {row.tree_size} decisions", f"a root of at most {decided} decisions")
-        for row in too_large.select("offset", F.conv(F.hex("tree_size"), 16, 10).alias("tree_size")).collect()
-    ]
-    waiting = of_at_most(checkpoints, decided).orderBy("size", "offset").toLocalIterator()
-    checkpoint = next(waiting, None)
-    last = tree.ROOT_OF_NOTHING
-    wanted: dict[int, bytes] = {}
-    for each in roots:
-        last = each.root
-        if each.size in sizes:
-            wanted[each.size] = each.root
-        while checkpoint is not None and checkpoint["size"] == each.size:
-            if bytes(checkpoint.root) != each.root:
-                found = bytes(checkpoint.root).hex()
-                wrong.append(("root-mismatch", each.size, checkpoint.offset, None, found, each.root.hex()))
-            checkpoint = next(waiting, None)
-    assert checkpoint is None, "there is a root for each size that was asked for"
-    return Compared(last, wrong, wanted)
+    roots = stages.keep("roots", tree.roots(parts))
+    asked = roots.where(F.col("size").isin(decided, *others)).collect()
+    root_of = {row["size"]: bytes(row.root) for row in asked}
+    compared = checkpoints.where(~_is_beyond(decided, offset_hole))
+    return Compared(_mismatches(compared, roots, decided), root_of[decided], root_of)
+
+
+def _mismatches(checkpoints: DataFrame, roots: DataFrame, decided: int) -> DataFrame:
+    compared = _sized(checkpoints, decided).join(roots.withColumnRenamed("root", "right"), "size", "left")
+    too_large = F.col("size").isNull()
+    of_size = F.concat(F.lit("a root of "), F.conv(F.hex("tree_size"), 16, 10), F.lit(" decisions"))
+    return violations(
+        compared.where(~F.col("root").eqNullSafe(F.col("right"))),
+        F.lit("root-mismatch"),
+        position=F.col("size"),
+        offset=F.col("offset"),
+        found=F.when(too_large, of_size).otherwise(F.lower(F.hex("root"))),
+        expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions")).otherwise(F.lower(F.hex("right"))),
+    )
+
+
+def _sized(checkpoints: DataFrame, decided: int) -> DataFrame:
+    """With `size`, null for one of more decisions than there are, which may be more than a long holds."""
+    return checkpoints.withColumn("size", F.when(~_is_of_more(decided), unsigned(part(F.col("tree_size"), 1, 7))))
+
+
+def _is_beyond(decided: int, offset_hole: int | None) -> Column:
+    """Whether nothing can be said of it."""
+    return F.lit(False) if offset_hole is None else (F.col("offset") > offset_hole) & _is_of_more(decided)
 
 
 def _is_of_more(decided: int) -> Column:

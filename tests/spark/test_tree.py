@@ -58,7 +58,7 @@ def _sizes(spark: SparkSession, *sizes: int) -> DataFrame:
 
 
 def _roots(parts: DataFrame) -> list[tuple[int, bytes]]:
-    return [(each.size, each.root) for each in in_spark.roots(parts, CHUNK_BITS)]
+    return sorted([(row["size"], bytes(row.root)) for row in in_spark.roots(parts, CHUNK_BITS).collect()])
 
 
 @pytest.mark.parametrize("decided", [0, 1, 8, 45, 64])

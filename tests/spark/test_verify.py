@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,8 @@ from tests.simulation.premises import NOTARY as SIMULATED
 from tests.simulation.premises import premises
 from tests.simulation.world import World
 from tests.spark.archived import archive
-from tests.spark.exported import edited, exported
+from tests.spark.collecting import brought_to_the_driver
+from tests.spark.exported import Rows, edited, exported
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -188,8 +190,8 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, plant: 
     assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == planted
 
 
-def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> None:
-    """All kinds in one log."""
+def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds in one log, and many of one: the driver gets no list of them."""
     notary = _honest(tmp_path)
     planted = [*_wrong_roots_that_count_for_nothing(notary), *_wrong_root(notary), *_root_of_more_than_there_is(notary)]
     planted += [*_unknown_party(notary), *_other_content(notary)]
@@ -198,7 +200,12 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> N
     planted += _forged_repetition(notary)
     former = Party(NOTARY)  # the same party, before its key was replaced
     notary.append(3, [former.submission(spend(state("of another key")))], 2)
-    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, former=[former])
+    for number in range(50):
+        record = notary.log.ordering(Checkpoint(3, 2**63 + number if number % 2 else number % 7, bytes(32)))
+        planted.append(("root-mismatch", None if number % 2 else number % 7, record.offset))
+    with brought_to_the_driver(monkeypatch) as rows:
+        verified = _verified(spark, tmp_path, notary.log.streams, notary.party, former=[former])
+    assert max(rows) < 25
     assert _found(verified) == sorted(planted, key=str)
     ids = [each["transaction_id"] for each in replay(notary.log.streams, NOTARY, PARTITIONS).decisions]
     unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()
@@ -228,16 +235,27 @@ def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_lost_payload(spark: SparkSession, tmp_path: Path) -> None:
-    """What a checkpoint has passed is lost. An index that has passed it too is compared up to there, and nothing else is told of it."""
+    """What a checkpoint has passed is lost. An index that has passed it too is compared up to there: it may have more, and never less."""
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
     _checkpoint(notary.log, 3)
     export = exported(notary.index.directory, tmp_path / "export", notary.read)
     lost = notary.log.streams[1].pop()
     assert lost.key == batch_key(3, 2)
-    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
-    assert _found(verified) == [("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)]
-    assert verified.exports == {str(export): DECIDED + 1}
+
+    def shorten(said: dict[str, Any]) -> None:
+        said.update(decisions=DECIDED - 1)
+        said["tree"].update(size=DECIDED - 1, root=replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED - 1).hex())
+
+    def less(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["position"] < DECIDED - 1]
+
+    short = edited(export, tmp_path / "short", decisions=less, states=less, manifest=shorten)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export, short])
+    missing = ("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)
+    assert _found(verified) == [("index-mismatch", DECIDED - 1, None), missing]
+    assert {row.source for row in verified.violations.where("type = 'index-mismatch'").collect()} == {str(short)}
+    assert verified.exports == {str(export): DECIDED + 1, str(short): DECIDED - 1}
 
 
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) -> None:
