@@ -76,7 +76,8 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     assert report["ranges"]["ordering"] == {"0": [0, len(notary.log.streams[-1])]}
     assert report["signatures_checked"]
     assert (report["undecided_entries"], report["undecided_because"]) == (0, None)
-    assert report["exports"] == {str(clean.export): DECIDED}
+    assert report["exports"] == {str(clean.export): {"decisions": DECIDED, "violations": {}}}
+    assert f">{clean.export}</td>" in (clean.out / "report.html").read_text()
     assert {"entries that count", "contents", "decisions", "leaf hashes"} <= report["stages_s"].keys()
     assert report["state_sha256"] == sha256((clean.out / "state/state.json").read_bytes()).hexdigest()
     assert json.loads(done.stdout)["root"] == root
@@ -107,7 +108,7 @@ def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
     here, there = (json.loads((out / "report.json").read_text()) for out in (clean.out, tmp_path / "out"))
-    differ = {"stages_s": {}, "state_sha256": None}
+    differ = {"stages_s": {}, "state_sha256": None, "verified_at": None}
     assert {**there, **differ} == {**here, **differ}
 
 
@@ -137,13 +138,20 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     # spark-submit puts stderr into stdout.
     assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in done.stdout
     before = json.loads((clean.out / "report.json").read_text())
+    earlier = clean.out / "report.json"
     assert report["continued_from"] == {
+        "report": str(earlier),
+        "report_sha256": sha256(earlier.read_bytes()).hexdigest(),
         "ordering_offset": wrong.offset,
         "decisions": DECIDED,
         "root": before["root"],
         "signatures_checked": True,
     }
     assert not (tmp_path / "out/state").exists()
+    shown = (tmp_path / "out/report.html").read_text()
+    assert f">{earlier}</td>" in shown
+    assert ">root-mismatch</text>" in shown
+    assert "so of no time" not in shown, "no batch came since, so the page has no times at all"
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:
