@@ -11,13 +11,14 @@ The way of a log through it:
 | `log/` | the records of both topics, read from brokers or an archive; into an archive; and back into a cluster |
 | `order/` | what counts (R2, R5, R6), its contents (R3), whose signature is bad, first occurrences and positions (R7), gaps |
 | `join` | all of that in its order: from the log to the requests |
-| `decisions/` | outcome, reason and conflicts of each request; leaves, and roots at any sizes |
+| `decisions/` | outcome, reason and conflicts of each request; leaves, roots at any sizes, and every checkpoint against its root |
 | `exports/` | exported indexes against the decisions, row by row |
 | `state/` | what an earlier run knew of the log, and what this one leaves to the next |
 | `verify` | all of it: state in, log, state out |
 | `report/` | what is written of it: `report.json`, `report.html`, `violations/` |
 | `engine/` | the session and a Java for it, files between the stages, progress, what DataFrames lack |
-| `constants`, `errors` | what formats.md fixes; `CouldNotVerify` |
+| `violations` | one row for each thing that is wrong |
+| `constants`, `errors`, `exit_codes` | what formats.md fixes; `CouldNotVerify`; what a process ends with |
 
 `python -m spark_join verify --help` says what it can be told; `archive` and `restore` are the other commands.
 """

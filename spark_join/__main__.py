@@ -5,7 +5,7 @@ Without Spark's packages the exit code is 2, as for all that could not be done: 
 
 import sys
 
-COULD_NOT = 2
+from spark_join.exit_codes import COULD_NOT
 
 try:
     from spark_join.commands import main

@@ -1,7 +1,6 @@
 """The command line: `python -m spark_join verify|archive|restore …` (docs/spark.md).
 
-Exits with 0 when the log is as it should be, or it was archived or restored, 1 when violations were found, 2 when that could not be done or
-nothing can be said; stderr says why.
+What each ends with is in `exit_codes`.
 """
 
 import argparse
@@ -10,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from spark_join.engine.progress import Progress
 from spark_join.engine.session import open_session
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify, cause
+from spark_join.exit_codes import CLEAN, COULD_NOT, VIOLATED
 from spark_join.exports.read import read_exports
 from spark_join.join import rest_of
 from spark_join.log.archive import read_archive
@@ -31,12 +32,10 @@ from spark_join.log.kafka import read_kafka
 from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.log.restore import restore
 from spark_join.order.signatures import read_keys
-from spark_join.report.write import VIOLATIONS, write_report
+from spark_join.report.write import PAGE, VIOLATIONS, Run, refuse_used, write_report
 from spark_join.state.kept import REPORT, STATE, read_state, write_state
 from spark_join.state.state import start
 from spark_join.verify import verify
-
-CLEAN, VIOLATED, COULD_NOT = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         help="an exported index (notary export), to be compared too; any number",
     )
     command.add_argument(
-        "--out", type=_folder, required=True, metavar="DIR", help=f"where {REPORT} and {VIOLATIONS}/ go; it has neither yet"
+        "--out", type=_folder, required=True, metavar="DIR", help=f"where {REPORT}, {PAGE} and {VIOLATIONS}/ go; it has none of them yet"
     )
     command.add_argument("--keep-state", action="store_true", help=f"keep in --out what a later run goes on from, as {STATE}/")
     command.add_argument("--checkpoint-from", type=_folder, metavar="DIR", help="the --out of an earlier run: verify what came after it")
@@ -131,8 +130,7 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, P
 
 
 def _verify(chosen: argparse.Namespace) -> int:
-    if any((chosen.out / name).exists() for name in (REPORT, VIOLATIONS, STATE)):
-        raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
+    refuse_used(chosen.out)
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
     if chosen.index and chosen.checkpoint_from is not None:
@@ -158,22 +156,26 @@ def _verify(chosen: argparse.Namespace) -> int:
             progress("state that is kept")
             state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
         progress("report")
-        said = write_report(
-            chosen.out,
-            log,
-            verified,
+        run = Run(
+            at=datetime.now(UTC),
             signatures=keys is not None,
             stages_s=progress.took_s,
             state=state,
+            earlier=earlier,
             state_sha256=state_sha256,
         )
+        said = write_report(chosen.out, log, verified, run)
     print(
         msgspec.json.encode(
-            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "violations")}
+            {name: said[name] for name in ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "violations")}
         ).decode()
     )
-    if verified.offset_hole is not None:
-        print(f"spark_join verify: nothing is decided from ordering offset {verified.offset_hole} on: a hole", file=sys.stderr)
+    if (hole := verified.undecided) is not None:
+        print(
+            f"spark_join verify: nothing is decided from ordering offset {hole.from_offset} on, {hole.entries} entries with {hole.requests}"
+            f" requests: {hole.because}",
+            file=sys.stderr,
+        )
     if chosen.keep_state and state_sha256 is None:
         print("spark_join verify: no state is kept: nothing is to be built on a log with violations", file=sys.stderr)
     return VIOLATED if said["violations"] else CLEAN

@@ -13,7 +13,6 @@ SUBMISSION_DOMAIN: Final = b"notary/submission/v1\n"
 LEAF_PREFIX: Final = b"notary/decision/v1\n"
 
 ID_BYTES: Final = 32
-STATE_BYTES: Final = 36
 KEY_BYTES: Final = 16
 """Of a payload record's key: u64 incarnation, u64 sequence."""
 

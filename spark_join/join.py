@@ -12,6 +12,8 @@ from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.order import contents, ordering_records, positions
 from spark_join.order import judged as order
+from spark_join.order.gaps import missing_offsets
+from spark_join.order.signatures import Keys
 from spark_join.state.state import ORDERING, LastRecord, Place, State
 
 
@@ -24,6 +26,17 @@ class Log(msgspec.Struct, frozen=True):
     payload_partitions: int
     offsets_end: Mapping[Place, int]
     """Behind the last record of each partition"""
+
+
+class Undecided(msgspec.Struct, frozen=True):
+    """A hole, and what stands there and behind it."""
+
+    from_offset: int
+    entries: int
+    """Those that count, if the hole and all like it get a content; the hole is one"""
+    requests: int
+    """Of these entries, repetitions too"""
+    because: str
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -44,8 +57,17 @@ class Joined(msgspec.Struct, frozen=True):
     """See `judged.Order`, with `contents.with_places`; up to the hole"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
-    offset_hole: int | None
-    """Of the first entry that counts and has no content; nothing from there on is decided"""
+    places: DataFrame
+    """The same as `contents.keyed` gives them, without their values"""
+    gone: DataFrame
+    """Offsets that are not there: see `gaps.missing_offsets`"""
+    undecided: Undecided | None
+    """The first entry that counts and has no content; nothing from there on is decided"""
+
+    @property
+    def offset_hole(self) -> int | None:
+        """The ordering offset of the hole."""
+        return None if self.undecided is None else self.undecided.from_offset
 
 
 def rest_of(log: Log, state: State) -> Log:
@@ -81,19 +103,24 @@ def last_record(row: Row) -> LastRecord:
     return LastRecord(row.offset, sha256(head + bytes(row.value or b"")).hexdigest())
 
 
-def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages) -> Joined:
+def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
     """Read the log, of which `state` is the part before. `keys` as in `contents.read_contents`.
 
     Raises `CouldNotVerify` for a log of a newer format.
     """
     payload = state.orphans.unionByName(log.payload)
+    # What a record is, but for its value, is asked for many times; its value once.
+    places = stages.keep(
+        "payload records", contents.keyed(log.payload, is_orphan=False).union(contents.keyed(state.orphans, is_orphan=True))
+    )
     records = stages.keep("ordering records", ordering_records.parse(log.ordering))
     _refuse_newer(records)
+    gone = missing_offsets(records, places.where(~F.col("is_orphan")), _edges(log, state))
     judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
-    entries = stages.keep("entries that count", contents.with_places(judged.entries, payload))
-    (hole,) = entries.where(F.col("content_offset").isNull()).agg(F.min("offset").alias("offset")).collect()
-    if hole.offset is not None:
-        entries = entries.where(F.col("offset") < hole.offset)
+    entries = stages.keep("entries that count", contents.with_places(judged.entries, places))
+    undecided = _undecided(entries)
+    if undecided is not None:
+        entries = entries.where(F.col("offset") < undecided.from_offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, log.notary_name, keys)))
     repeated = stages.keep("repetitions", positions.repetitions(read.requests, state.ids))
     return Joined(
@@ -105,7 +132,9 @@ def join(log: Log, state: State, keys: Mapping[str, str] | None, stages: Stages)
         lives=judged.lives,
         entries=entries,
         payload=payload,
-        offset_hole=hole.offset,
+        places=places,
+        gone=gone,
+        undecided=undecided,
     )
 
 
@@ -118,3 +147,22 @@ def _refuse_newer(records: DataFrame) -> None:
             f"ordering record {newer.first.offset} activates format version {newer.first.format_version}, and this software reads"
             f" {FORMAT_VERSION}: verify with a newer version"
         )
+
+
+def _undecided(entries: DataFrame) -> Undecided | None:
+    first = F.min(F.struct("offset", "incarnation", "sequence", "partition")).alias("first")
+    (hole,) = entries.where(F.col("content_offset").isNull()).agg(first).collect()
+    if hole.first is None:
+        return None
+    offset, incarnation, sequence, partition = hole.first
+    (behind,) = entries.where(F.col("offset") >= offset).agg(F.count("*").alias("entries"), F.sum("count").alias("requests")).collect()
+    batch = tuple(int.from_bytes(octets, "big") for octets in (incarnation, sequence))
+    return Undecided(offset, behind.entries, behind.requests, f"no payload of batch {batch} is in payload partition {partition}")
+
+
+def _edges(log: Log, state: State) -> DataFrame:
+    """topic, partition and offset: just before the first record that should be there, and just behind the last."""
+    edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
+    return log.ordering.sparkSession.createDataFrame(
+        edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"
+    )

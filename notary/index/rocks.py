@@ -36,7 +36,6 @@ class RocksFamily:
 
     def __init__(self, family: Any) -> None:
         self.get = family.get
-        self.flush = family.flush
         self._family = family
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

@@ -1,1 +1,1 @@
-"""Outcome, reason and conflicts of each request, and the tree over them."""
+"""Outcome, reason and conflicts of each request, the tree over them, and checkpoints against it."""

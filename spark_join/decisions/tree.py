@@ -2,16 +2,16 @@
 
 Leaves are cut into chunks of 2^16. A chunk's hashes are worked out in one task: its own root when it is full, and for each size that is
 asked for and ends in it, the root over the chunk's leaves up to there. As the size of a chunk is a power of two, a tree of n leaves is one
-over the roots of its full chunks and of what is left. That top is put together on the driver, from 32 bytes for each 65,536 decisions.
+over the roots of its full chunks and of what is left. That top is put together on the driver, from 32 bytes for each 65,536 decisions, and
+goes to all tasks that make roots of it.
 
 Where the log goes on from a `State`, the roots of its full chunks are there already. Leaves of its are hashed together again only in the
 chunk that is not full yet, and in those where a size that is asked for ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256 as digest
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
@@ -22,13 +22,6 @@ from spark_join.engine.octets import part, sha256, u64
 
 CHUNK_BITS = 16
 ROOT_OF_NOTHING = digest(b"").digest()
-
-
-class Root(msgspec.Struct, frozen=True):
-    """The root of the first `size` decisions."""
-
-    size: int
-    root: bytes
 
 
 def leaves(decisions: DataFrame) -> DataFrame:
@@ -84,17 +77,51 @@ def full_chunks(parts_: DataFrame, first: int, chunk_bits: int = CHUNK_BITS) -> 
     return parts_.where((F.col("size") > first) & (F.col("size") % (1 << chunk_bits) == 0))
 
 
-def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> Iterator[Root]:
-    """The root of nothing, and those at all sizes of `parts`, in ascending order. Each full chunk is there, once."""
-    yield Root(0, ROOT_OF_NOTHING)
-    full: list[tuple[int, bytes]] = []
-    for row in parts_.orderBy("size").toLocalIterator():
-        start = row.size - 1 >> chunk_bits << chunk_bits
-        assert start >> chunk_bits == sum([1 << height for height, _ in full]), f"a chunk before size {row.size} is missing, or there twice"
-        end = bytes(row.hash)
-        yield Root(row.size, _over_the_top(full, end))
-        if row.size - start == 1 << chunk_bits:
-            _append(full, end)
+def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
+    """size and root: of nothing, and at all sizes of `parts`, among which each full chunk is, once."""
+    width = 1 << chunk_bits
+    full = sorted([(row["size"], bytes(row.hash)) for row in parts_.where(F.col("size") % width == 0).collect()])
+    assert [size for size, _ in full] == [width * number for number in range(1, len(full) + 1)], "a chunk is missing, or there twice"
+    nothing = parts_.sparkSession.createDataFrame([(0, ROOT_OF_NOTHING)], "size bigint, root binary")
+    return parts_.mapInArrow(_top(_levels([hash_ for _, hash_ in full]), chunk_bits), "size bigint, root binary").union(nothing)
+
+
+def _levels(chunks: list[bytes]) -> list[list[bytes]]:
+    """The roots of full chunks, of each two of them, each four, and so on."""
+    levels = [chunks]
+    while len(below := levels[-1]) > 1:
+        levels.append([_node(below[at], below[at + 1]) for at in range(0, len(below) - 1, 2)])
+    return levels
+
+
+def _top(levels: list[list[bytes]], chunk_bits: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rows of `parts` in, their sizes with the roots over the full chunks before and the part of the last one out."""
+
+    def rooted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sizes, ends = batch.column("size").to_pylist(), batch.column("hash").to_pylist()
+            found = [_over_the_top(levels, size - 1 >> chunk_bits, end) for size, end in zip(sizes, ends, strict=True)]
+            yield pa.RecordBatch.from_arrays([batch.column("size"), pa.array(found, pa.binary())], names=["size", "root"])
+
+    return rooted
+
+
+def root_of(chunks: DataFrame, hashes: DataFrame, decided: int, chunk_bits: int = CHUNK_BITS) -> bytes | None:
+    """The root over `decided` leaves, from full `chunks` (size, hash) and the `hashes` behind these; None if one is not there, once."""
+    full_end = decided >> chunk_bits << chunk_bits
+    of_chunks, late = chunks.sort("size").toArrow(), hashes.where(F.col("position") >= full_end).sort("position").toArrow()
+    if of_chunks.column("size").to_pylist() != list(range(1 << chunk_bits, full_end + 1, 1 << chunk_bits)):
+        return None
+    if late.column("position").to_pylist() != list(range(full_end, decided)):
+        return None
+    if not decided:
+        return ROOT_OF_NOTHING
+    full = of_chunks.column("hash").to_pylist()
+    behind: list[tuple[int, bytes]] = []
+    for hash_ in late.column("hash").to_pylist():
+        _append(behind, hash_)
+    end = _bagged(behind) if behind else full.pop()
+    return _over_the_top(_levels(full), len(full), end)
 
 
 def _hasher(chunk_bits: int, decided: int) -> Callable[[pa.Table], pa.Table]:
@@ -140,11 +167,16 @@ def _bagged(subtrees: list[tuple[int, bytes]]) -> bytes:
     return root
 
 
-def _over_the_top(full: list[tuple[int, bytes]], end: bytes) -> bytes:
-    """The root over a run of full chunks and what comes after them, a chunk or less."""
-    together = [*full]
-    _append(together, end)
-    return _bagged(together)
+def _over_the_top(levels: list[list[bytes]], chunks: int, end: bytes) -> bytes:
+    """The root over that many full chunks and what comes after them, a chunk or less."""
+    subtrees = []
+    start = 0
+    for height in reversed(range(chunks.bit_length())):
+        if chunks >> height & 1:
+            subtrees.append((height, levels[height][start >> height]))
+            start += 1 << height
+    _append(subtrees, end)
+    return _bagged(subtrees)
 
 
 def _node(left: bytes, right: bytes) -> bytes:

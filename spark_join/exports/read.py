@@ -67,7 +67,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class Exports(msgspec.Struct, frozen=True):
-    """Any number of exports, with all their rows together; `source` is the name of the export, its folder as it was given."""
+    """Any number of exports, with all their rows together; `source` is the path of the export's folder, from the root on."""
 
     manifests: dict[str, Manifest]
     """By source."""
@@ -79,12 +79,13 @@ class Exports(msgspec.Struct, frozen=True):
 
 def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
     """The exports in these folders, their files held against their manifests. Raises `CouldNotVerify`."""
-    manifests: dict[str, Manifest] = {}
+    sources: dict[Path, Path] = {}
     for folder in folders:
-        if str(folder) in manifests:
-            raise CouldNotVerify(f"the export {folder} is named twice")
-        manifests[str(folder)] = _manifest(folder / MANIFEST)
-    files = {str(folder.resolve() / file.path): file.sha256 for folder in folders for file in manifests[str(folder)].files}
+        if (there := sources.get(folder.resolve())) is not None:
+            raise CouldNotVerify(f"the export {there} is named twice, also as {folder}: name it once")
+        sources[folder.resolve()] = folder
+    manifests = {str(folder.absolute()): _manifest(folder / MANIFEST) for folder in folders}
+    files = {str(Path(source).resolve() / file.path): file.sha256 for source, manifest in manifests.items() for file in manifest.files}
     if files:
         refuse_other_bytes(session, Path(), files, "its manifest")
     return Exports(manifests, _read(session, manifests, "decisions"), _read(session, manifests, "states"))

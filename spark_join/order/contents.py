@@ -4,7 +4,7 @@ Values are decoded where they were read, so that nothing larger than what is dec
 to find out which record is the first of its key.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from itertools import accumulate
 
@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from spark_join.constants import KEY_BYTES
 from spark_join.order.payloads import Reader, Request, Submission
-from spark_join.order.signatures import Signatures
+from spark_join.order.signatures import Keys, Signatures
 
 _REQUEST = "struct<id: binary, inputs: array<binary>, references: array<binary>, from_ms: bigint, until_ms: bigint>"
-_FAULT = "struct<ordinal: int, party: string, fault: string>"
+_FAULT = "struct<id: binary, party: string, fault: string>"
 _SCHEMA = f"partition int, content_offset bigint, ids_digest binary, requests array<{_REQUEST}>, faults array<{_FAULT}>"
 
 
@@ -30,21 +30,26 @@ class Contents(msgspec.Struct, frozen=True):
     unreadable: DataFrame
     """offset, found: entries whose content is there, and does not decode or has other ids; it counted as a fill"""
     faults: DataFrame
-    """offset, ordinal (of the submission's first request), party, fault: submissions that the party did not sign"""
+    """offset, id (of the submission's first request), party, fault: submissions that the party did not sign"""
 
 
-def with_places(entries: DataFrame, payload: DataFrame) -> DataFrame:
+def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
+    """partition, offset, append_time_ms and key of `payload` records, and is_orphan, whether they are those of an earlier state."""
+    return payload.select("partition", "offset", "append_time_ms", "key", F.lit(is_orphan).alias("is_orphan"))
+
+
+def with_places(entries: DataFrame, places: DataFrame) -> DataFrame:
     """`entries` with `content_offset` and `content_append_time_ms`, where and when the content of each came; null for a hole.
 
-    `payload` has partition, offset, append_time_ms, key and value.
+    `places` are the payload records as `keyed` gives them.
     """
-    contents = payload.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
+    contents = places.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
     firsts = contents.agg(F.min("offset").alias("content_offset"), F.min_by("append_time_ms", "offset").alias("content_append_time_ms"))
-    keyed = entries.withColumn("key", F.concat("incarnation", "sequence"))
-    return keyed.join(firsts, ["partition", "key"], "left").drop("key")
+    named = entries.withColumn("key", F.concat("incarnation", "sequence"))
+    return named.join(firsts, ["partition", "key"], "left").drop("key")
 
 
-def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Mapping[str, str] | None) -> DataFrame:
+def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Keys | None) -> DataFrame:
     """The entries with what their contents say: `ids_digest`, `requests` and `faults`; all null for a fill.
 
     `keys` are the parties' (`signatures.read_keys`); None for signatures that are not checked.
@@ -77,7 +82,7 @@ def split(contents: DataFrame) -> Contents:
     )
 
 
-def _decoder(notary_name: str, keys: Mapping[str, str] | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = Reader(notary_name)
         signatures = None if keys is None else Signatures(notary_name, keys)
@@ -103,12 +108,12 @@ def _columns(read: list[list[Submission] | None], signatures: Signatures | None)
         for submission in submissions or ():
             fault = None if signatures is None else signatures.fault(submission)
             if fault is not None:
-                found.append({"ordinal": len(requests) - before, "party": submission.party, "fault": fault})
+                found.append({"id": submission.requests[0].id, "party": submission.party, "fault": fault})
             requests += submission.requests
         digests.append(None if submissions is None else sha256(b"".join([request.id for request in requests[before:]])).digest())
         counts.append(len(requests) - before)
         faults.append(found)
-    fault_type = pa.struct([("ordinal", pa.int32()), ("party", pa.string()), ("fault", pa.string())])
+    fault_type = pa.struct([("id", pa.binary()), ("party", pa.string()), ("fault", pa.string())])
     as_structs = pa.StructArray.from_arrays(
         [
             pa.array([request.id for request in requests], pa.binary()),

@@ -14,40 +14,59 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.engine.running import before
+from spark_join.errors import CouldNotVerify
 
 
-def sequence_gaps(entries: DataFrame, records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame:
+def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame:
+    """topic, partition, first, last: the offsets that are not there between two that are.
+
+    `records` are the ordering topic, with offset; `payload` the payload topic, with partition and offset; `edges` (topic, partition,
+    offset) stand where each partition that was read begins and ends, and are no records. Raises `CouldNotVerify` for an offset that is
+    there twice.
+    """
+    offsets = (
+        records.select(F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset")
+        .union(payload.select(F.lit("payload").alias("topic"), "partition", "offset"))
+        .union(edges.select("topic", "partition", "offset"))
+    )
+    # How many there are does not say it: one that is there twice would stand for one that is missing.
+    counted = offsets.groupBy("topic", "partition").agg(
+        F.count("*").alias("rows"), F.count_distinct("offset").alias("offsets"), (F.max("offset") - F.min("offset") + 1).alias("span")
+    )
+    suspect = []
+    for row in counted.where("rows > offsets OR span > offsets").orderBy("topic", "partition").collect():
+        if row.rows > row.offsets:
+            of_partition = offsets.where((F.col("topic") == row.topic) & (F.col("partition") == row.partition))
+            (twice,) = of_partition.groupBy("offset").count().where("count > 1").agg(F.min("offset").alias("offset")).collect()
+            raise CouldNotVerify(
+                f"offset {twice.offset} of {row.topic} partition {row.partition} is there more than once, and no topic has that: what"
+                " is read is not a log; verify from the brokers, or archive it again"
+            )
+        suspect.append((row.topic, row.partition))
+    if not suspect:  # as mostly: nothing has to be put in order
+        return offsets.sparkSession.createDataFrame([], "topic string, partition int, first bigint, last bigint")
+    named = F.broadcast(offsets.sparkSession.createDataFrame(suspect, "topic string, partition int"))
+    within = offsets.join(named, ["topic", "partition"], "left_semi")
+    placed = before(within, "previous", F.col("offset"), "max", "offset", ["topic", "partition"])
+    gaps = placed.where(F.col("offset") > F.col("previous") + 1)
+    return gaps.select("topic", "partition", (F.col("previous") + 1).alias("first"), (F.col("offset") - 1).alias("last"))
+
+
+def sequence_gaps(entries: DataFrame, gone: DataFrame) -> DataFrame:
     """offset (of the ordering topic; null for the payload topic), found, expected: what is passed over in lives and in partitions.
 
-    `entries` are those that count, with offset, incarnation, sequence and reached, the highest of its life before (8 bytes each); `records`
-    the ordering topic, with offset; `payload` the payload topic, with partition and offset; `edges` (topic, partition, offset) stand where
-    each partition that was read begins and ends, and are no records.
+    `entries` are those that count, with offset, incarnation, sequence and reached, the highest of its life before (8 bytes each); `gone` as
+    `missing_offsets` gives it.
     """
-    at = {topic: edges.where(F.col("topic") == topic).select("partition", "offset") for topic in ("ordering", "payload")}
-    ordering = _gaps(records.select(F.lit(0).alias("partition"), "offset").union(at["ordering"]))
-    told = _told(ordering, F.col("first"), F.lit("the ordering topic"))
-    payload_partition = F.concat(F.lit("payload partition "), F.col("partition").cast("string"))
-    told = told.union(
-        _told(_gaps(payload.select("partition", "offset").union(at["payload"])), F.lit(None).cast("bigint"), payload_partition)
-    )
-    return told.union(_in_lives(entries, ordering))
-
-
-def _gaps(records: DataFrame) -> DataFrame:
-    """partition, first, last: the offsets that are not there between two that are."""
-    counted = records.groupBy("partition").agg((F.max("offset") - F.min("offset") + 1 - F.count("*")).alias("missing"))
-    suspect = counted.where(F.col("missing") > 0).select("partition")
-    # Mostly there is none, and nothing has to be put in order.
-    placed = before(records.join(suspect, "partition", "left_semi"), "previous", F.col("offset"), "max", "offset", ["partition"])
-    gaps = placed.where(F.col("offset") > F.col("previous") + 1)
-    return gaps.select("partition", (F.col("previous") + 1).alias("first"), (F.col("offset") - 1).alias("last"))
-
-
-def _told(gaps: DataFrame, offset: Column, where: Column) -> DataFrame:
+    is_ordering = F.col("topic") == "ordering"
+    where = F.when(is_ordering, "the ordering topic").otherwise(F.concat(F.lit("payload partition "), F.col("partition").cast("string")))
     found = F.concat(F.lit("offsets "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"), F.lit(" of "), where)
-    return gaps.select(
-        offset.alias("offset"), F.concat(found, F.lit(" are not there")).alias("found"), F.lit("a record at each offset").alias("expected")
+    told = gone.select(
+        F.when(is_ordering, F.col("first")).alias("offset"),
+        F.concat(found, F.lit(" are not there")).alias("found"),
+        F.lit("a record at each offset").alias("expected"),
     )
+    return told.union(_in_lives(entries, gone.where(is_ordering)))
 
 
 def _in_lives(entries: DataFrame, gone: DataFrame) -> DataFrame:

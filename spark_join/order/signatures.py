@@ -1,6 +1,6 @@
 """Submissions' signatures, checked again with the parties' keys (docs/formats.md, Submission)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,19 +18,25 @@ from spark_join.order.payloads import Submission
 Check = Callable[[bytes, bytes], None]
 """(signature, message); raises `InvalidSignature`."""
 
+Keys = Mapping[str, str | Sequence[str]]
+"""Of each party the PEM public key or certificate, or several: those that it has had while the log was written"""
+
 BAD_SIGNATURE = "bad-signature"
 UNKNOWN_PARTY = "unknown-party"
 
 
-def read_keys(file: Path) -> dict[str, str]:
-    """The PEM public key or certificate of each party, from a JSON object such as the notary's `parties.json`; all can be used."""
+def read_keys(file: Path) -> Keys:
+    """The parties' keys, from a JSON object such as the notary's `parties.json`, or with a list of keys for a name; all can be used."""
     try:
-        keys = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        keys = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str]])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise CouldNotVerify(f"the parties' keys, {file}: {problem}. It should be a JSON object of party name -> PEM public key") from None
-    for name, pem in keys.items():
+        raise CouldNotVerify(
+            f"the parties' keys, {file}: {problem}. It should be a JSON object of party name -> PEM public key, or a list of such keys"
+        ) from None
+    for name, told in keys.items():
         try:
-            _check(pem.encode())
+            if not _checks(told):
+                raise ValueError("there is none")
         except (ValueError, UnsupportedAlgorithm) as problem:
             raise CouldNotVerify(f"the parties' keys, {file}: the key of {name!r} cannot be used: {problem}") from None
     return keys
@@ -39,22 +45,28 @@ def read_keys(file: Path) -> dict[str, str]:
 class Signatures:
     """Holds submissions to one notary against the parties' keys."""
 
-    def __init__(self, notary_name: str, keys: Mapping[str, str]) -> None:
+    def __init__(self, notary_name: str, keys: Keys) -> None:
         self._head = SUBMISSION_DOMAIN + _named(notary_name)
-        self._checks = {name: _check(pem.encode()) for name, pem in keys.items()}
+        self._checks = {name: _checks(told) for name, told in keys.items()}
 
     def fault(self, submission: Submission) -> str | None:
-        """`bad-signature`, `unknown-party`, or None when its party has signed it."""
-        check = self._checks.get(submission.party)
-        if check is None:
+        """`bad-signature`, `unknown-party`, or None when its party has signed it, with whichever of its keys."""
+        checks = self._checks.get(submission.party)
+        if checks is None:
             return UNKNOWN_PARTY
         ids = [request.id for request in submission.requests]
         message = b"".join((self._head, _named(submission.party), len(ids).to_bytes(4, "big"), *ids))
-        try:
-            check(submission.signature, message)
-        except InvalidSignature:
-            return BAD_SIGNATURE
-        return None
+        for check in checks:
+            try:
+                check(submission.signature, message)
+            except InvalidSignature:
+                continue
+            return None
+        return BAD_SIGNATURE
+
+
+def _checks(told: str | Sequence[str]) -> list[Check]:
+    return [_check(pem.encode()) for pem in ([told] if isinstance(told, str) else told)]
 
 
 def _check(pem: bytes) -> Check:

@@ -7,14 +7,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql import Row
 
-from spark_join.report.plots import lines, moment, stacked, time_ticks
+from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
 from spark_join.report.series import Series
 
-VIOLATIONS_SHOWN_MAX = 1_000
-"""Of the table; `violations/` has them all."""
 
+class Violations(msgspec.Struct, frozen=True):
+    """What the page shows of them; a bounded number."""
+
+    shown: Sequence[Row]
+    """Of the table: rows of `violations.VIOLATION`"""
+    over_time: Mapping[str, Sequence[int]]
+    """See `series.violations_over_time`"""
+
+
+_WORD_MAX: Final = 30
 _STYLE: Final = """
 :root { color-scheme: light dark; --back: #fff; --text: #1a1a1a; --dim: #5c5c5c; --grid: #d9d9d9;
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --bad: #b00020; --good: #00663d; }
@@ -26,7 +35,7 @@ h1 { font-size: 1.5em; overflow-wrap: anywhere; } h2 { font-size: 1.15em; margin
 .bad { color: var(--bad); } .good { color: var(--good); } .dim { color: var(--dim); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5em 0; }
 th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-td { overflow-wrap: anywhere; } th, td.n, td:first-child { white-space: nowrap; }
+td.long { overflow-wrap: anywhere; } th, td.n, td:first-child { white-space: nowrap; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; } code { font-size: .9em; }
 figure { margin: 1.5em 0; } svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
@@ -34,6 +43,7 @@ svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
 .grid { stroke: var(--grid); } polyline { fill: none; stroke-width: 1.8; stroke-linecap: round; stroke-linejoin: round; }
 .c0 { fill: var(--c0); } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
 .k0 { background: var(--c0); } .k1 { background: var(--c1); } .k2 { background: var(--c2); } .k3 { background: var(--c3); }
+.w { fill: var(--bad); }
 .l0 { stroke: var(--c0); } .l1 { stroke: var(--c1); stroke-dasharray: 5 3; }
 """
 _HEAD: Final = (
@@ -43,17 +53,19 @@ _HEAD: Final = (
 )
 
 
-def page(said: Mapping[str, Any], numbers: Series, violations: Sequence[Row]) -> str:
-    """The page. `said` is what `report.json` says, `violations` are at most `VIOLATIONS_SHOWN_MAX` of them."""
+def page(said: Mapping[str, Any], numbers: Series, violations: Violations) -> str:
+    """The page. `said` is what `report.json` says."""
     wrong = sum(said["violations"].values())
-    verdict = f'<b class="bad">{wrong:,} violations</b>' if wrong else '<b class="good">no violation</b>'
+    verdict = f'<b class="bad">{_count(wrong, "violation", "violations")}</b>' if wrong else '<b class="good">no violation</b>'
     name = _text(said["notary"])
     parts = [
         f"{_HEAD}<title>{name}: the log, verified</title><style>{_STYLE}</style>\n<h1>{name}</h1>\n",
-        f"<p>{said['decisions']:,} decisions, {verdict}.{_undecided(said)}</p>\n",
-        _summary(said),
-        "<h2>Over time</h2>\n" + _over_time(numbers) if numbers.moments else "<p>Nothing was asked: there is nothing to draw.</p>\n",
-        "<h2>Violations</h2>\n" + _violations(said, violations, wrong),
+        f"<p>{said['decisions']:,} decisions, {verdict}.{_undecided(said)} Verified at {_text(said['verified_at'])}.</p>\n",
+        _continued(said["continued_from"]),
+        "<h2>Decisions</h2>\n" + _summary(said),
+        "<h2>Exported indexes</h2>\n" + _exports(said),
+        "<h2>Over time</h2>\n" + (_over_time(numbers) if numbers.moments else "<p>Nothing was asked: there is nothing to draw.</p>\n"),
+        "<h2>Violations</h2>\n" + _violations(said, numbers, violations, wrong),
         "<h2>What was read</h2>\n" + _ranges(said),
         "<h2>How long it took</h2>\n" + _table(("stage", "seconds"), [(stage, f"{took:,.1f}") for stage, took in said["stages_s"].items()]),
         f'<p class="dim">{_text(", ".join([f"{what} {version}" for what, version in said["versions"].items()]))}</p>\n</html>\n',
@@ -61,13 +73,48 @@ def page(said: Mapping[str, Any], numbers: Series, violations: Sequence[Row]) ->
     return "".join(parts)
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number:,} {many}"
+
+
+def _continued(before: Mapping[str, Any] | None) -> str:
+    """What was verified by an earlier run, and is in no other number of the page but `decisions` and `root`."""
+    if before is None:
+        return "<p>The log was read from its beginning.</p>\n"
+    told = [
+        ("report", before["report"]),
+        ("its SHA-256", before["report_sha256"]),
+        ("how far", f"up to ordering offset {before['ordering_offset']:,}: {before['decisions']:,} decisions"),
+        ("root over them", before["root"]),
+        ("signatures", "checked" if before["signatures_checked"] else "not all of them were checked"),
+    ]
+    said = (
+        "<p>An earlier run had verified the log up to there, and found no violation. That part was not read again: how many decisions there"
+        " are and the root over them are of the whole log, everything else on this page is of what came since.</p>\n"
+    )
+    return f"<h2>Verified before</h2>\n{said}{_table(('', ''), told)}"
+
+
+def _exports(said: Mapping[str, Any]) -> str:
+    if not said["exports"]:
+        return "<p>None was compared.</p>\n"
+    clean = "as the log says" + ("" if said["undecided_from_offset"] is None else ", as far as that is decided")
+    rows = []
+    for source, export in said["exports"].items():
+        found = ", ".join([f"{count:,} {type_}" for type_, count in export["violations"].items()])
+        rows.append((source, f"{export['decisions']:,}", found or clean))
+    return _table(("index", "decisions", "outcome"), rows)
+
+
 def _summary(said: Mapping[str, Any]) -> str:
     here = sum(said["outcomes"].values())
     rows = [(name, f"{count:,}", f"{count / here:.2%}" if here else "") for name, count in said["outcomes"].items()]
     checkpoints = said["checkpoints"]
     told = [
-        ("root over all of them", said["root"]),
-        ("checkpoints compared", f"{checkpoints['compared']:,}, and {checkpoints['passed_over']:,} passed over"),
+        ("root over all", said["root"]),
+        ("checkpoints compared", f"{checkpoints['compared']:,}"),
+        ("not compared", f"{checkpoints['not_compared']:,}, behind the hole"),
+        ("passed over", f"{checkpoints['passed_over']:,} of these: of lives that had not begun or had ended"),
         ("signatures", "checked" if said["signatures_checked"] else "not checked"),
     ]
     return _table(("outcome", "decisions", "share"), rows) + _table(("", ""), told)
@@ -75,14 +122,16 @@ def _summary(said: Mapping[str, Any]) -> str:
 
 def _undecided(said: Mapping[str, Any]) -> str:
     offset = said["undecided_from_offset"]
-    return "" if offset is None else f" Nothing is decided from ordering offset {offset} on: a hole."
+    if offset is None:
+        return ""
+    entries = _count(said["undecided_entries"], "entry", "entries")
+    requests = _count(said["undecided_requests"], "request", "requests")
+    return f" Nothing is decided from ordering offset {offset:,} on, {entries} with {requests}: {_text(said['undecided_because'])}."
 
 
 def _over_time(numbers: Series) -> str:
     moments, width_s = numbers.moments, numbers.width_ms / 1000
-    span_ms = numbers.width_ms * len(moments)
-    ticks = time_ticks(numbers.start_ms, span_ms)
-    axis = f"log time, UTC, from {moment(numbers.start_ms)}; {width_s:,.6g} s a bin"
+    ticks, axis = _time_axis(numbers)
     rates = {name: [each.outcomes[name] / width_s for each in moments] for name in moments[0].outcomes}
     refused = dict(list(rates.items())[1:])
     sizes = numbers.batch_sizes
@@ -104,19 +153,32 @@ def _over_time(numbers: Series) -> str:
     )
 
 
+def _time_axis(numbers: Series) -> tuple[list[tuple[float, str]], str]:
+    ticks = time_ticks(numbers.start_ms, numbers.width_ms * len(numbers.moments))
+    return ticks, f"log time, UTC, from {moment(numbers.start_ms)}; {numbers.width_ms / 1000:,.6g} s a bin"
+
+
 def _size(power: int) -> str:
     if power < 1:
         return "0" if power < 0 else "1"
     return f"{1 << power:,}–{(2 << power) - 1:,}"
 
 
-def _violations(said: Mapping[str, Any], shown: Sequence[Row], wrong: int) -> str:
+def _violations(said: Mapping[str, Any], numbers: Series, violations: Violations, wrong: int) -> str:
     if not wrong:
         return "<p>None.</p>\n"
-    columns = list(shown[0].asDict())
-    counts = _table(("type", "how many"), [(name, f"{count:,}") for name, count in said["violations"].items()])
-    rest = f"<p>{wrong - len(shown):,} more are in <code>violations/</code>.</p>\n" if wrong > len(shown) else ""
-    return counts + _table(columns, [["" if row[each] is None else str(row[each]) for each in columns] for row in shown]) + rest
+    drawn = bars("By type", "violations", said["violations"])
+    if violations.over_time:
+        ticks, axis = _time_axis(numbers)
+        unit = "in which bin there are how many; each type by its own scale"
+        drawn += lanes("Where in the log", unit, violations.over_time, ticks, axis)
+    nowhere = wrong - sum([sum(counts) for counts in violations.over_time.values()])
+    if nowhere and numbers.moments:
+        drawn += f"<p>{_count(nowhere, 'violation', 'violations')} of no ordering record and no decision, so of no time.</p>\n"
+    columns = list(violations.shown[0].asDict())
+    rest = wrong - len(violations.shown)
+    more = f"<p>{rest:,} more are in <code>violations/</code>.</p>\n" if rest else ""
+    return drawn + _table(columns, [["" if row[each] is None else str(row[each]) for each in columns] for row in violations.shown]) + more
 
 
 def _ranges(said: Mapping[str, Any]) -> str:
@@ -136,7 +198,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     number = text.replace(",", "").replace(".", "").removesuffix("%").isdecimal() and len(text) < 30
-    return f'<td class="n">{text}</td>' if number else f"<td>{_text(text)}</td>"
+    if number:
+        return f'<td class="n">{text}</td>'
+    # Only what would be too wide is broken within a word.
+    return f'<td class="long">{_text(text)}</td>' if max(map(len, text.split()), default=0) > _WORD_MAX else f"<td>{_text(text)}</td>"
 
 
 def _text(text: str) -> str:

@@ -9,6 +9,8 @@ WIDTH, HEIGHT = 860, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 8, 12, 40
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TIME_TICKS = 5
+_LANE, _NAMES, _NUMBERS = 24, 130, 110
+"""Of what stands below each other: how high one is, and the room for its name and its number."""
 
 
 def stacked(
@@ -32,20 +34,55 @@ def stacked(
 
 
 def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
-    """Points joined by lines, None where there is none."""
+    """Points joined by lines, None where there is none; one by itself is a dot."""
     top, height = _scale(max([value for values in series.values() for value in values if value is not None], default=0))
     shapes = []
     for number, values in enumerate(series.values()):
         wide = _INNER_WIDTH / max(len(values), 1)
-        run: list[str] = []
+        run: list[tuple[str, str]] = []
         for at, value in enumerate([*values, None]):
             if value is not None:
-                run.append(f"{_LEFT + (at + 0.5) * wide:.1f},{height(value):.1f}")
+                run.append((f"{_LEFT + (at + 0.5) * wide:.1f}", f"{height(value):.1f}"))
+                continue
+            if len(run) == 1:
+                shapes.append(f'<circle class="c{number}" cx="{run[0][0]}" cy="{run[0][1]}" r="2.5"/>')
             elif run:
-                # A point by itself is a line to itself, with round ends.
-                shapes.append(f'<polyline class="l{number}" points="{" ".join(run if len(run) > 1 else run * 2)}"/>')
-                run = []
+                shapes.append(f'<polyline class="l{number}" points="{" ".join([",".join(point) for point in run])}"/>')
+            run = []
     return _figure(title, unit, _key(series, 0), shapes, top, height, ticks, axis)
+
+
+def bars(title: str, unit: str, values: Mapping[str, int]) -> str:
+    """Bars below each other, each with its name and its number."""
+    most = max(values.values(), default=0)
+    shapes = []
+    for number, (name, value) in enumerate(values.items()):
+        y = _TOP + number * _LANE
+        wide = (WIDTH - _NAMES - _NUMBERS) * value / max(most, 1)
+        # One among a hundred million is seen too.
+        shapes.append(f'<rect class="w" x="{_NAMES}" y="{y}" width="{max(wide, 2):.1f}" height="{_LANE - 6}"/>')
+        shapes.append(_text(_NAMES - 6, y + _LANE - 10, "end", name))
+        shapes.append(_text(_NAMES + max(wide, 2) + 6, y + _LANE - 10, "start", f"{value:,}"))
+    return _svg(title, unit, "", shapes, _TOP + len(values) * _LANE)
+
+
+def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
+    """A lane for each of the series, with a bar at each place that has some; the highest of a lane fills it."""
+    shapes = []
+    inner = WIDTH - _NAMES - _RIGHT
+    bottom = _TOP + len(series) * _LANE
+    for number, (name, values) in enumerate(series.items()):
+        floor_y = _TOP + (number + 1) * _LANE - 2
+        wide, most = inner / max(len(values), 1), max(values, default=0)
+        shapes.append(f'<line class="grid" x1="{_NAMES}" x2="{WIDTH - _RIGHT}" y1="{floor_y}" y2="{floor_y}"/>')
+        shapes.append(_text(_NAMES - 6, floor_y - 5, "end", name))
+        for at, value in enumerate(values):
+            if value:
+                tall = max((_LANE - 6) * value / most, 3)
+                place = f'x="{_NAMES + at * wide:.1f}" y="{floor_y - tall:.1f}" width="{max(wide - 0.5, 2):.1f}" height="{tall:.1f}"'
+                shapes.append(f'<rect class="w" {place}><title>{escape(name)}: {value:,}</title></rect>')
+    shapes += _x_axis(ticks, axis, _NAMES, bottom)
+    return _svg(title, unit, "", shapes, bottom + _BOTTOM)
 
 
 def time_ticks(start_ms: int, span_ms: int) -> list[tuple[float, str]]:
@@ -97,15 +134,27 @@ def _figure(
         value = top * part / 4
         y = height(value)
         grid.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        grid.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,.6g}</text>')
+        grid.append(_text(_LEFT - 6, y + 4, "end", f"{value:,.6g}"))
+    return _svg(title, unit, key, [*grid, *shapes, *_x_axis(ticks, axis, _LEFT, HEIGHT - _BOTTOM)], HEIGHT)
+
+
+def _x_axis(ticks: Sequence[tuple[float, str]], axis: str, left: float, y: float) -> list[str]:
+    inner = WIDTH - left - _RIGHT
+    drawn = []
     for at, (share, text) in enumerate(ticks):
-        x = _LEFT + share * _INNER_WIDTH
+        x = left + share * inner
         anchor = "start" if share == 0 else "end" if share == 1 and at == len(ticks) - 1 else "middle"
-        grid.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - _BOTTOM + 4}"/>')
-        grid.append(f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="{anchor}">{escape(text)}</text>')
+        drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 4}"/>')
+        drawn.append(_text(x, y + 16, anchor, text))
+    return [*drawn, _text(left + inner / 2, y + _BOTTOM - 6, "middle", axis)]
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(title: str, unit: str, key: str, shapes: Sequence[str], height: float) -> str:
     return (
         f'<figure><figcaption><b>{escape(title)}</b>, {escape(unit)}<span class="key">{key}</span></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}, {escape(unit)}">'
-        + "".join([*grid, *shapes])
-        + f'<text x="{_LEFT + _INNER_WIDTH / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(axis)}</text></svg></figure>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}, {escape(unit)}">{"".join(shapes)}</svg></figure>'
     )

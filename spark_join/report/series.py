@@ -1,6 +1,7 @@
 """What the page draws, in numbers: bins over time and of sizes, counted in Spark. However long the log is, there are as many of them."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -20,6 +21,10 @@ class Moment(msgspec.Struct, frozen=True):
     apart_ms_p50: float | None
     apart_ms_p99: float | None
     """Of the batches with content: how far the append times of payload and entry are apart. None where no batch was"""
+    offset_first: int | None
+    """Of the batches"""
+    position_first: int | None
+    """Of the decisions"""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -40,19 +45,45 @@ def series(decisions: DataFrame, entries: DataFrame) -> Series:
     start_ms, span_ms = ends["first"], ends["last"] - ends["first"] + 1
     width_ms = -(-span_ms // BINS)
     bin_ = F.floor((F.col("log_time_ms") - start_ms) / width_ms).alias("bin")
-    counts = {(row.bin, row.outcome): row["count"] for row in decisions.groupBy(bin_, "outcome").count().collect()}
+    decided = decisions.groupBy(bin_, "outcome").agg(F.count("*").alias("decided"), F.min("position").alias("first")).collect()
+    counts = {(row.bin, row.outcome): row.decided for row in decided}
+    positions: dict[int, int] = {}
+    for row in decided:
+        positions[row.bin] = min(row["first"], positions.get(row.bin, row["first"]))
     apart = F.abs(F.col("append_time_ms") - F.col("content_append_time_ms"))
     apart = F.percentile_approx(apart, [0.5, 0.99], 1_000).alias("apart")
-    waits = {row.bin: row.apart for row in entries.groupBy(bin_).agg(apart).collect() if row.apart}
+    batches = {row.bin: row for row in entries.groupBy(bin_).agg(apart, F.min("offset").alias("first")).collect()}
     sizes = entries.groupBy(_power(F.col("count")).alias("power")).count().orderBy("power").collect()
-    moments = [
-        Moment(
-            {name: counts.get((number, outcome), 0) for outcome, name in OUTCOMES.items()},
-            *(map(float, waits[number]) if number in waits else (None, None)),
-        )
-        for number in range(-(-span_ms // width_ms))
-    ]
+    moments = []
+    for number in range(-(-span_ms // width_ms)):
+        batch = batches.get(number)
+        p50, p99 = map(float, batch.apart) if batch is not None and batch.apart else (None, None)
+        outcomes = {name: counts.get((number, outcome), 0) for outcome, name in OUTCOMES.items()}
+        moments.append(Moment(outcomes, p50, p99, None if batch is None else batch["first"], positions.get(number)))
     return Series(start_ms, width_ms, moments, {row.power: row["count"] for row in sizes})
+
+
+def violations_over_time(violations: DataFrame, moments: Sequence[Moment]) -> dict[str, list[int]]:
+    """How many there are of each type in each of the bins: of the ordering record that they are about, else of the decision.
+
+    One of a later record is in the last bin, one of an earlier record in the first. Those that are about neither are left out.
+    """
+    by_offset = _bin(F.col("offset"), [each.offset_first for each in moments])
+    by_position = _bin(F.col("position"), [each.position_first for each in moments])
+    placed = violations.select("type", F.coalesce(by_offset, by_position).alias("bin")).where(F.col("bin").isNotNull())
+    found: dict[str, list[int]] = {}
+    for row in placed.groupBy("type", "bin").count().orderBy("type").collect():
+        found.setdefault(row.type, [0] * len(moments))[row.bin] = row["count"]
+    return found
+
+
+def _bin(place: Column, firsts: Sequence[int | None]) -> Column:
+    """The last bin that begins at or before `place`; null without a place. `firsts` ascend, None for a bin with nothing in it."""
+    begun = [(number, first) for number, first in enumerate(firsts) if first is not None]
+    if not begun:
+        return F.lit(None).cast("int")
+    found = reduce(lambda cases, each: cases.when(place >= each[1], each[0]), reversed(begun), F.when(place.isNull(), F.lit(None)))
+    return found.otherwise(begun[0][0])
 
 
 def _power(number: Column) -> Column:

@@ -1,7 +1,13 @@
-"""What is written of a verification: `report.json`, `report.html`, and `violations/` as Parquet."""
+"""What is written of a verification: `violations/` as Parquet, `report.html`, and `report.json`.
+
+`report.json` comes last, whole, by one renaming. So without it the others are of a run that has not ended, or was interrupted.
+"""
 
 import contextlib
 import platform
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -9,12 +15,15 @@ from typing import Any, Final
 import msgspec
 import pyarrow
 import pyspark
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
-from spark_join.report.page import VIOLATIONS_SHOWN_MAX, page
-from spark_join.report.series import series
-from spark_join.state.kept import REPORT
+from spark_join.log.durable import sync_files, write_last
+from spark_join.report.page import Violations, page
+from spark_join.report.series import series, violations_over_time
+from spark_join.state.kept import REPORT, STATE
 from spark_join.state.state import ORDERING, State
 from spark_join.verify import Verified
 
@@ -22,38 +31,107 @@ REPORT_VERSION: Final = 1
 VIOLATIONS: Final = "violations"
 PAGE: Final = "report.html"
 
+ROWS_A_FILE: Final = 1_000_000
+"""Of `violations/`: a task sorts and writes so many, however many there are."""
+SHOWN_MAX: Final = 100
+"""Of each type and source, on the page; `violations/` has them all."""
+_ORDER: Final = ("type", "source", "position", "offset", "id", "found")
 
-def write_report(
-    folder: Path, log: Log, verified: Verified, *, signatures: bool, stages_s: dict[str, float], state: State, state_sha256: str | None
-) -> dict[str, Any]:
-    """Write all three into `folder`, which has none; what `report.json` says.
 
-    `stages_s`: how many seconds each stage took. `state` is the one that the run went on from, `state_sha256` what `kept.write_state` gave.
-    """
-    verified.violations.coalesce(1).orderBy("type", "source", "position", "offset").write.parquet(str(folder / VIOLATIONS))
-    by_type = verified.violations.groupBy("type").count().orderBy("type").collect()
-    said = {
+def refuse_used(folder: Path) -> None:
+    """Raise `CouldNotVerify` where a report is, or a run has begun to write one."""
+    if (folder / REPORT).exists():
+        raise CouldNotVerify(f"{folder} has a report already: name another folder with --out")
+    if begun := [name for name in (STATE, VIOLATIONS, PAGE) if (folder / name).exists()]:
+        raise CouldNotVerify(
+            f"{folder} has no report: it has {', '.join(begun)}, and no {REPORT}, which a run writes last. One is still writing there, or"
+            " was interrupted: delete these, or name another folder with --out"
+        )
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """How the log was verified."""
+
+    at: datetime
+    """When this was written, UTC"""
+    signatures: bool
+    """Whether they were checked"""
+    stages_s: Mapping[str, float]
+    """How many seconds each stage took"""
+    state: State
+    """Which the run went on from"""
+    earlier: Path | None = None
+    """The folder of the run that had kept it; None at the start of the log"""
+    state_sha256: str | None = None
+    """What `kept.write_state` gave"""
+
+
+def write_report(folder: Path, log: Log, verified: Verified, run: Run) -> dict[str, Any]:
+    """Write all three into `folder`, which has none (`refuse_used`); what `report.json` says."""
+    violations = verified.violations
+    counts = {(row.source, row.type): row["count"] for row in violations.groupBy("source", "type").count().collect()}
+    write_violations(violations, sum(counts.values()), folder / VIOLATIONS)
+    sync_files(folder / VIOLATIONS)
+    said = _said(log, verified, run, counts)
+    numbers = series(verified.decisions, verified.entries)
+    wrong = Violations([], {})
+    if counts:
+        wrong = Violations(shown_of(violations).collect(), violations_over_time(violations, numbers.moments))
+    write_last(folder / PAGE, page(said, numbers, wrong).encode())
+    # A crash before this leaves what `refuse_used` tells of; after it, the report.
+    write_last(folder / REPORT, msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
+    return said
+
+
+def write_violations(violations: DataFrame, count: int, folder: Path, rows_a_file: int = ROWS_A_FILE) -> None:
+    """Write `count` rows, in order within each file and from file to file, all files side by side."""
+    files = max(1, -(-count // rows_a_file))
+    placed = violations.repartitionByRange(files, *_ORDER) if files > 1 else violations.coalesce(1)
+    placed.sortWithinPartitions(*_ORDER).write.parquet(str(folder))
+
+
+def shown_of(violations: DataFrame, shown_max: int = SHOWN_MAX) -> DataFrame:
+    """The first of each type and source, in order."""
+    ordinal = F.row_number().over(Window.partitionBy("type", "source").orderBy(*_ORDER))
+    return violations.withColumn("_ordinal", ordinal).where(F.col("_ordinal") <= shown_max).drop("_ordinal").orderBy(*_ORDER)
+
+
+def _said(log: Log, verified: Verified, run: Run, counts: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    """`report.json`. `counts`: of the violations by source and type."""
+    hole = verified.undecided
+    return {
         "report_version": REPORT_VERSION,
         "notary": log.notary_name,
-        "ranges": {"ordering": _ranges(log.ordering), "payload": _ranges(log.payload)},
+        "verified_at": f"{run.at:%Y-%m-%dT%H:%M:%SZ}",
+        "ranges": {topic: _ranges(log, run.state, topic) for topic in ("ordering", "payload")},
         "ordering_records": dict(sorted(verified.records.items())),
         "decisions": verified.decided,
         "outcomes": verified.outcomes,
         "root": verified.root.hex(),
-        "checkpoints": {"compared": verified.roots_compared, "passed_over": verified.checkpoints_passed_over},
-        "signatures_checked": signatures,
-        "exports": verified.exports,
+        "checkpoints": msgspec.to_builtins(verified.checkpoints),
+        "signatures_checked": run.signatures,
+        "exports": {
+            source: {"decisions": decisions, "violations": _by_type(counts, source)} for source, decisions in verified.exports.items()
+        },
         "undecided_from_offset": verified.offset_hole,
-        "continued_from": _continued(state),
-        "state_sha256": state_sha256,
-        "violations": {row.type: row["count"] for row in by_type},
+        "undecided_entries": hole.entries if hole else 0,
+        "undecided_requests": hole.requests if hole else 0,
+        "undecided_because": hole.because if hole else None,
+        "continued_from": None if run.earlier is None else _continued(run.state, run.earlier / REPORT),
+        "state_sha256": run.state_sha256,
+        "violations": _by_type(counts),
         "versions": _versions(log),
-        "stages_s": stages_s,
+        "stages_s": run.stages_s,
     }
-    shown = verified.violations.orderBy("type", "position", "offset").limit(VIOLATIONS_SHOWN_MAX).collect()
-    (folder / PAGE).write_text(page(said, series(verified.decisions, verified.entries), shown))
-    (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
-    return said
+
+
+def _by_type(counts: Mapping[tuple[str, str], int], of: str | None = None) -> dict[str, int]:
+    """Of all sources, or of one."""
+    found: dict[str, int] = {}
+    for (source, type_), count in sorted(counts.items()):
+        if of in (None, source):
+            found[type_] = found.get(type_, 0) + count
+    return dict(sorted(found.items()))
 
 
 def _versions(log: Log) -> dict[str, str]:
@@ -71,11 +149,11 @@ def _versions(log: Log) -> dict[str, str]:
     }
 
 
-def _continued(state: State) -> dict[str, Any] | None:
-    """What an earlier run had verified."""
-    if not state.offsets_next:
-        return None
+def _continued(state: State, report: Path) -> dict[str, Any]:
+    """What an earlier run had verified, by its report."""
     return {
+        "report": str(report),
+        "report_sha256": sha256(report.read_bytes()).hexdigest(),
         "ordering_offset": state.offsets_next[ORDERING],
         "decisions": state.decided,
         "root": state.root.hex(),
@@ -83,7 +161,11 @@ def _continued(state: State) -> dict[str, Any] | None:
     }
 
 
-def _ranges(records: Any) -> dict[str, list[int]]:
-    """[first offset, offset after the last] of each partition that has a record."""
-    found = records.groupBy("partition").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).orderBy("partition").collect()
-    return {str(row.partition): [row["first"], row["last"] + 1] for row in found}
+def _ranges(log: Log, state: State, topic: str) -> dict[str, list[int]]:
+    """[first offset, offset after the last] of each partition that has grown since `state`."""
+    starts = {place: state.offsets_next.get(place, 0) for place in sorted(log.offsets_end)}
+    return {
+        str(place[1]): [start, log.offsets_end[place]]
+        for place, start in starts.items()
+        if place[0] == topic and start < log.offsets_end[place]
+    }

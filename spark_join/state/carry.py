@@ -50,7 +50,7 @@ def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages
         hashes=decided.hashes.sort("position"),
         chunks=decided.chunks,
         lives=lives.drop("incarnation"),
-        orphans=_orphans(joined.payload, lives, stages),
+        orphans=_orphans(joined, lives, stages),
     )
 
 
@@ -71,9 +71,9 @@ def _last_record(state: State, log: Log, joined: Joined, offset_next: int) -> La
     return last_record(record)
 
 
-def _orphans(payload: DataFrame, lives: DataFrame, stages: Stages) -> DataFrame:
+def _orphans(joined: Joined, lives: DataFrame, stages: Stages) -> DataFrame:
     """The first record of each key that an entry may still name: of a life that goes on and has not come so far, or that has not begun."""
-    keyed = payload.where(F.length("key") == KEY_BYTES).select(
+    keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
         "partition", "offset", "key", part(F.col("key"), 0, 8).alias("incarnation"), part(F.col("key"), 8, 8).alias("sequence")
     )
     has_begun = lives.select("incarnation", "offset_end", "reached", F.lit(True).alias("has_begun"))
@@ -82,4 +82,4 @@ def _orphans(payload: DataFrame, lives: DataFrame, stages: Stages) -> DataFrame:
     firsts = stages.keep("orphans", waiting.groupBy("partition", "key").agg(F.min("offset").alias("offset")).drop("key"))
     (lowest,) = firsts.agg(F.min("offset").alias("offset")).collect()
     # Files know which offsets they have, so the values of most are not read again.
-    return payload.where(F.col("offset") >= F.lit(lowest.offset)).join(firsts, ["partition", "offset"], "left_semi")
+    return joined.payload.where(F.col("offset") >= F.lit(lowest.offset)).join(firsts, ["partition", "offset"], "left_semi")

@@ -5,27 +5,36 @@
     <out>/state/<table>/<number of the run>/*.parquet rows
 
 Of the tables that grow, a run writes the rows that it adds. The files of the runs before it are linked into its own folder (copied where
-links cannot be made), so each state is whole, and earlier ones may be deleted. The report is written last: a crash before leaves no state.
+links cannot be made), so each state is whole, and earlier ones may be deleted. All files are on the disk before `state.json` is, and the
+report is written last: a crash before leaves no state.
+
+The SHA-256 of a file says that it is what was written. That what was written is a state, its rows and its root say: rows are counted while
+they are written, in the files that come of it, and when these are read again.
 """
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
+from spark_join.decisions.tree import CHUNK_BITS, root_of
 from spark_join.errors import CouldNotVerify
 from spark_join.log.digests import digests, refuse_other_bytes
+from spark_join.log.durable import sync_files, write_last
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"
+_AGAIN = "nothing is built on that; verify from the log's start, or from an earlier state"
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +60,8 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decisions: int
     root: str
     signatures_checked: bool
+    rows: dict[str, int]
+    """Of each table, those of earlier runs too"""
     files: list[_File]
 
 
@@ -65,16 +76,19 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
     run = 1 if before is None else before.run + 1
     folder = out / STATE
     files = []
-    for file in before.files if before else ():
-        if file.table in GROWING:
-            assert earlier is not None
+    rows = dict.fromkeys((*GROWING, *STANDING), 0)
+    if before is not None and earlier is not None:
+        files += [file for file in before.files if file.table in GROWING]
+        rows |= {table: before.rows[table] for table in GROWING}
+        for file in files:
             _link(earlier / STATE / file.path, folder / file.path)
-            files.append(file)
     written: dict[str, str] = {}
-    for table in (*GROWING, *STANDING):
+    for table in rows:
         into = f"{table}/{run:08}"
-        rows: DataFrame = getattr(added, table)
-        rows.write.option("compression", "zstd").parquet(str(folder / into))
+        counted = Observation()
+        frame: DataFrame = getattr(added, table)
+        frame.observe(counted, F.count("*").alias("rows")).write.option("compression", "zstd").parquet(str(folder / into))
+        rows[table] += counted.get["rows"]
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
     found = digests(session, folder, written.keys()).orderBy("path").collect()
     for row in found:
@@ -84,33 +98,38 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
     offsets_next: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in sorted(added.offsets_next.items()):
         offsets_next.setdefault(topic, {})[partition] = offset
-    manifest = msgspec.json.encode(
-        _Manifest(
-            STATE_VERSION,
-            run,
-            added.notary_name,
-            added.payload_partitions,
-            offsets_next,
-            added.last_record,
-            added.log_time_ms,
-            added.decided,
-            added.root.hex(),
-            added.signatures_checked,
-            files,
-        )
+    manifest = _Manifest(
+        STATE_VERSION,
+        run,
+        added.notary_name,
+        added.payload_partitions,
+        offsets_next,
+        added.last_record,
+        added.log_time_ms,
+        added.decided,
+        added.root.hex(),
+        added.signatures_checked,
+        rows,
+        files,
     )
-    (folder / _MANIFEST).write_bytes(manifest)
-    return sha256(manifest).hexdigest()
+    _refuse_other_rows(folder, manifest, _tables(session, folder, manifest))
+    sync_files(folder)
+    content = msgspec.json.encode(manifest)
+    write_last(folder / _MANIFEST, content)
+    return sha256(content).hexdigest()
 
 
 def read_state(session: SparkSession, out: Path) -> State:
-    """The state that a run kept in its folder `out`, after all its files have been held against it. Raises `CouldNotVerify`."""
+    """The state that a run kept in its folder `out`, after all of it has been held against itself. Raises `CouldNotVerify`."""
     manifest, folder = _manifest(out)
+    _refuse_other_files(folder, manifest)
     refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
-    tables = {
-        table: _read(session, schema, [folder / file.path for file in manifest.files if file.table == table])
-        for table, schema in (GROWING | STANDING).items()
-    }
+    tables = _tables(session, folder, manifest)
+    _refuse_other_rows(folder, manifest, tables)
+    root = root_of(tables["chunks"], tables["hashes"], manifest.decisions)
+    if root is None or root.hex() != manifest.root:
+        found = "which do not make a tree" if root is None else f"whose root is {root.hex()}"
+        raise CouldNotVerify(f"{folder} has leaves {found}, and {_MANIFEST} says root {manifest.root}: {_AGAIN}")
     return State(
         notary_name=manifest.notary,
         payload_partitions=manifest.payload_partitions,
@@ -122,6 +141,26 @@ def read_state(session: SparkSession, out: Path) -> State:
         signatures_checked=manifest.signatures_checked,
         **tables,
     )
+
+
+def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:
+    """Raise `CouldNotVerify` for a file of rows that the manifest does not have: it or the files are of another run."""
+    listed = {folder / file.path for file in manifest.files}
+    for file in sorted(folder.rglob("*.parquet")):
+        if file not in listed:
+            raise CouldNotVerify(f"{file} is there, and {_MANIFEST} does not list it: {_AGAIN}")
+
+
+def _refuse_other_rows(folder: Path, manifest: _Manifest, tables: Mapping[str, DataFrame]) -> None:
+    """Raise `CouldNotVerify` unless each table has the rows that the manifest says, and they are as many as there are decisions."""
+    counts = [rows.agg(F.lit(table).alias("table"), F.count("*").alias("rows")) for table, rows in tables.items()]
+    found = {row.table: row.rows for row in reduce(DataFrame.union, counts).collect()}
+    expected = {"ids": manifest.decisions, "hashes": manifest.decisions, "chunks": manifest.decisions >> CHUNK_BITS}
+    for table, rows in found.items():
+        if rows != manifest.rows.get(table):
+            raise CouldNotVerify(f"{folder / table} has {rows} rows, and there should be {manifest.rows.get(table)} in its files: {_AGAIN}")
+        if rows != expected.get(table, rows):
+            raise CouldNotVerify(f"{folder / table} has {rows} rows, and {manifest.decisions} decisions make {expected[table]}: {_AGAIN}")
 
 
 def _manifest(out: Path) -> tuple[_Manifest, Path]:
@@ -144,8 +183,14 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
         raise CouldNotVerify(f"{out} has no report and state to go on from: {problem}") from None
 
 
-def _read(session: SparkSession, schema: str, files: Sequence[Path]) -> DataFrame:
-    return session.read.schema(schema).parquet(*map(str, files))
+def _tables(session: SparkSession, folder: Path, manifest: _Manifest) -> dict[str, DataFrame]:
+    found = {}
+    for table, schema in (GROWING | STANDING).items():
+        files = [str(folder / file.path) for file in manifest.files if file.table == table]
+        if not files:
+            raise CouldNotVerify(f"{folder / table} has no file, not even an empty one: all executors must reach it")
+        found[table] = session.read.schema(schema).parquet(*files)
+    return found
 
 
 def _link(file: Path, to: Path) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from notary.decision import Decision, Outcome, leaf
 from notary.index import Index, IndexView, viewing
+from notary.index.store import FAMILIES
 from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
 from tests.notary.process import ROOT
-from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step, damage_block
+from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step, damage_block, into_tables
 
 REQUESTS = 50
 VIEWS = 6
@@ -82,8 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = _open(directory)
     for step in range(40):
         index.apply(_step(step))
-    for store in (index._states, index._decisions, index._positions, index._tiles, index._meta):
-        store.flush()
+    into_tables(index, FAMILIES)
     index.close()
     return directory
 

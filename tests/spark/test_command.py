@@ -72,10 +72,12 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     report = json.loads((clean.out / "report.json").read_text())
     root = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED).hex()
     assert (report["decisions"], report["root"], report["violations"]) == (DECIDED, root, {})
-    assert report["checkpoints"] == {"compared": 3, "passed_over": 1}
+    assert report["checkpoints"] == {"compared": 4, "not_compared": 0, "passed_over": 1}
     assert report["ranges"]["ordering"] == {"0": [0, len(notary.log.streams[-1])]}
     assert report["signatures_checked"]
-    assert report["exports"] == {str(clean.export): DECIDED}
+    assert (report["undecided_entries"], report["undecided_because"]) == (0, None)
+    assert report["exports"] == {str(clean.export): {"decisions": DECIDED, "violations": {}}}
+    assert f">{clean.export}</td>" in (clean.out / "report.html").read_text()
     assert {"entries that count", "contents", "decisions", "leaf hashes"} <= report["stages_s"].keys()
     assert report["state_sha256"] == sha256((clean.out / "state/state.json").read_bytes()).hexdigest()
     assert json.loads(done.stdout)["root"] == root
@@ -106,14 +108,18 @@ def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
     here, there = (json.loads((out / "report.json").read_text()) for out in (clean.out, tmp_path / "out"))
-    differ = {"stages_s": {}, "state_sha256": None}
+    differ = {"stages_s": {}, "state_sha256": None, "verified_at": None}
     assert {**there, **differ} == {**here, **differ}
 
 
 def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
-    """Exit code 1, through `spark-submit` and from an earlier run too: the violation is a row of the Parquet files, no state is kept."""
+    """Exit code 1, through `spark-submit` and from an earlier run too: the violation is a row of the Parquet files, no state is kept.
+
+    What is not decided behind a hole is told.
+    """
     log = deepcopy(clean.notary.log)
     wrong = log.ordering(Checkpoint(3, 1, bytes(32)))
+    hole = log.entry(3, 2, "on", "its way", partition=1)
     folder = archive(log.streams, tmp_path / "archive", ends=[ends_of(clean.notary.log.streams), ends_of(log.streams)])
     done = _submitted(
         tmp_path, "local[2]", {}, "--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"
@@ -126,15 +132,26 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert (report["violations"], report["state_sha256"]) == ({"root-mismatch": 1}, None)
     assert (report["decisions"], report["outcomes"]["committed"]) == (DECIDED, 0)
-    assert report["ranges"]["ordering"] == {"0": [wrong.offset, wrong.offset + 1]}
+    assert report["ranges"]["ordering"] == {"0": [wrong.offset, hole.offset + 1]}
+    assert (report["undecided_from_offset"], report["undecided_entries"], report["undecided_requests"]) == (hole.offset, 1, 2)
+    assert report["undecided_because"] == "no payload of batch (3, 2) is in payload partition 1"
+    # spark-submit puts stderr into stdout.
+    assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in done.stdout
     before = json.loads((clean.out / "report.json").read_text())
+    earlier = clean.out / "report.json"
     assert report["continued_from"] == {
+        "report": str(earlier),
+        "report_sha256": sha256(earlier.read_bytes()).hexdigest(),
         "ordering_offset": wrong.offset,
         "decisions": DECIDED,
         "root": before["root"],
         "signatures_checked": True,
     }
     assert not (tmp_path / "out/state").exists()
+    shown = (tmp_path / "out/report.html").read_text()
+    assert f">{earlier}</td>" in shown
+    assert ">root-mismatch</text>" in shown
+    assert "so of no time" not in shown, "no batch came since, so the page has no times at all"
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:

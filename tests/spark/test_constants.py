@@ -19,7 +19,6 @@ def test_constants_are_the_notarys() -> None:
     assert constants.SUBMISSION_DOMAIN == payload.submission._SUBMISSION_DOMAIN
     assert constants.LEAF_PREFIX == notary.decision.LEAF_PREFIX
     assert constants.ID_BYTES == ordering.ids.TRANSACTION_ID_BYTES
-    assert constants.STATE_BYTES == ordering.ids.STATE_REF_BYTES
     assert constants.REQUESTS_MAX == payload.submission.REQUESTS_MAX
     assert constants.STATES_MAX == payload.request.INPUTS_AND_REFERENCES_MAX
     assert constants.PARTY_BYTES_MAX == payload.submission.PARTY_BYTES_MAX

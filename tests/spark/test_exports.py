@@ -17,7 +17,8 @@ from spark_join.errors import CouldNotVerify
 from spark_join.exports.read import read_exports
 from spark_join.log.archive import read_archive
 from spark_join.state.state import start
-from spark_join.verify import LOG, Verified, verify
+from spark_join.verify import Verified, verify
+from spark_join.violations import LOG
 from tests.kafka.reading_back import read_streams
 from tests.notary.http.asking import JSON, Asking
 from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
@@ -169,6 +170,51 @@ def _committed_twice(export: Path, to: Path) -> Planted:
     return [("double-spend", 8, IDS[8])]
 
 
+def _other_id_and_its_states(export: Path, to: Path) -> Planted:
+    """As a worker would leave it that read another id: the state is that one's."""
+    nobody = bytes.fromhex(NOBODYS)
+    edited(export, to, decisions=_set(2, id=nobody), states=lambda rows: _row(rows, Z).update(id=nobody))
+    return [("index-mismatch", 2, IDS[2])]
+
+
+def _swapped_and_their_states(export: Path, to: Path) -> Planted:
+    """As a worker would leave it that took them in another order."""
+
+    def decisions(rows: Rows) -> None:
+        rows[2].update(position=7), rows[7].update(position=2)
+
+    def states(rows: Rows) -> None:
+        _row(rows, Z).update(position=7), _row(rows, U).update(position=2)
+
+    edited(export, to, decisions=decisions, states=states)
+    return [("index-mismatch", 2, IDS[2]), ("index-mismatch", 7, IDS[7])]
+
+
+def _not_of_its_own(export: Path, to: Path) -> Planted:
+    """Wrong decisions excuse no state but their own: one that they never asked for, and one that is gone though they are committed."""
+
+    def decisions(rows: Rows) -> None:
+        rows[0].update(outcome=1)
+        rows[6].update(position=3)
+        rows[8].update(outcome=0, conflicts=[])
+
+    def states(rows: Rows) -> None:
+        _row(rows, Z).update(id=bytes.fromhex(IDS[0]), position=0)
+        rows.remove(_row(rows, V))
+        rows.remove(_row(rows, X))  # of the one that is rejected here, as it should be then
+        rows.append({"state": bytes(36), "id": bytes.fromhex(IDS[8]), "position": 8})
+
+    edited(export, to, decisions=decisions, states=states)
+    return [
+        ("wrong-outcome", 0, IDS[0]),
+        ("index-mismatch", 2, IDS[2]),
+        ("position-gap", 6, IDS[6]),
+        ("index-mismatch", 6, IDS[6]),
+        ("double-spend", 8, IDS[8]),
+        ("index-mismatch", 8, IDS[8]),
+    ]
+
+
 def _other_root(export: Path, to: Path) -> Planted:
     size = json.loads((export / "manifest.json").read_text())["decisions"]
     edited(export, to, manifest=lambda said: said["tree"].update(root="00" * 32))
@@ -253,6 +299,9 @@ PLANTS: dict[str, Plant] = {
         lambda rows: (rows[5].update(position=7), rows[7].update(position=5)), ("index-mismatch", 5, IDS[5]), ("index-mismatch", 7, IDS[7])
     ),
     "other-id": _decisions(_set(3, id=bytes.fromhex(NOBODYS)), ("index-mismatch", 3, IDS[3])),
+    "other-id-and-its-states": _other_id_and_its_states,
+    "swapped-and-their-states": _swapped_and_their_states,
+    "not-of-its-own": _not_of_its_own,
     "state-missing": _states(_without(X), ("index-mismatch", 0, IDS[0])),
     "state-too-many": _states(
         lambda rows: rows.append({"state": bytes(36), "id": bytes.fromhex(IDS[1]), "position": 1}), ("index-mismatch", 1, IDS[1])
@@ -298,6 +347,15 @@ def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left
     }
 
 
+def test_a_folder_named_log_is_not_the_log(spark: SparkSession, tmp_path: Path, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports call what is wrong with the log `log`, and an export by its whole path, from wherever it was named."""
+    edited(left.early, tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    exports = read_exports(spark, [Path("log")])
+    assert list(exports.manifests) == [str(tmp_path / "log")]
+    assert {row.source for row in exports.states.collect()} == {str(tmp_path / "log")}
+
+
 def _missing_file(export: Path) -> None:
     (export / "states/00000001.parquet").unlink()
 
@@ -341,9 +399,11 @@ def test_harm_is_told(spark: SparkSession, tmp_path: Path, left: Left, harm: Cal
 
 
 def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left) -> None:
-    """An export of another notary, one that is named twice, and one of an index that has read on since the log was read."""
-    with pytest.raises(CouldNotVerify, match="is named twice"):
-        read_exports(spark, [left.early, left.early])
+    """An export of another notary, one that is named twice, however, and one of an index that has read on since the log was read."""
+    (tmp_path / "link").symlink_to(left.early)
+    for spelling in (left.early, left.early / "../early", tmp_path / "link"):
+        with pytest.raises(CouldNotVerify, match=f"the export {left.early} is named twice, also as {spelling}"):
+            read_exports(spark, [left.early, spelling])
     other = edited(left.early, tmp_path / "other", manifest=lambda said: said.update(notary="O=Other"))
     with pytest.raises(CouldNotVerify, match="is of O=Other with 4 payload partitions, and the log of O=Notary Service"):
         _verified(spark, tmp_path / "1", left, other)

@@ -109,7 +109,7 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert verified.violations.count() == 0
         assert verified.decided == height
         assert verified.outcomes["input-conflict"] >= 20
-        assert verified.roots_compared > 1
+        assert verified.checkpoints.compared > 1
         assert verified.records["fence"] >= 1
         assert verified.records["register"] >= 6
         (asked,) = verified.entries.agg(F.sum("count").alias("requests")).collect()

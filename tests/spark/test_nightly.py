@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.joiner.history import NOTARY
+from tests.notary.disk import Disk
 from tests.spark.archived import Ends, archive
 from tests.spark.nights import PARTY, Move, Writer, three_nights, written
 from tests.spark.test_verify import _found
@@ -131,7 +134,7 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
     assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
     assert [_found(night) for night in nights.verified] == nights.planted
-    assert sum(night.roots_compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
+    assert sum(night.checkpoints.compared for night in nights.verified) == len(replayed.checkpoints)
 
 
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
@@ -177,58 +180,124 @@ def test_files_of_earlier_runs_are_linked_or_copied(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "copied/file").samefile(file)
 
 
-def _newer(state_: Path) -> None:
-    manifest = state_ / "state/state.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"state_version":1', b'"state_version":2'))
-
-
-def _altered(state_: Path) -> None:
-    manifest = state_ / "state/state.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"run":2', b'"run":3'))
-
-
 def _file(state_: Path, table: str, run: int) -> Path:
     return sorted((state_ / f"state/{table}/{run:08}").glob("*.parquet"))[0]
-
-
-def _file_gone(state_: Path) -> None:
-    _file(state_, "consumed", 1).unlink()
 
 
 def _file_damaged(state_: Path) -> None:
     file = _file(state_, "hashes", 2)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    file.unlink()  # it is a link
     file.write_bytes(content)
+
+
+def _said(state_: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest, and have the report vouch for it: as a run would have left it that went wrong."""
+    manifest = state_ / "state/state.json"
+    said = json.loads(manifest.read_text())
+    edit(said)
+    content = json.dumps(said, separators=(",", ":")).encode()
+    manifest.write_bytes(content)
+    _report(state_, state_sha256=sha256(content).hexdigest())
+
+
+def _lost(state_: Path, table: str, runs: str = "*") -> None:
+    """Files that are neither there nor listed nor counted: as if executors had written them where nobody else sees them."""
+    gone = {
+        str(file.relative_to(state_ / "state")): pq.read_table(file).num_rows for file in state_.glob(f"state/{table}/{runs}/*.parquet")
+    }
+
+    def edit(said: dict[str, Any]) -> None:
+        said["files"] = [file for file in said["files"] if file["path"] not in gone]
+        said["rows"][table] -= sum(gone.values())
+
+    _said(state_, edit)
+    for path in gone:
+        (state_ / "state" / path).unlink()
+
+
+def _hashes(state_: Path, edit: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Change the rows of the leaves, and have the manifest list that file."""
+    file = _file(state_, "hashes", 2)
+    table = pq.read_table(file)
+    rows = table.to_pylist()
+    edit(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
+    listed = str(file.relative_to(state_ / "state"))
+    digest = sha256(file.read_bytes()).hexdigest()
+    _said(state_, lambda said: next(each for each in said["files"] if each["path"] == listed).update(sha256=digest))
 
 
 def _report(state_: Path, **others: object) -> None:
     (state_ / "report.json").write_text(json.dumps({**json.loads((state_ / "report.json").read_text()), **others}))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (_newer, "/state has state version 2, and this software reads 1: use its version"),
-        (_altered, "state.json is not what .*report.json says: its SHA-256 is another"),
-        (_file_gone, "/state/consumed/00000001/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is nothing that can be read"),
-        (_file_damaged, "/state/hashes/00000002/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
-        (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to go on from: .*No such file"),
-        (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to go on from: .*truncated"),
-        (lambda state_: _report(state_, violations={"root-mismatch": 2}), r"tells of violations \(2 root-mismatch\): .*log's start"),
-        (lambda state_: _report(state_, state_sha256=None), "kept no state: go on from one that was told --keep-state"),
-    ],
-)
-def test_state_that_is_not_what_it_was(
-    spark: SparkSession, nights: Nights, tmp_path: Path, damage: Callable[[Path], object], message: str
-) -> None:
-    """Nothing is built on a state that is damaged, newer or gone, or was kept beside violations."""
-    shutil.copytree(nights.folder / "1", tmp_path / "earlier")
-    read_state(spark, tmp_path / "earlier")
-    damage(tmp_path / "earlier")
-    with pytest.raises(CouldNotVerify, match=message):
-        read_state(spark, tmp_path / "earlier")
+def _replaced(state_: Path, old: bytes, new: bytes) -> None:
+    manifest = state_ / "state/state.json"
+    manifest.write_bytes(manifest.read_bytes().replace(old, new))
+
+
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda state_: _replaced(state_, b'"state_version":2', b'"state_version":3'),
+        "/state has state version 3, and this software reads 2: use its version",
+    ),
+    (lambda state_: _replaced(state_, b'"run":2', b'"run":3'), "state.json is not what .*report.json says: its SHA-256 is another"),
+    (
+        lambda state_: _file(state_, "consumed", 1).unlink(),
+        "/state/consumed/00000001/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is nothing that can be read",
+    ),
+    (_file_damaged, "/state/hashes/00000002/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
+    (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to go on from: .*No such file"),
+    (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to go on from: .*truncated"),
+    (lambda state_: _report(state_, violations={"root-mismatch": 2}), r"tells of violations \(2 root-mismatch\): .*log's start"),
+    (lambda state_: _report(state_, state_sha256=None), "kept no state: go on from one that was told --keep-state"),
+    (
+        lambda state_: shutil.copy(_file(state_, "ids", 2), state_ / "state/ids/00000002/more.parquet"),
+        "/state/ids/00000002/more.parquet is there, and state.json does not list it",
+    ),
+    (lambda state_: _said(state_, lambda said: said["rows"].update(consumed=7)), "/state/consumed has [0-9]+ rows, and there should be 7"),
+    (lambda state_: _lost(state_, "ids", "00000002"), "/state/ids has [0-9]+ rows, and ([0-9]+) decisions make \\1: nothing is built"),
+    (lambda state_: _lost(state_, "lives"), "/state/lives has no file, not even an empty one"),
+    (
+        lambda state_: _hashes(state_, lambda rows: rows[0].update(hash=bytes(32))),
+        "/state has leaves whose root is [0-9a-f]{64}, and state.json says root [0-9a-f]{64}: nothing is built on that",
+    ),
+    (lambda state_: _hashes(state_, lambda rows: rows[0].update(position=0)), "/state has leaves which do not make a tree, and state.json"),
+]
+
+
+def test_state_that_is_not_what_it_was(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
+    """Nothing is built on a state that is damaged, newer, gone or not itself, or was kept beside violations."""
+    for number, (damage, message) in enumerate(DAMAGES):
+        earlier = tmp_path / str(number)
+        shutil.copytree(nights.folder / "1", earlier, ignore=shutil.ignore_patterns("archive", "stages"))
+        damage(earlier)
+        with pytest.raises(CouldNotVerify, match=message):
+            read_state(spark, earlier)
+
+
+def test_state_survives_a_loss_of_power(spark: SparkSession, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes: where there is a manifest, it is whole, and all files that it lists are there as it says."""
+    known = read_state(spark, nights.folder / "1")
+    with monkeypatch.context() as patch:
+        disk = Disk(patch)
+        write_state(spark, tmp_path, known, None)
+    manifest = None
+    for content in disk.after_power_losses():
+        manifest = content.get(str(tmp_path / "state/state.json"))
+        for file in json.loads(manifest or b'{"files": []}')["files"]:
+            assert sha256(content[str(tmp_path / "state" / file["path"])]).hexdigest() == file["sha256"]
+    assert manifest is not None, "it stays when all is done"
+
+
+def test_state_that_its_files_do_not_have(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
+    """No manifest is written of rows that are not in files which all reach."""
+    known = read_state(spark, nights.folder / "1")
+    fewer = known.decided - 1
+    with pytest.raises(CouldNotVerify, match=f"/state/ids has {fewer} rows, and {known.decided} decisions make {known.decided}"):
+        write_state(spark, tmp_path, msgspec.structs.replace(known, ids=known.ids.limit(fewer)), None)
+    assert not (tmp_path / "state/state.json").exists()
 
 
 def _ends_earlier(nights: Nights, folder: Path) -> Path:

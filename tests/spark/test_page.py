@@ -7,20 +7,26 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.report.page import page
-from spark_join.report.plots import lines, moment, stacked, time_ticks
-from spark_join.report.series import BINS, Moment, Series, series
-from spark_join.verify import OUTCOMES
+from spark_join.constants import OUTCOMES
+from spark_join.report.page import Violations, page
+from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
+from spark_join.report.series import BINS, Moment, Series, series, violations_over_time
 
 HOSTILE = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202egnp.\u2066\x07</td>"
 SAID = {
     "notary": HOSTILE,
+    "verified_at": "2026-11-22T03:04:05Z",
+    "continued_from": None,
+    "exports": {},
     "decisions": 3,
     "outcomes": {"committed": 2, "input-conflict": 1},
     "root": "ab" * 32,
-    "checkpoints": {"compared": 1, "passed_over": 0},
+    "checkpoints": {"compared": 1, "not_compared": 0, "passed_over": 0},
     "signatures_checked": True,
     "undecided_from_offset": None,
+    "undecided_entries": 0,
+    "undecided_requests": 0,
+    "undecided_because": None,
     "violations": {"bad-signature": 1_001},
     "ranges": {"ordering": {"0": [0, 5]}, "payload": {}},
     "ordering_records": {"entry": 4, "register": 1},
@@ -29,6 +35,7 @@ SAID = {
 }
 EMPTY = Series(0, 1, [], {})
 NONE = dict.fromkeys(OUTCOMES.values(), 0)
+CLEAN = Violations([], {})
 VOID = {"meta", "br"}
 
 
@@ -65,32 +72,84 @@ class Reader(HTMLParser):
 def test_hostile_names_are_text() -> None:
     """A party's and a notary's name that are markup add no tag and no attribute, and what would turn the text around is spelled out."""
     row = Row(type="bad-signature", position=7, offset=9, id=None, found=HOSTILE, expected="a signature")
-    harmless = {**SAID, "notary": "O=Notary"}
-    wanted = Reader(page(harmless, EMPTY, [Row(**{**row.asDict(), "found": "a name"})]))
-    found = Reader(page(SAID, EMPTY, [row]))
+    export = {"decisions": 3, "violations": {}}
+    before = {"report": "/report.json", "report_sha256": "ab" * 32, "ordering_offset": 9, "decisions": 2, "root": "cd" * 32}
+    before["signatures_checked"] = True
+    name = "x" * len(HOSTILE)
+    harmless = {**SAID, "notary": name, "exports": {name: export}, "continued_from": {**before, "report": name}}
+    harmful = {**SAID, "exports": {HOSTILE: export}, "continued_from": {**before, "report": HOSTILE}}
+    wanted = Reader(page(harmless, EMPTY, Violations([Row(**{**row.asDict(), "found": name})], {})))
+    found = Reader(page(harmful, EMPTY, Violations([row], {})))
     assert found.tags == wanted.tags
     assert found.attributes == wanted.attributes
     shown = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\\u202egnp.\\u2066\\u0007</td>"
-    assert found.text.count(shown) == 2
+    assert found.text.count(shown) == 4
     assert "1,000 more are in " in found.text
 
 
 def test_page_needs_nothing_else() -> None:
     """No script, no address of anything to fetch, and a browser is told to fetch nothing."""
-    moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0), Moment(NONE, None, None)]
-    text = page({**SAID, "notary": "O=Notary", "violations": {}}, Series(0, 1_000, moments, {-1: 1, 0: 2}), [])
+    numbers = Series(0, 1_000, [Moment({**NONE, "committed": 2}, 1.0, 9.0, 3, 0), Moment(NONE, None, None, None, None)], {-1: 1, 0: 2})
+    row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
+    text = page({**SAID, "notary": "O=Notary"}, numbers, Violations([row], {"bad-signature": [900, 1]}))
     found = Reader(text)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(found.tags)
     assert {"src", "href", "style", "onload"}.isdisjoint(dict(found.attributes))
     assert not re.search(r"https?:|url\(|@import", text)
     assert "default-src 'none'" in text
-    assert found.tags.count("svg") == 4
+    assert found.tags.count("svg") == 6
+
+
+def test_what_was_verified_before() -> None:
+    """Of a run that goes on from another: which one, how far it had come, and what the numbers are of."""
+    before = {"report": "/monday/report.json", "report_sha256": "ef" * 32, "ordering_offset": 12_345, "decisions": 2, "root": "cd" * 32}
+    clean = {**SAID, "violations": {}}
+    found = Reader(page({**clean, "continued_from": {**before, "signatures_checked": False}}, EMPTY, CLEAN)).text
+    assert {
+        "Verified before",
+        "/monday/report.json",
+        "ef" * 32,
+        "up to ordering offset 12,345: 2 decisions",
+        "cd" * 32,
+        "not all of them were checked",
+    } <= set(found)
+    found = Reader(page(clean, EMPTY, CLEAN)).text
+    assert "The log was read from its beginning." in found
+    assert "Verified before" not in found
+
+
+def test_exports_and_what_came_of_them() -> None:
+    """Each that was compared is named, with what is wrong with it or that nothing is."""
+    exports = {
+        "/exports/w1": {"decisions": 1_000, "violations": {}},
+        "/exports/w2": {"decisions": 999, "violations": {"double-spend": 1, "index-mismatch": 2_000}},
+    }
+    found = Reader(page({**SAID, "violations": {}, "exports": exports}, EMPTY, CLEAN)).text
+    text = " ".join([each.strip() for each in found if each.strip()])
+    assert "/exports/w1 1,000 as the log says /exports/w2 999 1 double-spend, 2,000 index-mismatch" in text
+    hole = {"undecided_from_offset": 7_000, "undecided_entries": 2, "undecided_requests": 30, "undecided_because": "no <payload>"}
+    found = Reader(page({**SAID, "violations": {}, "exports": exports, **hole}, EMPTY, CLEAN)).text
+    assert "as the log says, as far as that is decided" in found
+    assert any("from ordering offset 7,000 on, 2 entries with 30 requests: no <payload>." in each for each in found)
+    assert "None was compared." in Reader(page({**SAID, "violations": {}}, EMPTY, CLEAN)).text
+
+
+def test_violations_are_drawn() -> None:
+    """How many of each type, and where in the log; what is nowhere in it is said, and so is how many the table leaves out."""
+    said = {**SAID, "violations": {"bad-signature": 100, "sequence-gap": 2}}
+    moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0, 0, 0), Moment(NONE, None, None, None, None)]
+    row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
+    drawn = page(said, Series(0, 1_000, moments, {0: 2}), Violations([row], {"bad-signature": [99, 1], "sequence-gap": [0, 1]}))
+    found = Reader(drawn).text
+    assert {"bad-signature: 99", "bad-signature: 1", "sequence-gap: 1"} <= set(found)
+    assert "1 violation of no ordering record and no decision, so of no time." in found
+    assert any(each.startswith("101 more are in ") for each in found)
 
 
 def test_nothing_to_draw() -> None:
     """An empty log has a page too, which says so."""
     nothing = {**SAID, "decisions": 0, "outcomes": dict.fromkeys(OUTCOMES.values(), 0), "violations": {}}
-    found = Reader(page(nothing, EMPTY, []))
+    found = Reader(page(nothing, EMPTY, CLEAN))
     assert "Nothing was asked: there is nothing to draw." in found.text
     assert "no violation" in found.text
     assert "svg" not in found.tags
@@ -101,10 +160,13 @@ def test_bins_are_bounded(spark: SparkSession) -> None:
     entries = spark.range(1_000).select(
         (F.col("id") * F.col("id") * 77 + 5).alias("log_time_ms"),
         (F.col("id") % 9).alias("count"),
+        (F.col("id") + 50).alias("offset"),
         F.col("id").alias("append_time_ms"),
         (F.col("id") + (F.col("id") % 3 - 1) * 40).alias("content_append_time_ms"),
     )
-    decisions = entries.select("log_time_ms", F.when(F.col("count") == 0, 1).otherwise(0).alias("outcome"))
+    decisions = entries.select(
+        "log_time_ms", F.when(F.col("count") == 0, 1).otherwise(0).alias("outcome"), (F.col("offset") * 2).alias("position")
+    )
     found = series(decisions, entries)
     assert found.start_ms == 5
     assert 100 < len(found.moments) <= BINS
@@ -113,15 +175,27 @@ def test_bins_are_bounded(spark: SparkSession) -> None:
     assert sum(each.outcomes["input-conflict"] for each in found.moments) == 112
     assert found.batch_sizes == {-1: 112, 0: 111, 1: 222, 2: 444, 3: 111}
     assert found.moments[0].apart_ms_p99 == 40
+    assert (found.moments[0].offset_first, found.moments[0].position_first) == (50, 100)
+    assert {each.position_first for each in found.moments} == {each.offset_first and each.offset_first * 2 for each in found.moments}
+
+
+def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
+    """By the ordering offset, else by the position; what is before or behind all batches is in the first or last bin."""
+    moments = [Moment(NONE, None, None, *firsts) for firsts in ((10, 100), (None, None), (20, 200), (25, None), (30, 300), (None, None))]
+    placed = [(0, None), (10, None), (19, 300), (20, 0), (26, 0), (99, None), (None, 5), (None, 299), (None, 10**12), (None, None)]
+    rows = [("a", *each) for each in placed] + [("b", None, None), ("c", 20, None)] * 2
+    found = violations_over_time(spark.createDataFrame(rows, "type string, offset bigint, position bigint"), moments)
+    assert found == {"a": [4, 0, 2, 1, 2, 0], "c": [0, 0, 2, 0, 0, 0]}
+    assert violations_over_time(spark.createDataFrame(rows, "type string, offset bigint, position bigint"), []) == {}
 
 
 def test_one_batch_is_one_bin(spark: SparkSession) -> None:
     """Log times that are all the same, and a batch whose content was never timed."""
     entries = spark.createDataFrame(
-        [(7, 3, 7, None)], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"
+        [(7, 3, 7, None, 9)], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint, offset bigint"
     )
-    decisions = spark.createDataFrame([(7, 0)], "log_time_ms bigint, outcome int")
-    assert series(decisions, entries) == Series(7, 1, [Moment({**NONE, "committed": 1}, None, None)], {1: 1})
+    decisions = spark.createDataFrame([(7, 0, 4)], "log_time_ms bigint, outcome int, position bigint")
+    assert series(decisions, entries) == Series(7, 1, [Moment({**NONE, "committed": 1}, None, None, 9, 4)], {1: 1})
 
 
 def test_no_batch_is_no_bin(spark: SparkSession) -> None:
@@ -147,10 +221,22 @@ def test_bars_stand_on_each_other() -> None:
     Reader(drawn)
 
 
+def test_few_among_many_are_seen() -> None:
+    """The longest bar and the highest of a lane fill their room, and one among a hundred million still has a width and a height."""
+    drawn = bars("T", "u", {"a<": 100_000_000, "b": 1})
+    widths = [float(each) for each in re.findall(r'width="([\d.]+)" height', drawn)]
+    assert widths[0] > 500 * widths[1] / 2 > 0
+    assert {"a<", "100,000,000", "1"} <= set(Reader(drawn).text)
+    drawn = lanes("T", "u", {"a": [100_000_000, 0, 1], "b": [0, 2, 0]}, time_ticks(0, 10_000), "axis")
+    heights = [float(each) for each in re.findall(r'height="([\d.]+)"><title>', drawn)]
+    assert len(heights) == 3
+    assert heights[0] == heights[2] > heights[1] > 0
+    Reader(drawn)
+
+
 def test_lines_have_gaps() -> None:
     """Where there is no value there is no line, and a value by itself is seen."""
     drawn = lines("T", "u", {"a": [1.0, None, 2.0, 3.0]}, time_ticks(0, 10_000), "axis")
-    points = [each.split() for each in re.findall(r'points="([^"]+)"', drawn)]
-    assert [len(each) for each in points] == [2, 2]
-    assert points[0][0] == points[0][1]
+    assert [len(each.split()) for each in re.findall(r'points="([^"]+)"', drawn)] == [2]
+    assert drawn.count("<circle") == 1
     Reader(drawn)

@@ -58,7 +58,7 @@ def _sizes(spark: SparkSession, *sizes: int) -> DataFrame:
 
 
 def _roots(parts: DataFrame) -> list[tuple[int, bytes]]:
-    return [(each.size, each.root) for each in in_spark.roots(parts, CHUNK_BITS)]
+    return sorted([(row["size"], bytes(row.root)) for row in in_spark.roots(parts, CHUNK_BITS).collect()])
 
 
 @pytest.mark.parametrize("decided", [0, 1, 8, 45, 64])
@@ -95,3 +95,19 @@ def test_roots_of_a_tree_that_grew(spark: SparkSession, first: int, decided: int
     at_once = in_spark.full_chunks(in_spark.parts(earlier.limit(0), hashes, none, 0, decided, CHUNK_BITS), 0, CHUNK_BITS)
     chunks = before.union(in_spark.full_chunks(parts, first, CHUNK_BITS))
     assert sorted(chunks.collect()) == sorted(at_once.collect())
+    assert in_spark.root_of(chunks, hashes, decided, CHUNK_BITS) == Tree(written).root(decided)
+
+
+def test_no_root_of_a_tree_with_gaps(spark: SparkSession) -> None:
+    """Of chunks or leaves that are not there, or there twice, there is none; of nothing there is one."""
+    hashes = _hashes(spark, [b"%d" % position for position in range(11)])
+    chunk = spark.createDataFrame([(8, bytes(32))], "size bigint, hash binary")
+    assert in_spark.root_of(chunk, hashes, 11, CHUNK_BITS) is not None
+    for chunks, leaves_ in (
+        (chunk.limit(0), hashes),
+        (chunk.union(chunk), hashes),
+        (chunk, hashes.where("position <> 9")),
+        (chunk, hashes.union(hashes.where("position = 9"))),
+    ):
+        assert in_spark.root_of(chunks, leaves_, 11, CHUNK_BITS) is None
+    assert in_spark.root_of(chunk.limit(0), hashes.limit(0), 0, CHUNK_BITS) == Tree([]).root(0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,9 +11,11 @@ from pyspark.sql import SparkSession
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, Entry, batch_key, decode
 from spark_join.constants import OUTCOMES
+from spark_join.decisions.checkpoints import Counts
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports.read import read_exports, refuse_behind_hole
+from spark_join.join import Undecided
 from spark_join.log.archive import read_archive
 from spark_join.state.state import start
 from spark_join.verify import Verified, verify
@@ -25,7 +28,8 @@ from tests.simulation.premises import NOTARY as SIMULATED
 from tests.simulation.premises import premises
 from tests.simulation.world import World
 from tests.spark.archived import archive
-from tests.spark.exported import edited, exported
+from tests.spark.collecting import brought_to_the_driver
+from tests.spark.exported import Rows, edited, exported
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -37,10 +41,13 @@ def _verified(
     party: Party,
     notary: str = NOTARY,
     exports: Sequence[Path] = (),
+    former: Sequence[Party] = (),
 ) -> Verified:
+    """`former`: the party with keys that it had before."""
     log = read_archive(spark, archive(streams, folder / "archive", notary))
     compared = read_exports(spark, exports) if exports else None
-    return verify(spark, log, start(spark), {party.name: party.public_pem.decode()}, Stages(spark, folder / "stages"), compared)
+    keys = [each.public_pem.decode() for each in (party, *former)]
+    return verify(spark, log, start(spark), {party.name: keys if former else keys[0]}, Stages(spark, folder / "stages"), compared)
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
@@ -109,7 +116,7 @@ def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
     assert _found(verified) == []
     _hold(verified, replayed)
     assert verified.outcomes == {"committed": 5, "input-conflict": 2, "reference-conflict": 1, "outside-time-window": 1}
-    assert (verified.roots_compared, verified.checkpoints_passed_over, verified.offset_hole) == (3, 1, None)
+    assert (verified.checkpoints, verified.offset_hole) == (Counts(4, 0, passed_over=1), None)
 
 
 DECIDED = 9
@@ -128,6 +135,12 @@ def _root_of_more_than_there_is(notary: Honest) -> Planted:
     return [("root-mismatch", None, record.offset)]
 
 
+def _wrong_roots_that_count_for_nothing(notary: Honest) -> Planted:
+    """Of a life that has ended and of one that has not begun: nobody's vote, and a lie all the same."""
+    ended, nobody = (notary.log.ordering(Checkpoint(life, size, bytes(32))) for life, size in ((2, 3), (9, 2**40)))
+    return [("root-mismatch", 3, ended.offset), ("root-mismatch", None, nobody.offset)]
+
+
 def _forged_signature(notary: Honest) -> Planted:
     forger = Party(NOTARY)
     notary.append(3, [notary.party.submission(spend(state("good"))), forger.submission(spend(state("forged")))], 2)
@@ -137,6 +150,12 @@ def _forged_signature(notary: Honest) -> Planted:
 def _unknown_party(notary: Honest) -> Planted:
     notary.append(3, [Party(NOTARY, name="O=Nobody").submission(spend(state("nobody")), spend(state("nobody 2")))], 0)
     return [("unknown-party", DECIDED, notary.log.streams[ORDERING][-1].offset)]
+
+
+def _forged_repetition(notary: Honest) -> Planted:
+    """It asks what was decided at position 0, and something new; only the name of the first is told."""
+    notary.append(3, [Party(NOTARY).submission(spend(state("x"), state("y")), spend(state("new")))], 2)
+    return [("bad-signature", 0, notary.log.streams[ORDERING][-1].offset)]
 
 
 def _other_content(notary: Honest) -> Planted:
@@ -171,13 +190,26 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, plant: 
     assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == planted
 
 
-def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path) -> None:
-    """All kinds in one log."""
+def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds in one log, and many of one: the driver gets no list of them."""
     notary = _honest(tmp_path)
-    planted = [*_wrong_root(notary), *_root_of_more_than_there_is(notary), *_unknown_party(notary), *_other_content(notary)]
+    planted = [*_wrong_roots_that_count_for_nothing(notary), *_wrong_root(notary), *_root_of_more_than_there_is(notary)]
+    planted += [*_unknown_party(notary), *_other_content(notary)]
     notary.append(3, [Party(NOTARY).submission(spend(state("forged")))], 2)
     planted.append(("bad-signature", DECIDED + 2, notary.log.streams[ORDERING][-1].offset))
-    assert _found(_verified(spark, tmp_path, notary.log.streams, notary.party)) == sorted(planted, key=str)
+    planted += _forged_repetition(notary)
+    former = Party(NOTARY)  # the same party, before its key was replaced
+    notary.append(3, [former.submission(spend(state("of another key")))], 2)
+    for number in range(50):
+        record = notary.log.ordering(Checkpoint(3, 2**63 + number if number % 2 else number % 7, bytes(32)))
+        planted.append(("root-mismatch", None if number % 2 else number % 7, record.offset))
+    with brought_to_the_driver(monkeypatch) as rows:
+        verified = _verified(spark, tmp_path, notary.log.streams, notary.party, former=[former])
+    assert max(rows) < 25
+    assert _found(verified) == sorted(planted, key=str)
+    ids = [each["transaction_id"] for each in replay(notary.log.streams, NOTARY, PARTITIONS).decisions]
+    unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()
+    assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 2)]
 
 
 def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -203,16 +235,27 @@ def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_lost_payload(spark: SparkSession, tmp_path: Path) -> None:
-    """What a checkpoint has passed is lost. An index that has passed it too is compared up to there, and nothing else is told of it."""
+    """What a checkpoint has passed is lost. An index that has passed it too is compared up to there: it may have more, and never less."""
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
     _checkpoint(notary.log, 3)
     export = exported(notary.index.directory, tmp_path / "export", notary.read)
     lost = notary.log.streams[1].pop()
     assert lost.key == batch_key(3, 2)
-    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
-    assert _found(verified) == [("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)]
-    assert verified.exports == {str(export): DECIDED + 1}
+
+    def shorten(said: dict[str, Any]) -> None:
+        said.update(decisions=DECIDED - 1)
+        said["tree"].update(size=DECIDED - 1, root=replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED - 1).hex())
+
+    def less(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["position"] < DECIDED - 1]
+
+    short = edited(export, tmp_path / "short", decisions=less, states=less, manifest=shorten)
+    verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export, short])
+    missing = ("missing-payload", DECIDED, notary.log.streams[ORDERING][-2].offset)
+    assert _found(verified) == [("index-mismatch", DECIDED - 1, None), missing]
+    assert {row.source for row in verified.violations.where("type = 'index-mismatch'").collect()} == {str(short)}
+    assert verified.exports == {str(export): DECIDED + 1, str(short): DECIDED - 1}
 
 
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) -> None:
@@ -222,10 +265,12 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) ->
     notary.log.streams[1].pop()
     hole = notary.log.streams[ORDERING][-1]
     notary.log.register("w9", at=hole.append_time_ms + 86_400_000)
+    notary.append(3, [notary.party.submission(spend(state("behind")), spend(state("it")))], 2)
     export = exported(notary.index.directory, tmp_path / "export", notary.read)
     verified = _verified(spark, tmp_path, notary.log.streams, notary.party, exports=[export])
     assert _found(verified) == []
-    assert (verified.decided, verified.offset_hole) == (DECIDED, hole.offset)
+    because = "no payload of batch (3, 2) is in payload partition 1"
+    assert (verified.decided, verified.undecided) == (DECIDED, Undecided(hole.offset, 2, requests=3, because=because))
     further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=verified.offset_hole + 1))
     with pytest.raises(
         CouldNotVerify, match=rf"the payload of offset {verified.offset_hole} is not in what was read here: read the log after"
@@ -234,15 +279,22 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_hole_that_nobody_filled(spark: SparkSession, tmp_path: Path) -> None:
-    """Behind which a life goes on for more than ten minutes: it would have filled it, so there was a payload, and it is lost."""
+    """Behind which a life goes on for more than ten minutes: it would have filled it, so there was a payload, and it is lost.
+
+    Roots of what is decided before it are compared wherever they stand; of more than that only who had the content knows the root.
+    """
     notary = _honest(tmp_path)
     notary.append(3, [notary.party.submission(spend(state("lost")))], 1)
     notary.log.streams[1].pop()
     hole = notary.log.streams[ORDERING][-1]
-    for later_ms in (1_000, 700_000):
-        notary.log.ordering(Checkpoint(3, 0, bytes(32)), at=hole.append_time_ms + later_ms)
+    right = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED)
+    told = [(3, 4, bytes(32), 1_000), (3, DECIDED, right, 2_000), (2, 0, bytes(32), 3_000), (2, DECIDED + 1, bytes(32), 4_000)]
+    told.append((3, DECIDED, right, 700_000))
+    records = [notary.log.ordering(Checkpoint(*said), at=hole.append_time_ms + later_ms) for *said, later_ms in told]
     verified = _verified(spark, tmp_path, notary.log.streams, notary.party)
-    assert _found(verified) == [("missing-payload", DECIDED, hole.offset)]
+    wrong = [("root-mismatch", 0, records[2].offset), ("root-mismatch", 4, records[0].offset)]
+    assert _found(verified) == [("missing-payload", DECIDED, hole.offset), *wrong]
+    assert verified.checkpoints == Counts(8, 1, passed_over=3)
 
 
 @pytest.mark.parametrize("seed", [7, 16])
@@ -264,9 +316,10 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     replayed = replay(streams, SIMULATED, partitions)
     verified = _verified(spark, tmp_path, streams, premises().party, SIMULATED)
     _hold(verified, replayed)
-    counted = [each for each in replayed.checkpoints if each.counted]
-    wrong = [each.offset for each in counted if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
-    assert [offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"] == wrong
-    assert verified.roots_compared == len(counted) > 0
+    told = replayed.checkpoints
+    wrong = [each.offset for each in told if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
+    assert sorted([offset for type_, _, offset in _found(verified) if type_ == "root-mismatch"]) == wrong
+    assert verified.checkpoints == Counts(len(told), 0, sum([not each.counted for each in told]))
+    assert len(told) > verified.checkpoints.passed_over
     assert [offset for type_, _, offset in _found(verified) if type_ == "sequence-gap"] == [batch.offset for batch in replayed.passing()]
     assert {type_ for type_, _, _ in _found(verified)} <= {"root-mismatch", "id-mismatch", "sequence-gap"}

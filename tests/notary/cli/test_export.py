@@ -17,8 +17,8 @@ from notary import cli
 from notary.cli import parquet
 from notary.cli.export import _folder
 from notary.index import rows
-from notary.index.rocks import RocksStore
-from notary.index.store import META
+from notary.index.rocks import RocksStore, open_store
+from notary.index.store import DECISIONS, META, STATES
 from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.tree import Tree, leaf_of
@@ -196,9 +196,9 @@ def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     (log,) = index.glob("*.log")
     whole = tmp_path / "whole"
     shutil.copytree(index, whole)
-    store = RocksStore.open(whole, SMALL)
-    for name in ("decisions", "states"):
-        store.family(name).flush()  # type: ignore[attr-defined]
+    store = open_store(whole, SMALL)
+    for name in (DECISIONS, STATES):
+        store.get_column_family(name).flush()
     store.close()
     for table in whole.glob("*.sst"):
         data = bytearray(table.read_bytes())

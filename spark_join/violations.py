@@ -1,0 +1,35 @@
+"""What is wrong, one row each (docs/spark.md, What it writes)."""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+VIOLATION: Final = "type string, position bigint, offset bigint, id string, found string, expected string, source string"
+"""What is wrong with the log or with an export, at which position or ordering offset, and what should be there."""
+
+LOG: Final = "log"
+"""The `source` of what is wrong with the log; of what is wrong with an export it is the path of that one's folder, from the root on."""
+
+
+def violations(
+    frame: DataFrame,
+    type_: Column,
+    *,
+    found: Column,
+    expected: Column,
+    position: Column | None = None,
+    offset: Column | None = None,
+    id_: Column | None = None,
+    source: Column | None = None,
+) -> DataFrame:
+    """A row of `VIOLATION` for each row of `frame`: of the log without `source`, null where nothing is given."""
+    return frame.select(
+        type_.alias("type"),
+        (F.lit(None) if position is None else position).cast("bigint").alias("position"),
+        (F.lit(None) if offset is None else offset).cast("bigint").alias("offset"),
+        (F.lit(None) if id_ is None else id_).cast("string").alias("id"),
+        found.alias("found"),
+        expected.alias("expected"),
+        (F.lit(LOG) if source is None else source).alias("source"),
+    )
