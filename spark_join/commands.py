@@ -30,6 +30,7 @@ from spark_join.log.client import jar_settings
 from spark_join.log.kafka import read_kafka
 from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.log.restore import restore
+from spark_join.order.notary_name import refuse_no_name
 from spark_join.order.signatures import read_keys
 from spark_join.report.write import VIOLATIONS, write_report
 from spark_join.state.kept import REPORT, STATE, read_state, write_state
@@ -135,6 +136,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         raise CouldNotVerify(f"{chosen.out} has a report already: name another folder with --out")
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
+    if chosen.notary is not None:
+        refuse_no_name(chosen.notary)
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -148,6 +151,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         progress("log")
         if chosen.archive is not None:
             log = read_archive(session, chosen.archive, state.since)
+            if chosen.notary not in (None, log.notary_name):
+                raise CouldNotVerify(f"{chosen.archive} is the archive of {log.notary_name!r}, not of {chosen.notary!r}")
         else:
             log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
         log = rest_of(log, state)
@@ -180,6 +185,7 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 
 def _archive(chosen: argparse.Namespace) -> int:
+    refuse_no_name(chosen.notary)
     with _session(chosen) as (session, _, progress):
         archived = archive(session, chosen_kafka(session, chosen), chosen.archive, chosen.notary, progress)
     print(msgspec.json.encode(archived).decode())

@@ -16,6 +16,7 @@ from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Log, join
 from spark_join.order.gaps import sequence_gaps
+from spark_join.order.notary_name import refuse_other_name
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
 
@@ -71,6 +72,8 @@ def verify(
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
+    if not decided:
+        refuse_other_name(joined.unreadable, log.notary_name, signatures=keys is not None)
     checkpoints = joined.checkpoints
     if joined.offset_hole is not None:
         checkpoints = checkpoints.where(F.col("offset") < joined.offset_hole)

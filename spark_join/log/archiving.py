@@ -19,6 +19,7 @@ from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of
 from spark_join.log.archived_files import Written, sync_folder, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
+from spark_join.log.first_payloads import refuse_other_name
 from spark_join.log.kafka import log_bounds, read_records
 from spark_join.state.state import Place
 
@@ -53,6 +54,9 @@ def archive(session: SparkSession, kafka: Kafka, folder: Path, notary_name: str,
     wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
     if all(bound.offset_first == bound.offset_end for bound in wanted.values()):
         return Archived(None, 0, {})
+    if not any(file.records for file in files if file.topic == "payload"):
+        told("the notary's name")
+        refuse_other_name(session, kafka, wanted, notary_name)
     return _write_range(session, kafka, folder, len(ranges) + 1, wanted, notary_name, told)
 
 

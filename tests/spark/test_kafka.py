@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.engine.stages import Stages
+from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
@@ -76,6 +77,9 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         with pytest.raises(ConnectionError):
             await notary.client.ask(silent.url, notary.party.submission(spend(state("an orphan's"))))
         assert await silent.ended() == -9
+        with pytest.raises(CouldNotVerify, match=rf"nothing is archived: .* the notary's name, '{NAME}\.': that is not whose log this is"):
+            await asyncio.to_thread(archive, spark, kafka, folder, f"{NAME}.", _untold)
+        assert not folder.exists()
         first = await asyncio.to_thread(archive, spark, kafka, folder, NAME, _untold)
         back = await notary.start("a", **OFTEN).ready()
         await _traffic(notary, [back, other], "later")
