@@ -1,35 +1,48 @@
 """A log on a real broker: verified there, archived, restored; and logs that are harmed, of which nothing can be said."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from spark_join.engine.stages import Stages
+from ordering.records import Entry, decode
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
 from spark_join.log.kafka import read_kafka
-from spark_join.log.restore import TOPIC_SETTINGS, restore
-from spark_join.state.state import start
-from spark_join.verify import verify
+from spark_join.log.restore import TOPIC_SETTINGS, Restored
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker
+from tests.spark.conftest import SMALL
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[2]
 OFTEN = {"worker_checkpoint_interval_ms": 200}
 
 
-def _untold(stage: str) -> None:
-    pass
+def _archived(spark: SparkSession, kafka: Kafka, folder: Path, range_records_max: int, notary: str = NAME) -> list[Archived]:
+    return list(archive(spark, kafka, folder, notary, lambda stage: None, range_records_max))
+
+
+async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    """The command, as an operator starts it; but that nothing is compiled."""
+    settings = folder / "settings"
+    settings.mkdir(exist_ok=True)
+    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
+    variables = {**os.environ, "SPARK_CONF_DIR": str(settings)}
+    command = [sys.executable, "-m", "spark_join", *map(str, arguments), "--master", "local[2]", "--memory", "1g"]
+    return await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
 def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
@@ -60,8 +73,8 @@ async def _namesakes(notary: Notary, one: Worker, peer: Worker) -> Worker:
 async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tmp_path: Path, kafka_prefix: str) -> None:
     """A log of workers that crashed and shared a name, with a hole and its fill, an orphan and its fence, and repetitions, is clean.
 
-    Its archive of two ranges gives the same records to verify; restored, it is the same to the byte and the millisecond, and a worker that
-    replays it reaches the same root.
+    It is verified in two nights, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
+    the millisecond, and a worker that replays it reaches the same root.
     """
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
@@ -78,9 +91,13 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
             await notary.client.ask(silent.url, notary.party.submission(spend(state("an orphan's"))))
         assert await silent.ended() == -9
         with pytest.raises(CouldNotVerify, match=rf"nothing is archived: .* the notary's name, '{NAME}\.': that is not whose log this is"):
-            await asyncio.to_thread(archive, spark, kafka, folder, f"{NAME}.", _untold)
+            await asyncio.to_thread(_archived, spark, kafka, folder, 12, f"{NAME}.")
         assert not folder.exists()
-        first = await asyncio.to_thread(archive, spark, kafka, folder, NAME, _untold)
+        first = await asyncio.to_thread(_archived, spark, kafka, folder, 12)
+        parties = tmp_path / "parties.json"
+        parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
+        verifying = ["verify", "--bootstrap", kafka_broker.bootstrap, "--prefix", kafka_prefix, "--notary", NAME, "--parties", parties]
+        monday = await _run(tmp_path, [*verifying, "--out", tmp_path / "monday", "--keep-state"])
         back = await notary.start("a", **OFTEN).ready()
         await _traffic(notary, [back, other], "later")
         await notary.same_height(back, other)
@@ -92,36 +109,48 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         height = await notary.same_height(back, other)
         for worker in (back, other):
             await worker.stop()
-        second = await asyncio.to_thread(archive, spark, _over_tls(spark, kafka_broker, kafka_prefix), folder, NAME, _untold)
-        assert (first.range, second.range) == (1, 2)
+        over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
+        done = await _run(tmp_path, ["archive", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, "--archive", folder])
+        assert done.returncode == 0, done.stderr
+        second = msgspec.json.decode(done.stdout, type=Archived)
+        assert f"spark_join archive: records of range {second.range}\n" in done.stderr
+        assert [each.range for each in first] == list(range(1, second.range))
+        assert len(first) > 1
+        assert (first[-1].offsets_left, second.offsets_left, second.gaps) == (0, 0, {})
         before = sorted(folder.rglob("*"))
-        assert archive(spark, kafka, folder, NAME, _untold) == Archived(None, 0, {})
+        assert _archived(spark, kafka, folder, 12) == []
         assert sorted(folder.rglob("*")) == before
 
         live, archived = read_kafka(spark, kafka, NAME), read_archive(spark, folder)
         assert (live.notary_name, live.payload_partitions) == (archived.notary_name, archived.payload_partitions) == (NAME, 2)
         assert _rows(live.ordering) == _rows(archived.ordering)
         assert _rows(live.payload) == _rows(archived.payload)
-        assert first.records + second.records == len(_rows(live.ordering)) + len(_rows(live.payload))
+        records = sum(each.records for each in [*first, second])
+        assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
         since = {place: end // 2 for place, end in live.offsets_end.items()}
         live_rest, archived_rest = read_kafka(spark, kafka, NAME, since), read_archive(spark, folder, since)
         assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
-        keys = {notary.party.name: notary.party.public_pem.decode()}
-        verified = verify(spark, live, start(spark), keys, Stages(spark, tmp_path / "stages"))
-        assert verified.violations.count() == 0
-        assert verified.decided == height
-        assert verified.outcomes["input-conflict"] >= 20
-        assert verified.roots_compared > 1
-        assert verified.records["fence"] >= 1
-        assert verified.records["register"] >= 6
-        (asked,) = verified.entries.agg(F.sum("count").alias("requests")).collect()
-        assert asked.requests > height
+        tuesday = await _run(tmp_path, [*verifying, "--out", tmp_path / "tuesday", "--checkpoint-from", tmp_path / "monday"])
+        for done in (monday, tuesday):
+            assert done.returncode == 0, done.stderr
+        nights = [json.loads((tmp_path / night / "report.json").read_text()) for night in ("monday", "tuesday")]
+        assert [night["violations"] for night in nights] == [{}, {}]
+        assert nights[1]["decisions"] == height
+        assert nights[1]["continued_from"]["decisions"] == nights[0]["decisions"] > 0
+        assert sum(night["outcomes"]["input-conflict"] for night in nights) >= 20
+        assert sum(night["checkpoints"]["compared"] for night in nights) > 1
+        assert sum(night["ordering_records"].get("fence", 0) for night in nights) >= 1
+        assert sum(night["ordering_records"]["register"] for night in nights) >= 6
+        entries = [each for each in (decode(bytes(row.value)) for row in live.ordering.collect()) if isinstance(each, Entry)]
+        assert sum(len(entry.transaction_ids) for entry in entries) > height
 
         copy = _over_tls(spark, kafka_broker, f"{kafka_prefix}-copy")
-        restored = await asyncio.to_thread(restore, spark, copy, folder, _untold)
-        assert restored.appended == sum(restored.records.values()) == first.records + second.records
+        done = await _run(tmp_path, ["restore", *over_tls, "--prefix", copy.prefix, "--archive", folder])
+        assert done.returncode == 0, done.stderr
+        restored = msgspec.json.decode(done.stdout, type=Restored)
+        assert restored.appended == sum(restored.records.values()) == records
         again = read_kafka(spark, copy, NAME)
         assert (_rows(again.ordering), _rows(again.payload)) == (_rows(live.ordering), _rows(live.payload))
         with Admin(spark, copy) as admin:
@@ -132,6 +161,6 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert await notary.same_height(replaying) == height
         checkpoint = (await notary.http.get(replaying.url, "/v1/checkpoint")).body.decode().splitlines()
         assert checkpoint[1] == str(height)
-        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes) == verified.root
+        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == nights[1]["root"]
     finally:
         await notary.end()
