@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,12 +13,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ordering.records import Entry, decode
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
-from spark_join.log.kafka import read_kafka
+from spark_join.log.kafka import log_bounds, read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
+from spark_join.state.kept import write_state
+from spark_join.state.state import start
+from spark_join.verify import Verified, verify
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
@@ -31,8 +35,16 @@ ROOT = Path(__file__).parents[2]
 OFTEN = {"worker_checkpoint_interval_ms": 200}
 
 
-def _archived(spark: SparkSession, kafka: Kafka, folder: Path, range_records_max: int, notary: str = NAME) -> list[Archived]:
-    return list(archive(spark, kafka, folder, notary, lambda stage: None, range_records_max))
+def _archived(spark: SparkSession, kafka: Kafka, folder: Path, notary: str = NAME) -> list[Archived]:
+    return list(archive(spark, kafka, folder, notary, lambda stage: None))
+
+
+def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out: Path) -> Verified:
+    """Verify what there is, and keep the state."""
+    verified = verify(spark, read_kafka(spark, kafka, NAME), start(spark), keys, Stages(spark, out / "stages"))
+    kept = write_state(spark, out, verified.after(), None)
+    (out / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
+    return verified
 
 
 async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
@@ -91,13 +103,11 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
             await notary.client.ask(silent.url, notary.party.submission(spend(state("an orphan's"))))
         assert await silent.ended() == -9
         with pytest.raises(CouldNotVerify, match=rf"nothing is archived: .* the notary's name, '{NAME}\.': that is not whose log this is"):
-            await asyncio.to_thread(_archived, spark, kafka, folder, 12, f"{NAME}.")
+            await asyncio.to_thread(_archived, spark, kafka, folder, f"{NAME}.")
         assert not folder.exists()
-        first = await asyncio.to_thread(_archived, spark, kafka, folder, 12)
-        parties = tmp_path / "parties.json"
-        parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
-        verifying = ["verify", "--bootstrap", kafka_broker.bootstrap, "--prefix", kafka_prefix, "--notary", NAME, "--parties", parties]
-        monday = await _run(tmp_path, [*verifying, "--out", tmp_path / "monday", "--keep-state"])
+        (first,) = await asyncio.to_thread(_archived, spark, kafka, folder)
+        keys = {notary.party.name: notary.party.public_pem.decode()}
+        monday = await asyncio.to_thread(_first_night, spark, kafka, keys, tmp_path / "monday")
         back = await notary.start("a", **OFTEN).ready()
         await _traffic(notary, [back, other], "later")
         await notary.same_height(back, other)
@@ -110,39 +120,45 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         for worker in (back, other):
             await worker.stop()
         over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
-        done = await _run(tmp_path, ["archive", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, "--archive", folder])
+        with Admin(spark, kafka) as admin:
+            half = sum(bound.offset_end for bound in log_bounds(admin, kafka).values()) // 2
+        done = await _run(
+            tmp_path, ["archive", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, "--archive", folder, "--range-records", half]
+        )
         assert done.returncode == 0, done.stderr
-        second = msgspec.json.decode(done.stdout, type=Archived)
-        assert f"spark_join archive: records of range {second.range}\n" in done.stderr
-        assert [each.range for each in first] == list(range(1, second.range))
-        assert len(first) > 1
-        assert (first[-1].offsets_left, second.offsets_left, second.gaps) == (0, 0, {})
+        ranges = [first, *[msgspec.json.decode(line, type=Archived) for line in done.stdout.splitlines()]]
+        assert [each.range for each in ranges] == list(range(1, len(ranges) + 1))
+        assert len(ranges) > 2
+        assert f"spark_join archive: records of range {len(ranges)}\n" in done.stderr
+        assert (first.offsets_left, ranges[-1].offsets_left) == (0, 0)
         before = sorted(folder.rglob("*"))
-        assert _archived(spark, kafka, folder, 12) == []
+        assert _archived(spark, kafka, folder) == []
         assert sorted(folder.rglob("*")) == before
 
         live, archived = read_kafka(spark, kafka, NAME), read_archive(spark, folder)
         assert (live.notary_name, live.payload_partitions) == (archived.notary_name, archived.payload_partitions) == (NAME, 2)
         assert _rows(live.ordering) == _rows(archived.ordering)
         assert _rows(live.payload) == _rows(archived.payload)
-        records = sum(each.records for each in [*first, second])
+        records = sum(each.records for each in ranges)
         assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
         since = {place: end // 2 for place, end in live.offsets_end.items()}
         live_rest, archived_rest = read_kafka(spark, kafka, NAME, since), read_archive(spark, folder, since)
         assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
-        tuesday = await _run(tmp_path, [*verifying, "--out", tmp_path / "tuesday", "--checkpoint-from", tmp_path / "monday"])
-        for done in (monday, tuesday):
-            assert done.returncode == 0, done.stderr
-        nights = [json.loads((tmp_path / night / "report.json").read_text()) for night in ("monday", "tuesday")]
-        assert [night["violations"] for night in nights] == [{}, {}]
-        assert nights[1]["decisions"] == height
-        assert nights[1]["continued_from"]["decisions"] == nights[0]["decisions"] > 0
-        assert sum(night["outcomes"]["input-conflict"] for night in nights) >= 20
-        assert sum(night["checkpoints"]["compared"] for night in nights) > 1
-        assert sum(night["ordering_records"].get("fence", 0) for night in nights) >= 1
-        assert sum(night["ordering_records"]["register"] for night in nights) >= 6
+        (tmp_path / "parties.json").write_text(json.dumps(keys))
+        since = ["--checkpoint-from", tmp_path / "monday", "--parties", tmp_path / "parties.json", "--out", tmp_path / "tuesday"]
+        done = await _run(tmp_path, ["verify", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, *since])
+        assert done.returncode == 0, done.stderr
+        tuesday = json.loads((tmp_path / "tuesday/report.json").read_text())
+        assert json.loads(done.stdout)["root"] == tuesday["root"]
+        assert (monday.violations.count(), tuesday["violations"]) == (0, {})
+        assert tuesday["decisions"] == height
+        assert tuesday["continued_from"]["decisions"] == monday.decided > 0
+        assert monday.outcomes["input-conflict"] + tuesday["outcomes"]["input-conflict"] >= 20
+        assert monday.roots_compared + tuesday["checkpoints"]["compared"] > 1
+        for kind, times in (("fence", 1), ("register", 6)):
+            assert monday.records.get(kind, 0) + tuesday["ordering_records"].get(kind, 0) >= times
         entries = [each for each in (decode(bytes(row.value)) for row in live.ordering.collect()) if isinstance(each, Entry)]
         assert sum(len(entry.transaction_ids) for entry in entries) > height
 
@@ -161,6 +177,6 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert await notary.same_height(replaying) == height
         checkpoint = (await notary.http.get(replaying.url, "/v1/checkpoint")).body.decode().splitlines()
         assert checkpoint[1] == str(height)
-        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == nights[1]["root"]
+        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == tuesday["root"]
     finally:
         await notary.end()
