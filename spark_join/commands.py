@@ -25,12 +25,13 @@ from spark_join.errors import CouldNotVerify, cause
 from spark_join.exit_codes import CLEAN, COULD_NOT, VIOLATED
 from spark_join.exports.read import read_exports
 from spark_join.join import rest_of
-from spark_join.log.archive import read_archive
-from spark_join.log.archiving import archive
+from spark_join.log.archive import read_archive, unlisted
+from spark_join.log.archiving import RANGE_RECORDS_MAX, archive
 from spark_join.log.client import jar_settings
 from spark_join.log.kafka import read_kafka
 from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.log.restore import restore
+from spark_join.order.notary_name import refuse_no_name
 from spark_join.order.signatures import read_keys
 from spark_join.report.write import PAGE, VIOLATIONS, Run, refuse_used, write_report
 from spark_join.state.kept import REPORT, STATE, read_state, write_state
@@ -86,6 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     add_kafka_arguments(command)
     command.add_argument("--notary", metavar="NAME", required=True, help="the notary's name, which the topics do not say")
     command.add_argument("--archive", type=_folder, required=True, metavar="DIR", help="the archive; all executors reach it")
+    command.add_argument(
+        "--range-records",
+        type=_positive,
+        default=RANGE_RECORDS_MAX,
+        metavar="N",
+        help=f"of how many records each range is at most, but for a few (default: {RANGE_RECORDS_MAX})",
+    )
     _add_session_arguments(command, _archive)
 
     command = commands.add_parser("restore", help="bring an archive back into a cluster that does not have its topics")
@@ -103,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
 def _folder(text: str) -> Path:
     """From the root on: executors run in folders of their own."""
     return Path(text).absolute()
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} should be a number from 1 on")
+    return int(text)
 
 
 def _add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
@@ -133,6 +147,8 @@ def _verify(chosen: argparse.Namespace) -> int:
     refuse_used(chosen.out)
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
+    if chosen.notary is not None:
+        refuse_no_name(chosen.notary)
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -146,6 +162,9 @@ def _verify(chosen: argparse.Namespace) -> int:
         progress("log")
         if chosen.archive is not None:
             log = read_archive(session, chosen.archive, state.since)
+            _tell_unlisted(chosen, progress)
+            if chosen.notary not in (None, log.notary_name):
+                raise CouldNotVerify(f"{chosen.archive} is the archive of {log.notary_name!r}, not of {chosen.notary!r}")
         else:
             log = read_kafka(session, chosen_kafka(session, chosen), chosen.notary, state.since)
         log = rest_of(log, state)
@@ -181,20 +200,36 @@ def _verify(chosen: argparse.Namespace) -> int:
     return VIOLATED if said["violations"] else CLEAN
 
 
+def _tell_unlisted(chosen: argparse.Namespace, progress: Progress) -> None:
+    if names := unlisted(chosen.archive):
+        progress.clear()
+        print(
+            f"spark_join {chosen.command}: no range lists {len(names)} of the files in {chosen.archive}, {names[0]} first: an interrupted"
+            " run left them there, or the last ranges are gone",
+            file=sys.stderr,
+        )
+
+
 def _archive(chosen: argparse.Namespace) -> int:
+    refuse_no_name(chosen.notary)
+    added = 0
     with _session(chosen) as (session, _, progress):
-        archived = archive(session, chosen_kafka(session, chosen), chosen.archive, chosen.notary, progress)
-    print(msgspec.json.encode(archived).decode())
-    if archived.range is None:
+        kafka = chosen_kafka(session, chosen)
+        for each in archive(session, kafka, chosen.archive, chosen.notary, progress, chosen.range_records):
+            added += 1
+            progress.clear()
+            print(msgspec.json.encode(each).decode(), flush=True)
+            for place, missing in each.gaps.items():
+                print(f"spark_join archive: {missing} offsets of {place} hold no record, as a transaction leaves them", file=sys.stderr)
+    if not added:
         print(f"spark_join archive: {chosen.archive} has all that there is", file=sys.stderr)
-    for place, missing in archived.gaps.items():
-        print(f"spark_join archive: {missing} offsets of {place} hold no record, as a transaction leaves them", file=sys.stderr)
     return CLEAN
 
 
 def _restore(chosen: argparse.Namespace) -> int:
     with _session(chosen) as (session, _, progress):
         kafka, folder = chosen_kafka(session, chosen), chosen.archive
+        _tell_unlisted(chosen, progress)
         restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
     print(msgspec.json.encode(restored).decode())
     return CLEAN

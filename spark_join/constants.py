@@ -21,6 +21,8 @@ REQUESTS_MAX: Final = 1_000
 STATES_MAX: Final = 10_000
 """Inputs and references of one request together."""
 PARTY_BYTES_MAX: Final = 255
+NAME_BYTES_MAX: Final = 255
+"""Of a notary."""
 TIME_MAX_MS: Final = 2**53 - 1
 INDEX_MAX: Final = 2**32 - 1
 OPEN_FROM_MS: Final = -(2**63)

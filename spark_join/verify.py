@@ -17,6 +17,7 @@ from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Log, Undecided, join
 from spark_join.order.gaps import sequence_gaps
+from spark_join.order.notary_name import refuse_other_name
 from spark_join.order.signatures import Keys
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
@@ -70,6 +71,8 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
+    if not decided:
+        refuse_other_name(joined.unreadable, log.notary_name, signatures=keys is not None)
     checkpoints = stages.keep("checkpoints", joined.checkpoints)
     lost = _lost_payload(joined, checkpoints, decided)
     trees: set[int] = set()

@@ -44,6 +44,11 @@ class Progress:
         self._over.set()
         if self._showing is not None:
             self._showing.join()
+            self.clear()
+
+    def clear(self) -> None:
+        """Take the line away, for something else to be printed there; it comes back."""
+        if self._showing is not None:
             print(_CLEAR, end="", file=self._out, flush=True)
 
     def _keep_showing(self) -> None:

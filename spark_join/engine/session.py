@@ -13,6 +13,8 @@ from spark_join.engine.java import java_home
 ARROW_BYTES_MAX = 16 << 20
 """That go to Python at once: Spark itself counts records, and a payload record may have 8 MiB."""
 
+LISTING_TASKS = 32
+
 PARTITIONS_A_CORE = 4
 """Of each shuffle under a local master."""
 
@@ -33,6 +35,8 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Files are named one by one. Spark would look for each of them in a task of its own, up to 10,000 of these.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(LISTING_TASKS),
         # Else each expression tells where in Python it was made, in four calls to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }

@@ -17,14 +17,16 @@ each one where the last ended; an archive that has less than its ranges say is n
 Of a log that is read from some offsets on, the files that end before them are left alone, and of the others those records.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.constants import NAME_BYTES_MAX
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
 from spark_join.log.digests import refuse_other_bytes
@@ -33,19 +35,28 @@ from spark_join.state.state import Place
 ARCHIVE_VERSION: Final = 1
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
 _TOPICS = ("ordering", "payload")
+_IS_RANGE: Final = re.compile(r"[0-9]{8}\.json").fullmatch
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+PARTITIONS_MAX: Final = 100_000
+"""Of a topic; more than any cluster has."""
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
 
-    path: str
+    path: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+/partition=[0-9]+/\w[\w.-]*\.parquet$")]
     """From the archive's folder on."""
     topic: Literal["ordering", "payload"]
-    partition: int
-    offset_first: int
-    offset_end: int
-    records: int
-    sha256: str
+    partition: _Offset
+    offset_first: _Offset
+    offset_end: _Offset
+    records: _Offset
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+    @property
+    def place(self) -> Place:
+        """The partition that it is of."""
+        return self.topic, self.partition
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -56,9 +67,10 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was archived at once."""
 
     archive_version: int
-    notary: str
-    payload_partitions: int
+    notary: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+    payload_partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
     files: list[ArchivedFile]
+    """One of each partition that has grown"""
 
 
 def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
@@ -70,7 +82,7 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     ranges = read_ranges(archive)
     listed = [file for each in ranges for file in each.files]
     ends = ends_of(listed, ranges[0].payload_partitions)
-    files = [file for file in listed if file.offset_end > since.get((file.topic, file.partition), -1)]
+    files = [file for file in listed if file.offset_end > since.get(file.place, -1)]
     refuse_other_bytes(session, archive, {file.path: file.sha256 for file in files}, "its range")
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     _refuse_other_counts(topics, files)
@@ -88,7 +100,10 @@ def _from(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFra
 def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
     """All ranges in their order. Raises `CouldNotVerify`, for an archive without any too, unless it may be `new`."""
     ranges: list[Range] = []
-    for number, file in enumerate(sorted((archive / "ranges").glob("*.json")), 1):
+    found_files = sorted((archive / "ranges").glob("*.json"))
+    for stranger in [file for file in found_files if not _IS_RANGE(file.name)]:
+        raise CouldNotVerify(f"{stranger} is no range, which is called like 00000001.json: take it out of the archive")
+    for number, file in enumerate(found_files, 1):
         if file.name != f"{number:08}.json":
             raise CouldNotVerify(f"{archive}: range {number} is missing, and {file.name} is there")
         try:
@@ -97,7 +112,7 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
             if version != ARCHIVE_VERSION:
                 raise CouldNotVerify(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}: use a newer one")
             found = msgspec.json.decode(content, type=Range)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
         if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
             raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
@@ -108,10 +123,14 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
 
 
 def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
-    """Where the next range begins in each partition. Raises `CouldNotVerify` unless each file begins where the one before it ended."""
+    """Where the next range begins in each partition.
+
+    Raises `CouldNotVerify` unless each file begins where the one before it ended, lies where its partition does, and is one of a kind.
+    """
+    paths: set[str] = set()
     ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
     for file in files:
-        place = file.topic, file.partition
+        place = file.place
         if place not in ends:
             raise CouldNotVerify(f"{file.path} is of a partition that the archive does not have")
         if file.offset_first != ends[place] or file.offset_end < file.offset_first:
@@ -119,8 +138,24 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, i
                 f"{file.path} begins at offset {file.offset_first} of {file.topic} partition {file.partition},"
                 f" and what was archived before it ends at {ends[place]}: a range is missing or there twice"
             )
+        if file.path in paths or not file.path.startswith(f"{file.topic}/partition={file.partition}/"):
+            raise CouldNotVerify(
+                f"{file.path} is listed as of {file.topic} partition {file.partition}, and lies elsewhere or is listed twice"
+            )
+        if file.records > file.offset_end - file.offset_first >= 0:
+            raise CouldNotVerify(
+                f"{file.path} is said to hold {file.records} records from offset {file.offset_first} up to {file.offset_end}: too many"
+            )
+        paths.add(file.path)
         ends[place] = file.offset_end
     return ends
+
+
+def unlisted(archive: Path) -> list[str]:
+    """Parquet files of an archive that no range lists: an interrupted run left them, or a range is gone that was the last."""
+    listed = {file.path for each in read_ranges(archive) for file in each.files}
+    there = [str(file.relative_to(archive)) for topic in _TOPICS for file in archive.glob(f"{topic}/partition=*/*.parquet")]
+    return sorted(set(there) - listed)
 
 
 def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
@@ -137,7 +172,7 @@ def _refuse_other_counts(topics: dict[str, DataFrame], files: list[ArchivedFile]
         )
         found = {row.partition: row for row in counted.collect()}
         for partition in sorted({file.partition for file in files if file.topic == topic}):
-            told = [file for file in files if (file.topic, file.partition) == (topic, partition)]
+            told = [file for file in files if file.place == (topic, partition)]
             wanted, row = sum(file.records for file in told), found.get(partition)
             if wanted != (row.records if row else 0) or (
                 row and not told[0].offset_first <= row["first"] <= row["last"] < told[-1].offset_end

@@ -64,7 +64,7 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Writt
 
 
 def write_nothing(folder: Path, run: str, place: Place) -> Written:
-    """The file of a partition that has nothing new."""
+    """The file of offsets that hold no record."""
     return _write(folder, run, place, [])
 
 

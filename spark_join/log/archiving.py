@@ -1,14 +1,16 @@
-"""Taking what a log has grown by into its archive, as one more range (`archive` says what an archive is).
+"""Taking what a log has grown by into its archive, as further ranges (`archive` says what an archive is, `slices` what goes into which).
 
 Executors write a file for each partition, and read it back. Its name is of this run alone, so that nobody writes over it. The range is
-the last thing that is written, and it is there whole or not at all; a crash before leaves files that no range lists, which the next run
-removes. Of two runs at once the one that is later with its range gives up: a range is never written over either.
+the last thing that is written of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are
+done, from which the next run goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its
+range gives up: a range is never written over either.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow.parquet as pq
@@ -19,41 +21,79 @@ from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of
 from spark_join.log.archived_files import Written, sync_folder, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
+from spark_join.log.first_payloads import refuse_other_name
 from spark_join.log.kafka import log_bounds, read_records
-from spark_join.state.state import Place
+from spark_join.log.slices import offsets_in, slices
+from spark_join.state.state import ORDERING, Place
+
+RANGE_RECORDS_MAX: Final = 200_000
+"""Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""
+PAYLOAD_LEAD_MS: Final = 60_000
+"""How much later a payload than its entry may be appended, or by clocks that do not agree, and still be in the same range."""
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """What a run added."""
+    """A range that was added."""
 
-    range: int | None
-    """Its number; None where nothing was new"""
+    range: int
+    """Its number"""
     records: int
     gaps: dict[str, int]
     """Offsets without a record, by partition: what a transaction leaves, and the notary makes none"""
+    offsets_left: int
+    """How many are behind it, up to where the log ended when the run began"""
 
 
-def archive(session: SparkSession, kafka: Kafka, folder: Path, notary_name: str, told: Callable[[str], None]) -> Archived:
-    """Archive what is new in both topics. `told` hears which stage begins. Raises `CouldNotVerify`."""
+def archive(
+    session: SparkSession,
+    kafka: Kafka,
+    folder: Path,
+    notary_name: str,
+    told: Callable[[str], None],
+    range_records_max: int = RANGE_RECORDS_MAX,
+) -> Iterator[Archived]:
+    """Archive what is new in both topics, up to where they end when the first range is asked for. A range is archived when it is asked for;
+    there is none where nothing is new. `told` hears which stage begins. Raises `CouldNotVerify`.
+    """
     told("offsets")
     ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
+        _refuse_other_archive(folder, ranges, kafka, notary_name, len(bounds) - 1)
+        files = [file for each in ranges for file in each.files]
+        starts = ends_of(files, len(bounds) - 1)
+        told("what is archived already")
+        _refuse_other_log(session, kafka, folder, files, starts, bounds)
+        wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
+        left = offsets_in(wanted)
+        if left and not any(file.records for file in files if file.topic == "payload"):
+            told("the notary's name")
+            refuse_other_name(session, kafka, wanted, notary_name)
+        parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted[ORDERING].offset_end))
+        for number, part in enumerate(parts, len(ranges) + 1):
+            left -= offsets_in(part)
+            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, notary_name, len(bounds) - 1, []), part, told)
+            gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
+            yield Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count}, left)
+
+
+def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, offset_end: int) -> dict[Place, int]:
+    """Where the payload partitions were some time after the ordering topic was at `offset`; only those that have gone on since."""
+    if offset == offset_end:
+        return {}
+    first = read_records(session, kafka, {ORDERING: Bounds(offset, offset_end)}).select("append_time_ms").head()
+    found = {} if first is None else admin.offsets_at(kafka.payload, first.append_time_ms + PAYLOAD_LEAD_MS)
+    return {("payload", partition): offset for partition, offset in found.items()}
+
+
+def _refuse_other_archive(folder: Path, ranges: list[Range], kafka: Kafka, notary_name: str, payload_partitions: int) -> None:
     if ranges and ranges[0].notary != notary_name:
         raise CouldNotVerify(f"{folder} is the archive of {ranges[0].notary!r}, not of {notary_name!r}: name another folder with --archive")
-    if ranges and ranges[0].payload_partitions != len(bounds) - 1:
+    if ranges and ranges[0].payload_partitions != payload_partitions:
         raise CouldNotVerify(
-            f"{folder} is of a log with {ranges[0].payload_partitions} payload partitions, and {kafka.payload} has {len(bounds) - 1}: it is"
-            " another log"
+            f"{folder} is of a log with {ranges[0].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}: it"
+            " is another log"
         )
-    files = [file for each in ranges for file in each.files]
-    starts = ends_of(files, len(bounds) - 1)
-    told("what is archived already")
-    _refuse_other_log(session, kafka, folder, files, starts, bounds)
-    wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
-    if all(bound.offset_first == bound.offset_end for bound in wanted.values()):
-        return Archived(None, 0, {})
-    return _write_range(session, kafka, folder, len(ranges) + 1, wanted, notary_name, told)
 
 
 def _refuse_other_log(
@@ -65,7 +105,7 @@ def _refuse_other_log(
     bounds: Mapping[Place, Bounds],
 ) -> None:
     """Hold the last record that is archived of each partition against the log."""
-    lasts: dict[Place, ArchivedFile] = {(file.topic, file.partition): file for file in files if file.records}
+    lasts: dict[Place, ArchivedFile] = {file.place: file for file in files if file.records}
     tails = {place: _last_record(folder / file.path) for place, file in lasts.items()}
     for place, bound in bounds.items():
         where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
@@ -106,10 +146,11 @@ def _write_range(
     kafka: Kafka,
     folder: Path,
     number: int,
+    empty: Range,
     wanted: Mapping[Place, Bounds],
-    notary_name: str,
     told: Callable[[str], None],
-) -> Archived:
+) -> list[ArchivedFile]:
+    """Write one more range, which is `empty` so far, of the records that are `wanted`; its files."""
     ranges = folder / "ranges"
     ranges.mkdir(parents=True, exist_ok=True)
     # Nobody else's file has this name, on whichever machine: all that this run writes is called after it.
@@ -118,14 +159,14 @@ def _write_range(
     try:
         os.fchmod(descriptor, 0o644)  # a temporary file is for its maker alone, and the range for whoever verifies
         with open(descriptor, "wb") as file:
-            told("records")
-            growing = {place: bound for place, bound in wanted.items() if bound.offset_first < bound.offset_end}
-            written = write_files(read_records(session, kafka, growing), folder, temporary.stem)
-            written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in growing}
-            listed = [_listed(kafka, place, bound, written.get(place)) for place, bound in wanted.items()]
-            told("range")
-            made = Range(ARCHIVE_VERSION, notary_name, len(wanted) - 1, listed)
-            file.write(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+            told(f"records of range {number}")
+            written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
+            # Offsets may hold no record at all. Who reads them is told of those that are not there any more.
+            written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
+            listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
+            told(f"range {number}")
+            made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
+            file.write(msgspec.json.format(made, indent=1) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         # A crash before this leaves files that nobody reads; after it, the range.
@@ -138,15 +179,12 @@ def _write_range(
                 raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
         raise
     _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
-    gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
-    return Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count})
+    return listed
 
 
-def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written | None) -> ArchivedFile:
+def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> ArchivedFile:
     """The file of a partition, if it holds what was asked for."""
     where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
-    if written is None:
-        raise CouldNotVerify(f"{where} gave no record from offset {bound.offset_first} up to {bound.offset_end}: nothing is archived")
     found = written.digest
     if found.offset_first is not None and found.offset_last is not None:
         inside = bound.offset_first <= found.offset_first <= found.offset_last < bound.offset_end

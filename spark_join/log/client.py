@@ -126,6 +126,11 @@ class Admin:
         firsts = self._offsets(topic, count, spec.earliest())
         return [Bounds(first, end) for first, end in zip(firsts, ends, strict=True)]
 
+    def offsets_at(self, topic: str, time_ms: int) -> dict[int, int]:
+        """Of the first record of each partition that has this time or a later one; partitions that have none are left out."""
+        found = self._offsets(topic, self.partitions(topic) or 0, self._java(_ADMIN).OffsetSpec.forTimestamp(time_ms))
+        return {partition: offset for partition, offset in enumerate(found) if offset >= 0}
+
     def brokers(self) -> int:
         """How many brokers there are now."""
         with self._telling("does not describe its cluster"):

@@ -17,7 +17,7 @@ from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ran
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import Digest, Digester, digests
 from spark_join.log.kafka import log_bounds, read_records
-from spark_join.log.sending import Job, Sent, client_settings, send
+from spark_join.log.sending import Job, Sent, client_settings, digest_of_first, send
 from spark_join.state.state import Place
 
 REPLICAS_WANTED: Final = 3
@@ -57,9 +57,10 @@ def restore(
     ranges = read_ranges(folder)
     notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
     files = [file for each in ranges for file in each.files]
-    places = list(ends_of(files, payload_partitions))
+    ends = ends_of(files, payload_partitions)
+    places = list(ends)
     if not renumber:
-        _refuse_gaps(folder, files, places)
+        _refuse_gaps(folder, files, ends)
     client_settings(kafka)  # what it refuses is refused before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
@@ -68,9 +69,13 @@ def restore(
             _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on)
         told("archive")
         read_archive(session, folder)  # which holds every file against its range
+        jobs = _jobs(kafka, folder, files, places)
+        if go_on:
+            told("what is there already")
+            _refuse_other_records(session, kafka, admin, jobs)
         _make_ready(admin, counts)
         told("records")
-        sent = _send_all(session, kafka, folder, files, places)
+        sent = _send_all(session, kafka, jobs)
         told("what is there now")
         bounds = log_bounds(admin, kafka)
         _compare(session, kafka, bounds, {place: each.digest for place, each in sent.items()})
@@ -81,10 +86,9 @@ def restore(
     return Restored(notary, records, sum(each.appended for each in sent.values()))
 
 
-def _refuse_gaps(folder: Path, files: list[ArchivedFile], places: list[Place]) -> None:
-    for place in places:
-        told = [file for file in files if (file.topic, file.partition) == place]
-        records, end = sum(file.records for file in told), told[-1].offset_end
+def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, int]) -> None:
+    for place, end in ends.items():
+        records = sum(file.records for file in files if file.place == place)
         if records != end:
             raise CouldNotVerify(
                 f"{folder} has {records} records of {place[0]} partition {place[1]} at {end} offsets: no producer can leave an offset"
@@ -126,21 +130,43 @@ def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
         admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
 
 
-def _send_all(session: SparkSession, kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Sent]:
+def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Job]:
     names = {"ordering": kafka.ordering, "payload": kafka.payload}
-    jobs = [
-        Job(names[place[0]], place[1], [str(folder / file.path) for file in files if (file.topic, file.partition) == place])
-        for place in places
-    ]
+    paths: dict[Place, list[str]] = {place: [] for place in places}
+    for file in files:
+        paths[file.place].append(str(folder / file.path))
+    return {place: Job(names[place[0]], place[1], paths[place]) for place in places}
+
+
+def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[Place, Job]) -> None:
+    """Hold all that is there against what the archive begins with: a topic that is open need not be a restore, nor of this archive."""
+    topics = {job.topic for job in jobs.values()}
+    bounds = {topic: admin.bounds(topic) for topic in topics if admin.partitions(topic) is not None}
+    there = {place: bounds[job.topic][job.partition] for place, job in jobs.items() if job.topic in bounds}
+    there = {place: bound for place, bound in there.items() if bound.offset_end}
+    if not there:
+        return
+    asked = [(jobs[place], bound.offset_end) for place, bound in there.items()]
+    archived = session.sparkContext.parallelize(asked, len(asked)).map(lambda each: digest_of_first(*each)).collect()
+    found = digests(read_records(session, kafka, there))
+    for (place, bound), wanted in zip(there.items(), archived, strict=True):
+        if found.get(place) != wanted:
+            raise CouldNotVerify(
+                f"topic {jobs[place].topic} partition {place[1]} holds {found.get(place)} in {bound}, and the archive begins with {wanted}:"
+                " it is no restore of this archive that was interrupted, and nothing is appended to it; restore to another --prefix"
+            )
+
+
+def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[Place, Job]) -> dict[Place, Sent]:
     context = session.sparkContext
-    sent = context.parallelize(jobs, len(jobs)).map(lambda job: send(job, kafka)).collect()
-    for job, each in zip(jobs, sent, strict=True):
+    sent = dict(zip(jobs, context.parallelize([*jobs.values()], len(jobs)).map(lambda job: send(job, kafka)).collect(), strict=True))
+    for place, each in sent.items():
         if each.problem is not None:
             raise CouldNotVerify(
-                f"topic {job.topic} partition {job.partition} could not be restored to its end: {each.problem}. When the brokers are well,"
-                " finish it with --continue"
+                f"topic {jobs[place].topic} partition {place[1]} could not be restored to its end: {each.problem}. When the brokers are"
+                " well, finish it with --continue"
             )
-    return dict(zip(places, sent, strict=True))
+    return sent
 
 
 def _compare(session: SparkSession, kafka: Kafka, bounds: Mapping[Place, Bounds], archived: Mapping[Place, Digest]) -> None:

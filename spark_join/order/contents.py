@@ -28,7 +28,8 @@ class Contents(msgspec.Struct, frozen=True):
     requests: DataFrame
     """offset, ordinal (within the entry), log_time_ms, id, inputs, references, from_ms, until_ms"""
     unreadable: DataFrame
-    """offset, found: entries whose content is there, and does not decode or has other ids; it counted as a fill"""
+    """offset, found: entries whose content is there, and does not decode or has other ids; it counted as a fill. faults: how many of its
+    submissions their parties did not sign; null where it does not decode, or asks nothing"""
     faults: DataFrame
     """offset, id (of the submission's first request), party, fault: submissions that the party did not sign"""
 
@@ -77,7 +78,9 @@ def split(contents: DataFrame) -> Contents:
         requests=counting.select("offset", "log_time_ms", F.posexplode("requests").alias("ordinal", "request")).select(
             "offset", "ordinal", "log_time_ms", "request.*"
         ),
-        unreadable=contents.where(F.col("has_value") & ~F.col("counts")).select("offset", found.alias("found")),
+        unreadable=contents.where(F.col("has_value") & ~F.col("counts")).select(
+            "offset", found.alias("found"), F.when(F.size("requests") > 0, F.size("faults")).alias("faults")
+        ),
         faults=counting.select("offset", F.explode("faults").alias("fault")).select("offset", "fault.*"),
     )
 

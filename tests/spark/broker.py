@@ -36,22 +36,24 @@ class Broker:
         """Both topics, as the notary makes them."""
         asyncio.run(create_topics(self.bootstrap, prefix, partitions))
 
-    def append(self, prefix: str, records: Mapping[int, Sequence[bytes]], **how: object) -> None:
-        """These values, with keys, by payload partition; -1 is the ordering topic. `how`: see `AIOKafkaProducer`."""
-        asyncio.run(self._append(prefix, records, how))
+    def append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None = None, **how: object) -> None:
+        """These values, with keys, by payload partition; -1 is the ordering topic. `at_ms`: of payloads. `how`: see `AIOKafkaProducer`."""
+        asyncio.run(self._append(prefix, records, at_ms, how))
 
     def delete(self, prefix: str, partition: int, before: int) -> None:
         """Delete a payload partition's records before an offset."""
         asyncio.run(self._delete(topic_names(prefix)[1], partition, before))
 
-    async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], how: Mapping[str, object]) -> None:
+    async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None, how: Mapping[str, object]) -> None:
         ordering, payload = topic_names(prefix)
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", **how) as producer:
             if how:
                 await producer.begin_transaction()
             for partition, values in records.items():
                 for value in values:
-                    await producer.send_and_wait(ordering if partition < 0 else payload, value, b"key", max(partition, 0))
+                    await producer.send_and_wait(
+                        ordering if partition < 0 else payload, value, b"key", max(partition, 0), timestamp_ms=at_ms
+                    )
             if how:
                 await producer.commit_transaction()
 

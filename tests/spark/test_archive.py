@@ -1,15 +1,28 @@
 """An archive that is not whole is not verified, and the message says what is wrong with it."""
 
+import json
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from ordering.log import ORDERING
+from ordering.records import Checkpoint, batch_key
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import read_archive
-from tests.joiner.history import History
+from spark_join.log.archive import read_archive, unlisted
+from spark_join.state.state import start
+from spark_join.verify import verify
+from tests.asking.party import spend, state
+from tests.checkers.honest import PARTITIONS, Honest
+from tests.checkers.replay import replay
+from tests.joiner.history import NOTARY, History
 from tests.spark.archived import archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -38,6 +51,14 @@ def _range_twice(folder: Path) -> None:
     (folder / "ranges/00000003.json").write_bytes((folder / "ranges/00000002.json").read_bytes())
 
 
+def _nested(folder: Path) -> None:
+    (folder / "ranges/00000002.json").write_bytes(b'{"x":' + b"[" * 200_000)
+
+
+def _stranger(folder: Path) -> None:
+    (folder / "ranges/00000001 (1).json").write_bytes(b"{}")
+
+
 def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         file = folder / "ranges/00000002.json"
@@ -60,7 +81,19 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
         (_edited(b'"notary":"O=', b'"notary":"P='), r"another notary than the first range"),
         (_edited(b'"topic":"ordering"', b'"topic":"orders"'), r"cannot be read: Invalid enum value"),
         (_edited(b'"partition":1', b'"partition":9'), r"of a partition that the archive does not have"),
-        (_edited(b'"records":2', b'"records":3'), r"and their ranges say \d+ records"),
+        (_edited(b'"records":2', b'"records":1'), r"and their ranges say \d+ records"),
+        (
+            _edited(b'"records":2', b'"records":3'),
+            r"partition=1/00000002\.parquet is said to hold 3 records from offset 2 up to 4: too many",
+        ),
+        (_edited(b'"records":2', b'"records":-2'), r"ranges/00000002\.json cannot be read: Expected `int` >= 0 - at `\$\.files"),
+        (_edited(b'"offset_end":4', b'"offset_end":1e99'), r"ranges/00000002\.json cannot be read: "),
+        (_edited(b'"payload_partitions":2', b'"payload_partitions":999999999999'), r"cannot be read: Expected `int` <= 100000"),
+        (_edited(b'"sha256":"', b'"sha256":"x'), r"cannot be read: Expected `str` matching regex"),
+        (_edited(b'"path":"', b'"path":"../'), r"cannot be read: Expected `str` matching regex"),
+        (_edited(b"payload/partition=1/", b"payload/partition=0/"), r"is listed as of payload partition 1, and lies elsewhere"),
+        (_nested, r"ranges/00000002\.json cannot be read: "),
+        (_stranger, r"ranges/00000001 \(1\)\.json is no range, .*: take it out of the archive"),
     ],
 )
 def test_harm_is_told(spark: SparkSession, tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
@@ -75,9 +108,69 @@ def test_leftovers_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no range lists is what a crash left, and no part of the log."""
     folder = archive(_log().streams, tmp_path / "archive")
     (folder / "payload/partition=1/00000003.parquet").write_bytes((folder / LAST).read_bytes())
+    assert unlisted(folder) == ["payload/partition=1/00000003.parquet"]
     log = read_archive(spark, folder)
     assert log.payload.where("partition = 1").count() == 4
     assert log.ordering.count() == 5
+
+
+def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the records of a partition in its files, and the ranges with them, as somebody does who knows how."""
+    for manifest in sorted((folder / "ranges").glob("*.json")):
+        said = json.loads(manifest.read_bytes())
+        (file,) = [each for each in said["files"] if (each["topic"], each["partition"]) == (topic, partition)]
+        table = pq.ParquetFile(folder / file["path"]).read()
+        rows = table.to_pylist()
+        change(rows)
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), folder / file["path"])
+        file["records"], file["sha256"] = len(rows), sha256((folder / file["path"]).read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(said))
+
+
+def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> None:
+    """Ranges that fit the files do not make them right: what the log says of itself does not fit any more."""
+    notary = Honest(tmp_path / "index")
+    log = notary.log
+    log.register("w1")
+    for partition in (0, 1, 2, 1):
+        notary.send(spend(state(f"{partition} {len(log.streams[partition])}")), partition=partition)
+        replayed = replay(log.streams, NOTARY, PARTITIONS)
+        log.ordering(Checkpoint(1, len(replayed.decisions), replayed.root(len(replayed.decisions))))
+    orphan = log.payload(1, 9, "orphan", partition=0)
+    log.payload(1, 10, "orphan", partition=0)
+    folder = archive(log.streams, tmp_path / "archive")
+    first, second, *_, last = [record.offset for record in log.streams[ORDERING]][1:]
+
+    def unsigned(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["key"] == batch_key(1, 1):
+                said = json.loads(row["value"])
+                said[0]["signature"] = b64encode(bytes(64)).decode()
+                row["value"] = json.dumps(said).encode()
+        rows[:] = [row for row in rows if row["offset"] != orphan.offset or row["key"] != orphan.key]
+
+    def other_root(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["offset"] == second:
+                row["value"] = row["value"][:-32] + bytes(32)
+
+    def other_content(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["key"] == batch_key(1, 4):
+                row["value"] = log.streams[0][0].value
+
+    _rewrite(folder, "payload", 0, unsigned)
+    _rewrite(folder, "ordering", 0, other_root)
+    _rewrite(folder, "payload", 1, other_content)
+    keys = {notary.party.name: notary.party.public_pem.decode()}
+    found = verify(spark, read_archive(spark, folder), start(spark), keys, Stages(spark, tmp_path / "stages")).violations.collect()
+    assert sorted([(row.type, row.position, row.offset) for row in found], key=str) == [
+        ("bad-signature", 0, first),
+        ("id-mismatch", None, last - 1),
+        ("root-mismatch", 1, second),
+        ("root-mismatch", None, last),
+        ("sequence-gap", None, None),
+    ]
 
 
 def test_no_archive(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Archives that are interrupted, made by two at once, or of another log; restores that are interrupted, or come too late."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify, cause
 from spark_join.log.archive import read_archive
-from spark_join.log.archiving import Archived, archive
+from spark_join.log.archiving import RANGE_RECORDS_MAX, Archived, archive
 from spark_join.log.client import Admin, Kafka
 from spark_join.log.copies import Digest, digests
 from spark_join.log.kafka import log_bounds, read_kafka, read_records
@@ -58,6 +59,12 @@ def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
     return digests(read_records(spark, kafka, bounds))
 
 
+def _archived(
+    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, notary: str = NOTARY, range_records_max: int = RANGE_RECORDS_MAX
+) -> list[Archived]:
+    return list(archive(spark, kafka, folder, notary, told, range_records_max))
+
+
 def _names(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
@@ -65,14 +72,46 @@ def _names(folder: Path) -> set[str]:
 def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Files and a range without its name, as a kill leaves them, are neither read nor kept; an interrupted run leaves none."""
     with pytest.raises(KeyboardInterrupt):
-        archive(spark, kafka, tmp_path, NOTARY, _at("range", _interrupt))
+        _archived(spark, kafka, tmp_path, _at("range 1", _interrupt))
     assert _names(tmp_path) == set()
     for left in ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp"):
         (tmp_path / left).write_bytes(b"half")
-    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 5, {})
+    assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
     assert len(_names(tmp_path)) == 3
     assert not [name for name in _names(tmp_path) if "00000001-x" in name]
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
+
+
+def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """It is taken in ranges, payloads of a minute first; interrupted, it goes on behind the last whole one, to where the log ends then."""
+    stages: list[str] = []
+    ranges = archive(spark, kafka, tmp_path, NOTARY, _at("range 2", _interrupt), 2)
+    assert next(ranges) == Archived(1, 1, {}, 4)
+    with pytest.raises(KeyboardInterrupt):
+        next(ranges)
+    assert read_archive(spark, tmp_path).offsets_end == {("ordering", 0): 0, ("payload", 0): 1}
+    assert len(_names(tmp_path)) == 2
+    kafka_broker.append(kafka.prefix, {0: [b"p4"]})
+    found = _archived(spark, kafka, tmp_path, stages.append, range_records_max=2)
+    assert found == [Archived(2, 1, {}, 4), Archived(3, 2, {}, 2), Archived(4, 1, {}, 1), Archived(5, 1, {}, 0)]
+    assert [stage for stage in stages if "range" in stage][::2] == [f"records of range {number}" for number in (2, 3, 4, 5)]
+    log = read_archive(spark, tmp_path)
+    assert [bytes(row.value) for row in log.payload.orderBy("offset").collect()] == [*VALUES[0], b"p4"]
+    assert [bytes(row.value) for row in log.ordering.orderBy("offset").collect()] == VALUES[-1]
+    assert _archived(spark, kafka, tmp_path) == []
+
+
+def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """Of a log that grew for long each range has the payloads of its time, and of a minute more; the last one has the rest."""
+    with Admin(spark, kafka) as admin:
+        admin.change(kafka.payload, {"message.timestamp.type": "CreateTime"})
+    now_ms = int(time.time() * 1_000)
+    kafka_broker.append(kafka.prefix, {0: [b"p4"]}, at_ms=now_ms - 600_000)
+    kafka_broker.append(kafka.prefix, {0: [b"p5", b"p6", b"p7"], -1: [b"o3", b"o4"]}, at_ms=now_ms + 600_000)
+    ranges = archive(spark, kafka, tmp_path, NOTARY, _untold, 6)
+    assert next(ranges) == Archived(1, 5, {}, 6)
+    assert read_archive(spark, tmp_path).offsets_end == {("ordering", 0): 1, ("payload", 0): 4}
+    assert list(ranges) == [Archived(2, 1, {}, 5), Archived(3, 1, {}, 4), Archived(4, 4, {}, 0)]
 
 
 def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +122,9 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
 
     monkeypatch.setattr("spark_join.log.archiving.sync_folder", fail)
     with pytest.raises(OSError, match="does not sync"):
-        archive(spark, kafka, tmp_path, NOTARY, _untold)
+        _archived(spark, kafka, tmp_path)
     assert read_archive(spark, tmp_path).payload.count() == 3
-    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(None, 0, {})
+    assert _archived(spark, kafka, tmp_path) == []
 
 
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
@@ -93,19 +132,19 @@ def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tm
 
     def overtake() -> None:
         kafka_broker.append(kafka.prefix, {0: [b"p4"]})
-        assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 6, {})
+        assert _archived(spark, kafka, tmp_path) == [Archived(1, 6, {}, 0)]
 
     with pytest.raises(CouldNotVerify, match=r"somebody else has archived .*/ranges/00000001\.json meanwhile.* start again"):
-        archive(spark, kafka, tmp_path, NOTARY, _at("range", overtake))
+        _archived(spark, kafka, tmp_path, _at("range 1", overtake))
     assert len(_names(tmp_path)) == 3
     assert read_archive(spark, tmp_path).payload.count() == 4
-    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(None, 0, {})
+    assert _archived(spark, kafka, tmp_path) == []
 
 
 def test_what_goes_while_it_is_read(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Records that are deleted after the ends were found fail the run, which says so and leaves nothing."""
     with pytest.raises((PySparkException, Py4JJavaError)) as failed:
-        archive(spark, kafka, tmp_path, NOTARY, _at("records", lambda: kafka_broker.delete(kafka.prefix, 0, 2)))
+        _archived(spark, kafka, tmp_path, _at("records of range 1", lambda: kafka_broker.delete(kafka.prefix, 0, 2)))
     assert cause(failed.value).startswith("OffsetOutOfRangeException: ")
     assert cause(failed.value).endswith(f"is out of range for partition {kafka.payload}-0")
     assert _names(tmp_path) == set()
@@ -113,12 +152,12 @@ def test_what_goes_while_it_is_read(spark: SparkSession, kafka: Kafka, kafka_bro
 
 def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """An archive grows by the log that it is of: not by another notary's, a shorter one, one with another past, or without one."""
-    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    _archived(spark, kafka, tmp_path)
     before = _names(tmp_path)
 
     def refused(prefix: str, message: str, notary: str = NOTARY) -> None:
         with pytest.raises(CouldNotVerify, match=message):
-            archive(spark, Kafka(kafka.bootstrap, prefix, {}), tmp_path, notary, _untold)
+            _archived(spark, Kafka(kafka.bootstrap, prefix, {}), tmp_path, notary=notary)
         assert _names(tmp_path) == before
 
     refused(kafka.prefix, r"is the archive of 'O=Notary', not of 'O=Other'", "O=Other")
@@ -132,26 +171,34 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
     refused(other, r"offset 1 of .*-other\.ordering partition 0 is not the record that is archived")
     kafka_broker.append(kafka.prefix, {0: [b"p4", b"p5"]})
     kafka_broker.delete(kafka.prefix, 0, 2)
-    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(2, 2, {})
+    assert _archived(spark, kafka, tmp_path) == [Archived(2, 2, {}, 0)]
     before = _names(tmp_path)
     kafka_broker.delete(kafka.prefix, 0, 5)
     refused(kafka.prefix, r"payload partition 0 begins at offset 5, and offset 4 would tell")
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 begins at offset 5: the records before are deleted"):
         read_kafka(spark, kafka, NOTARY)
     with pytest.raises(CouldNotVerify, match=r"begins at offset 5, and offset 0 would tell"):
-        archive(spark, kafka, tmp_path / "new", NOTARY, _untold)
+        _archived(spark, kafka, tmp_path / "new")
 
 
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """A restore that was interrupted is finished when that is asked for, and not otherwise; never over a log that is in use."""
-    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     with pytest.raises(KeyboardInterrupt):
         restore(spark, copy, tmp_path, _at("what is there now", _interrupt))
     with pytest.raises(CouldNotVerify, match=r"has records, and .*\.ordering is open as a restore leaves it .* --continue"):
         restore(spark, copy, tmp_path, _untold)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]})
-    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    _archived(spark, kafka, tmp_path)
+    other = Kafka(kafka.bootstrap, f"{kafka.prefix}-other", {})
+    kafka_broker.make(other.prefix)
+    kafka_broker.append(other.prefix, {-1: VALUES[-1], 0: [*VALUES[0], b"p4"]})
+    _archived(spark, other, tmp_path / "other")
+    before = _there(spark, copy)
+    with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
+        restore(spark, copy, tmp_path / "other", _untold, go_on=True)
+    assert _there(spark, copy) == before
     restored = restore(spark, copy, tmp_path, _untold, go_on=True)
     assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
     assert _there(spark, copy) == _there(spark, kafka)
@@ -163,7 +210,7 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Records that are not the archive's are found when all is read back, and no worker starts on these topics."""
-    archive(spark, kafka, tmp_path, NOTARY, _untold)
+    _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     kafka_broker.make(copy.prefix)  # empty topics may be there
 
@@ -177,10 +224,13 @@ def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka,
 
 
 def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """What a transaction leaves is told when it is archived; restored, records move up, which has to be asked for."""
+    """What a transaction leaves is told when it is archived, a range of nothing else too; restored, records move up, on demand."""
+    _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
+    assert read_kafka(spark, kafka, NOTARY, {("payload", 0): 4}).payload.count() == 0
+    assert _archived(spark, kafka, tmp_path, range_records_max=1) == [Archived(2, 1, {}, 1), Archived(3, 0, {"payload 0": 1}, 0)]
     kafka_broker.append(kafka.prefix, {0: [b"p5"]})
-    assert archive(spark, kafka, tmp_path, NOTARY, _untold) == Archived(1, 7, {"payload 0": 1})
+    assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
     copy = _copy(kafka)
     with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):
         restore(spark, copy, tmp_path, _untold)

@@ -22,6 +22,7 @@ def test_constants_are_the_notarys() -> None:
     assert constants.REQUESTS_MAX == payload.submission.REQUESTS_MAX
     assert constants.STATES_MAX == payload.request.INPUTS_AND_REFERENCES_MAX
     assert constants.PARTY_BYTES_MAX == payload.submission.PARTY_BYTES_MAX
+    assert constants.NAME_BYTES_MAX == ordering.ids.NAME_BYTES_MAX
     assert constants.TIME_MAX_MS == payload.request.TIME_MAX_MS
     assert constants.INDEX_MAX == ordering.ids.INDEX_MAX
     assert (constants.OPEN_FROM_MS, constants.OPEN_UNTIL_MS) == (payload.request.OPEN_FROM_MS, payload.request.OPEN_UNTIL_MS)

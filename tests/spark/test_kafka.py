@@ -1,34 +1,60 @@
 """A log on a real broker: verified there, archived, restored; and logs that are harmed, of which nothing can be said."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
+from ordering.records import Entry, decode
 from spark_join.engine.stages import Stages
+from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
-from spark_join.log.kafka import read_kafka
-from spark_join.log.restore import TOPIC_SETTINGS, restore
+from spark_join.log.kafka import log_bounds, read_kafka
+from spark_join.log.restore import TOPIC_SETTINGS, Restored
+from spark_join.state.kept import write_state
 from spark_join.state.state import start
-from spark_join.verify import verify
+from spark_join.verify import Verified, verify
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker
+from tests.spark.conftest import SMALL
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[2]
 OFTEN = {"worker_checkpoint_interval_ms": 200}
 
 
-def _untold(stage: str) -> None:
-    pass
+def _archived(spark: SparkSession, kafka: Kafka, folder: Path, notary: str = NAME) -> list[Archived]:
+    return list(archive(spark, kafka, folder, notary, lambda stage: None))
+
+
+def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out: Path) -> Verified:
+    """Verify what there is, and keep the state."""
+    verified = verify(spark, read_kafka(spark, kafka, NAME), start(spark), keys, Stages(spark, out / "stages"))
+    kept = write_state(spark, out, verified.after(), None)
+    (out / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
+    return verified
+
+
+async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    """The command, as an operator starts it; but that nothing is compiled."""
+    settings = folder / "settings"
+    settings.mkdir(exist_ok=True)
+    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
+    variables = {**os.environ, "SPARK_CONF_DIR": str(settings)}
+    command = [sys.executable, "-m", "spark_join", *map(str, arguments), "--master", "local[2]", "--memory", "1g"]
+    return await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
 def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
@@ -59,8 +85,8 @@ async def _namesakes(notary: Notary, one: Worker, peer: Worker) -> Worker:
 async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tmp_path: Path, kafka_prefix: str) -> None:
     """A log of workers that crashed and shared a name, with a hole and its fill, an orphan and its fence, and repetitions, is clean.
 
-    Its archive of two ranges gives the same records to verify; restored, it is the same to the byte and the millisecond, and a worker that
-    replays it reaches the same root.
+    It is verified in two nights, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
+    the millisecond, and a worker that replays it reaches the same root.
     """
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
@@ -76,7 +102,12 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         with pytest.raises(ConnectionError):
             await notary.client.ask(silent.url, notary.party.submission(spend(state("an orphan's"))))
         assert await silent.ended() == -9
-        first = await asyncio.to_thread(archive, spark, kafka, folder, NAME, _untold)
+        with pytest.raises(CouldNotVerify, match=rf"nothing is archived: .* the notary's name, '{NAME}\.': that is not whose log this is"):
+            await asyncio.to_thread(_archived, spark, kafka, folder, f"{NAME}.")
+        assert not folder.exists()
+        (first,) = await asyncio.to_thread(_archived, spark, kafka, folder)
+        keys = {notary.party.name: notary.party.public_pem.decode()}
+        monday = await asyncio.to_thread(_first_night, spark, kafka, keys, tmp_path / "monday")
         back = await notary.start("a", **OFTEN).ready()
         await _traffic(notary, [back, other], "later")
         await notary.same_height(back, other)
@@ -88,36 +119,54 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         height = await notary.same_height(back, other)
         for worker in (back, other):
             await worker.stop()
-        second = await asyncio.to_thread(archive, spark, _over_tls(spark, kafka_broker, kafka_prefix), folder, NAME, _untold)
-        assert (first.range, second.range) == (1, 2)
+        over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
+        with Admin(spark, kafka) as admin:
+            half = sum(bound.offset_end for bound in log_bounds(admin, kafka).values()) // 2
+        done = await _run(
+            tmp_path, ["archive", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, "--archive", folder, "--range-records", half]
+        )
+        assert done.returncode == 0, done.stderr
+        ranges = [first, *[msgspec.json.decode(line, type=Archived) for line in done.stdout.splitlines()]]
+        assert [each.range for each in ranges] == list(range(1, len(ranges) + 1))
+        assert len(ranges) > 2
+        assert f"spark_join archive: records of range {len(ranges)}\n" in done.stderr
+        assert (first.offsets_left, ranges[-1].offsets_left) == (0, 0)
         before = sorted(folder.rglob("*"))
-        assert archive(spark, kafka, folder, NAME, _untold) == Archived(None, 0, {})
+        assert _archived(spark, kafka, folder) == []
         assert sorted(folder.rglob("*")) == before
 
         live, archived = read_kafka(spark, kafka, NAME), read_archive(spark, folder)
         assert (live.notary_name, live.payload_partitions) == (archived.notary_name, archived.payload_partitions) == (NAME, 2)
         assert _rows(live.ordering) == _rows(archived.ordering)
         assert _rows(live.payload) == _rows(archived.payload)
-        assert first.records + second.records == len(_rows(live.ordering)) + len(_rows(live.payload))
+        records = sum(each.records for each in ranges)
+        assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
         since = {place: end // 2 for place, end in live.offsets_end.items()}
         live_rest, archived_rest = read_kafka(spark, kafka, NAME, since), read_archive(spark, folder, since)
         assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
-        keys = {notary.party.name: notary.party.public_pem.decode()}
-        verified = verify(spark, live, start(spark), keys, Stages(spark, tmp_path / "stages"))
-        assert verified.violations.count() == 0
-        assert verified.decided == height
-        assert verified.outcomes["input-conflict"] >= 20
-        assert verified.checkpoints.compared > 1
-        assert verified.records["fence"] >= 1
-        assert verified.records["register"] >= 6
-        (asked,) = verified.entries.agg(F.sum("count").alias("requests")).collect()
-        assert asked.requests > height
+        (tmp_path / "parties.json").write_text(json.dumps(keys))
+        since = ["--checkpoint-from", tmp_path / "monday", "--parties", tmp_path / "parties.json", "--out", tmp_path / "tuesday"]
+        done = await _run(tmp_path, ["verify", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, *since])
+        assert done.returncode == 0, done.stderr
+        tuesday = json.loads((tmp_path / "tuesday/report.json").read_text())
+        assert json.loads(done.stdout)["root"] == tuesday["root"]
+        assert (monday.violations.count(), tuesday["violations"]) == (0, {})
+        assert tuesday["decisions"] == height
+        assert tuesday["continued_from"]["decisions"] == monday.decided > 0
+        assert monday.outcomes["input-conflict"] + tuesday["outcomes"]["input-conflict"] >= 20
+        assert monday.checkpoints.compared + tuesday["checkpoints"]["compared"] > 1
+        for kind, times in (("fence", 1), ("register", 6)):
+            assert monday.records.get(kind, 0) + tuesday["ordering_records"].get(kind, 0) >= times
+        entries = [each for each in (decode(bytes(row.value)) for row in live.ordering.collect()) if isinstance(each, Entry)]
+        assert sum(len(entry.transaction_ids) for entry in entries) > height
 
         copy = _over_tls(spark, kafka_broker, f"{kafka_prefix}-copy")
-        restored = await asyncio.to_thread(restore, spark, copy, folder, _untold)
-        assert restored.appended == sum(restored.records.values()) == first.records + second.records
+        done = await _run(tmp_path, ["restore", *over_tls, "--prefix", copy.prefix, "--archive", folder])
+        assert done.returncode == 0, done.stderr
+        restored = msgspec.json.decode(done.stdout, type=Restored)
+        assert restored.appended == sum(restored.records.values()) == records
         again = read_kafka(spark, copy, NAME)
         assert (_rows(again.ordering), _rows(again.payload)) == (_rows(live.ordering), _rows(live.payload))
         with Admin(spark, copy) as admin:
@@ -128,6 +177,6 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert await notary.same_height(replaying) == height
         checkpoint = (await notary.http.get(replaying.url, "/v1/checkpoint")).body.decode().splitlines()
         assert checkpoint[1] == str(height)
-        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes) == verified.root
+        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == tuesday["root"]
     finally:
         await notary.end()

@@ -1,0 +1,34 @@
+"""What a log has grown by is cut into parts that miss nothing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_join.log.client import Bounds
+from spark_join.log.slices import offsets_in, slices
+from spark_join.state.state import ORDERING, Place
+
+lengths = st.integers(0, 40)
+
+
+@given(lengths, st.lists(st.tuples(st.integers(0, 9), lengths), min_size=1, max_size=4), st.integers(1, 60), st.integers(-9, 60))
+def test_each_offset_once_and_payloads_first(entries: int, payloads: list[tuple[int, int]], records_max: int, ahead: int) -> None:
+    """Parts follow each other in each partition, none is empty or too large, and no entry comes before the payloads of its time."""
+    payload = {("payload", number): Bounds(first, first + length) for number, (first, length) in enumerate(payloads)}
+    wanted = {ORDERING: Bounds(3, 3 + entries), **payload}
+
+    def payload_ends(offset: int) -> dict[Place, int]:
+        return dict.fromkeys(payload, offset + ahead)
+
+    parts = list(slices(wanted, records_max, payload_ends))
+    ends = {place: bound.offset_first for place, bound in wanted.items()}
+    for part in parts:
+        assert 0 < offsets_in(part) <= records_max + len(wanted)
+        for place, bound in part.items():
+            assert ends[place] == bound.offset_first < bound.offset_end
+            ends[place] = bound.offset_end
+        if ORDERING in part:
+            wanted_then = payload_ends(part[ORDERING].offset_end)
+            assert all(ends[place] >= min(bound.offset_end, wanted_then[place]) for place, bound in payload.items())
+    assert ends == {place: bound.offset_end for place, bound in wanted.items()}
+    if offsets_in(wanted) <= records_max:
+        assert len(parts) <= 1
