@@ -18,18 +18,19 @@ Of a log that is read from some offsets on, the files that end before them are l
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.constants import NAME_BYTES_MAX
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Log
-from spark_join.log.digests import refuse_other_bytes
+from spark_join.log.archived_files import what_is_wrong
 from spark_join.state.state import Place
 
 ARCHIVE_VERSION: Final = 1
@@ -83,9 +84,8 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     listed = [file for each in ranges for file in each.files]
     ends = ends_of(listed, ranges[0].payload_partitions)
     files = [file for file in listed if file.offset_end > since.get(file.place, -1)]
-    refuse_other_bytes(session, archive, {file.path: file.sha256 for file in files}, "its range")
+    _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
-    _refuse_other_counts(topics, files)
     ordering, payload = (_from(topics[topic], topic, since) for topic in _TOPICS)
     return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends)
 
@@ -165,16 +165,17 @@ def _read(session: SparkSession, archive: Path, topic: str, files: list[Archived
     return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
 
 
-def _refuse_other_counts(topics: dict[str, DataFrame], files: list[ArchivedFile]) -> None:
-    for topic, records in topics.items():
-        counted = records.groupBy("partition").agg(
-            F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
-        )
-        found = {row.partition: row for row in counted.collect()}
-        for partition in sorted({file.partition for file in files if file.topic == topic}):
-            told = [file for file in files if file.place == (topic, partition)]
-            wanted, row = sum(file.records for file in told), found.get(partition)
-            if wanted != (row.records if row else 0) or (
-                row and not told[0].offset_first <= row["first"] <= row["last"] < told[-1].offset_end
-            ):
-                raise CouldNotVerify(f"the files of {topic} partition {partition} hold {row}, and their ranges say {wanted} records")
+def _refuse_other_files(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:
+    """Hold all these files against what their ranges say, where the executors read them, each once."""
+
+    def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            problems = [what_is_wrong(archive, **row) for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
+
+    said = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
+    listed = session.createDataFrame(said, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
+    spread = listed.repartition(max(1, min(len(files), 2 * session.sparkContext.defaultParallelism)))
+    wrong = spread.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
+    if first := wrong.orderBy("path").head():
+        raise CouldNotVerify(first.problem)

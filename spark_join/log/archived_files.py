@@ -77,6 +77,33 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
+    """What a file has otherwise than its range says: its bytes, its columns, or its records; None for nothing."""
+    file = folder / path
+    try:
+        with open(file, "rb") as opened:
+            found = file_digest(opened, "sha256").hexdigest()
+    except OSError as problem:
+        found = f"nothing that can be read ({problem.strerror})"
+    if found != sha256:
+        return f"{file}: its range says SHA-256 {sha256}, and there is {found}"
+    try:
+        with pq.ParquetFile(file) as parquet:
+            if parquet.schema_arrow != _SCHEMA:
+                return f"{file} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}"
+            number, last, rising = 0, offset_first - 1, True
+            for batch in parquet.iter_batches(columns=["offset"]):
+                for offset in batch.column(0).to_pylist():
+                    rising = rising and offset is not None and last < offset < offset_end
+                    number, last = number + 1, offset
+    except (OSError, ValueError) as problem:
+        return f"{file} is no Parquet: {problem}"
+    if number != records or not rising:
+        said = f"its range says {records} at offsets that rise from {offset_first} up to {offset_end}"
+        return f"{file} holds {number} records{'' if rising else ' at other offsets'}, and {said}"
+    return None
+
+
 def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBatch]) -> Written:
     topic, partition = place
     path = f"{topic}/partition={partition}/{name}.parquet"

@@ -43,6 +43,27 @@ def _other_records(folder: Path) -> None:
     pq.write_table(table.slice(0, table.num_rows - 1), folder / LAST)
 
 
+def _fits(folder: Path, path: str, records: int) -> None:
+    """Have the last range say what the file is."""
+    manifest = folder / "ranges/00000002.json"
+    said = json.loads(manifest.read_bytes())
+    for file in said["files"]:
+        if file["path"] == path:
+            file["records"], file["sha256"] = records, sha256((folder / path).read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(said))
+
+
+def _not_rising(folder: Path) -> None:
+    table = pq.ParquetFile(folder / LAST).read()
+    pq.write_table(table.take([1, 0]), folder / LAST)
+    _fits(folder, LAST, 2)
+
+
+def _no_parquet(folder: Path) -> None:
+    (folder / LAST).write_bytes(b"garbage")
+    _fits(folder, LAST, 2)
+
+
 def _missing_range(folder: Path) -> None:
     (folder / "ranges/00000001.json").unlink()
 
@@ -81,7 +102,15 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
         (_edited(b'"notary":"O=', b'"notary":"P='), r"another notary than the first range"),
         (_edited(b'"topic":"ordering"', b'"topic":"orders"'), r"cannot be read: Invalid enum value"),
         (_edited(b'"partition":1', b'"partition":9'), r"of a partition that the archive does not have"),
-        (_edited(b'"records":2', b'"records":1'), r"and their ranges say \d+ records"),
+        (
+            _edited(b'"records":2', b'"records":1'),
+            r"00000002\.parquet holds 2 records, and its range says 1 at offsets that",
+        ),
+        (
+            _not_rising,
+            r"00000002\.parquet holds 2 records at other offsets, and its range says 2 at offsets that rise from 2",
+        ),
+        (_no_parquet, r"00000002\.parquet is no Parquet: "),
         (
             _edited(b'"records":2', b'"records":3'),
             r"partition=1/00000002\.parquet is said to hold 3 records from offset 2 up to 4: too many",
