@@ -16,7 +16,7 @@ The way of a log through it:
 | `state/` | what an earlier run knew of the log, and what this one leaves to the next |
 | `verify` | all of it: state in, log, state out |
 | `report/` | what is written of it: `report.json`, `report.html`, `violations/` |
-| `engine/` | the session and a Java for it, files between the stages, progress, what DataFrames lack |
+| `engine/` | the session and a Java for it, files between the stages, their hashes, progress, what DataFrames lack |
 | `violations` | one row for each thing that is wrong |
 | `constants`, `errors`, `exit_codes` | what formats.md fixes; `CouldNotVerify`; what a process ends with |
 

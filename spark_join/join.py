@@ -1,6 +1,5 @@
 """The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7)."""
 
-from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
@@ -10,22 +9,12 @@ from pyspark.sql import functions as F
 from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.log.log import ORDERING, Log
 from spark_join.order import contents, ordering_records, positions
 from spark_join.order import judged as order
 from spark_join.order.gaps import missing_offsets
 from spark_join.order.signatures import Keys
-from spark_join.state.state import ORDERING, LastRecord, Place, State
-
-
-class Log(msgspec.Struct, frozen=True):
-    """What is read: partition, offset, append_time_ms, key and value of each topic's records."""
-
-    ordering: DataFrame
-    payload: DataFrame
-    notary_name: str
-    payload_partitions: int
-    offsets_end: Mapping[Place, int]
-    """Behind the last record of each partition"""
+from spark_join.state.state import LastRecord, State
 
 
 class Undecided(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ from spark_join.engine.octets import u64
 from spark_join.engine.stages import Stages
 from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
-from spark_join.join import Joined, Log, Undecided, join
+from spark_join.join import Joined, Undecided, join
+from spark_join.log.log import Log
 from spark_join.order.gaps import sequence_gaps
 from spark_join.order.notary_name import refuse_other_name
 from spark_join.order.signatures import Keys

@@ -14,9 +14,10 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.engine.file_hashes import refuse_other_bytes
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Joined, Log
-from spark_join.log.digests import refuse_other_bytes
+from spark_join.join import Joined
+from spark_join.log.log import Log
 
 EXPORT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"

@@ -29,9 +29,8 @@ from pyspark.sql import functions as F
 
 from spark_join.constants import NAME_BYTES_MAX
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Log
 from spark_join.log.archived_files import what_is_wrong
-from spark_join.state.state import Place
+from spark_join.log.log import Log, Place
 
 ARCHIVE_VERSION: Final = 1
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"

@@ -14,9 +14,10 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_join.engine.durable import sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log.copies import RECORD, Digest, Digester
-from spark_join.state.state import Place
+from spark_join.log.log import Place
 
 _SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 _WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("told", pa.binary()), ("problem", pa.string())])
@@ -66,15 +67,6 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Writt
 def write_nothing(folder: Path, run: str, place: Place) -> Written:
     """The file of offsets that hold no record."""
     return _write(folder, run, place, [])
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlive a crash of the machine."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:

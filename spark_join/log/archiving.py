@@ -16,15 +16,16 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from spark_join.engine.durable import sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.archived_files import Written, sync_folder, write_files, write_nothing
+from spark_join.log.archived_files import Written, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
 from spark_join.log.first_payloads import refuse_other_name
 from spark_join.log.kafka import log_bounds, read_records
+from spark_join.log.log import ORDERING, Place
 from spark_join.log.slices import offsets_in, slices
-from spark_join.state.state import ORDERING, Place
 
 RANGE_RECORDS_MAX: Final = 200_000
 """Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""

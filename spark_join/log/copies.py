@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_join.state.state import Place
+from spark_join.log.log import Place
 
 RECORD: Final = ("offset", "append_time_ms", "key", "value")
 _NONE: Final = -1

@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from spark_join.errors import CouldNotVerify
 from spark_join.log.client import Bounds, Kafka
 from spark_join.log.kafka import read_records
+from spark_join.log.log import ORDERING, Place
 from spark_join.order import contents, ordering_records
 from spark_join.order.notary_name import other_name
-from spark_join.state.state import ORDERING, Place
 
 ENTRIES_TRIED_MAX: Final = 1_000
 PAYLOADS_TRIED_MAX: Final = 16

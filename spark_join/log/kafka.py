@@ -8,9 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Log
 from spark_join.log.client import Admin, Bounds, Kafka
-from spark_join.state.state import Place
+from spark_join.log.log import Log, Place
 
 
 def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Mapping[Place, int] | None = None) -> Log:

@@ -17,8 +17,8 @@ from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ran
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import Digest, Digester, digests
 from spark_join.log.kafka import log_bounds, read_records
+from spark_join.log.log import Place
 from spark_join.log.sending import Job, Sent, client_settings, digest_of_first, send
-from spark_join.state.state import Place
 
 REPLICAS_WANTED: Final = 3
 TOPIC_SETTINGS: Final = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from spark_join.log.client import Bounds
-from spark_join.state.state import ORDERING, Place
+from spark_join.log.log import ORDERING, Place
 
 
 def slices(

@@ -18,13 +18,13 @@ import pyspark
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_join.engine.durable import sync_files, write_last
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Log
-from spark_join.log.durable import sync_files, write_last
+from spark_join.log.log import ORDERING, Log
 from spark_join.report.page import Violations, page
 from spark_join.report.series import series, violations_over_time
 from spark_join.state.kept import REPORT, STATE
-from spark_join.state.state import ORDERING, State
+from spark_join.state.state import State
 from spark_join.verify import Verified
 
 REPORT_VERSION: Final = 1

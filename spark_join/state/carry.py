@@ -7,8 +7,9 @@ from pyspark.sql import functions as F
 from spark_join.constants import COMMITTED, KEY_BYTES
 from spark_join.engine.octets import part, sha256
 from spark_join.engine.stages import Stages
-from spark_join.join import Joined, Log, last_record
-from spark_join.state.state import ORDERING, LastRecord, State
+from spark_join.join import Joined, last_record
+from spark_join.log.log import ORDERING, Log
+from spark_join.state.state import LastRecord, State
 
 _NO_SEQUENCE = bytes(8)
 

@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.decisions.tree import CHUNK_BITS, root_of
+from spark_join.engine.durable import sync_files, write_last
+from spark_join.engine.file_hashes import file_hashes, refuse_other_bytes
 from spark_join.errors import CouldNotVerify
-from spark_join.log.digests import digests, refuse_other_bytes
-from spark_join.log.durable import sync_files, write_last
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
 STATE_VERSION: Final = 2
@@ -90,7 +90,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         frame.observe(counted, F.count("*").alias("rows")).write.option("compression", "zstd").parquet(str(folder / into))
         rows[table] += counted.get["rows"]
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
-    found = digests(session, folder, written.keys()).orderBy("path").collect()
+    found = file_hashes(session, folder, written.keys()).orderBy("path").collect()
     for row in found:
         if row.problem is not None:
             raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")

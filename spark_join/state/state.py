@@ -22,11 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.decisions.tree import ROOT_OF_NOTHING
-
-Place = tuple[str, int]
-"""A topic, `ordering` or `payload`, and one of its partitions."""
-
-ORDERING: Final[Place] = ("ordering", 0)
+from spark_join.log.log import ORDERING, Place
 
 GROWING: Final = {
     "ids": "id binary",

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_join.commands import main
 from spark_join.decisions.checkpoints import Counts
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Log
+from spark_join.log.log import Log
 from spark_join.report.write import Run, refuse_used, shown_of, write_report, write_violations
 from spark_join.state.state import start
 from spark_join.verify import Verified

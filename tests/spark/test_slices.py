@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_join.log.client import Bounds
+from spark_join.log.log import ORDERING, Place
 from spark_join.log.slices import offsets_in, slices
-from spark_join.state.state import ORDERING, Place
 
 lengths = st.integers(0, 40)
 

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-from spark_join.log.archived_files import sync_folder
-
 
 def sync_files(folder: Path) -> None:
     """Make all that is in `folder`, at whatever depth, outlive a crash of this machine.
@@ -25,6 +23,15 @@ def write_last(file: Path, content: bytes) -> None:
     temporary.rename(file)
     for folder in file.parents[:2]:  # the first of these may be as new as the file
         sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync(file: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_join.errors import CouldNotVerify
 
 
-def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
+def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
     """path, found, the SHA-256 in hex, of files in `folder`, which all executors reach; where that cannot be read null, and problem."""
 
     def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,6 +37,6 @@ def digests(session: SparkSession, folder: Path, paths: Collection[str]) -> Data
 def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
     """Hash all these files in `folder`. Raises `CouldNotVerify` for one that is gone or not what `listed_by` says."""
     listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
-    other = digests(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
+    other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
     if first := other.orderBy("path").head():
         raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")
