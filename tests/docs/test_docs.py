@@ -156,6 +156,7 @@ def test_worked_example() -> None:
 
 @pytest.mark.parametrize("word", ["clock_ms", "NAME_BYTES_MAX"])
 def test_shared_words_are_defined_once(word: str) -> None:
-    """What rooms share is defined in `ordering` and nowhere else."""
+    """What rooms share is defined in `ordering` and nowhere else, but in the second opinion, which shares nothing."""
     defines = re.compile(rf"^(?:def {word}\(|{word}(?:: \w+)? =)", re.MULTILINE).search
-    assert [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())] == ["ordering"]
+    rooms = [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())]
+    assert [room for room in rooms if room != "spark_join"] == ["ordering"]
