@@ -1,9 +1,10 @@
 """Taking what a log has grown by into its archive, as further ranges (`archive` says what an archive is, `slices` what goes into which).
 
-Executors write a file for each partition, and read it back. Its name is of this run alone, so that nobody writes over it. The range is
-the last thing that is written of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are
-done, from which the next run goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its
-range gives up: a range is never written over either.
+Executors write a file for each partition, and read it back; the driver then holds it against the range, since a folder that they do not
+share is whole to each of them. Its name is of this run alone, so that nobody writes over it. The range is the last thing that is written
+of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are done, from which the next run
+goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its range gives up: a range is
+never written over either.
 """
 
 import os
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from spark_join.engine.durable import sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.archived_files import Written, write_files, write_nothing
+from spark_join.log.archived_files import Written, what_is_wrong, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
 from spark_join.log.first_payloads import refuse_other_name
@@ -166,6 +167,7 @@ def _write_range(
             written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
             listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
             told(f"range {number}")
+            _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
             file.write(msgspec.json.format(made, indent=1) + b"\n")
             file.flush()
@@ -181,6 +183,16 @@ def _write_range(
         raise
     _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
     return listed
+
+
+def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
+    """Hold the files against what the range is going to say, here, where the executors that wrote them need not be."""
+    for file in listed:
+        if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+            raise CouldNotVerify(
+                f"{problem}, where the driver looks. Who wrote it has read it back: all executors and the driver must reach the archive, by"
+                " the same name"
+            )
 
 
 def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> ArchivedFile:

@@ -127,6 +127,28 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
     assert _archived(spark, kafka, tmp_path) == []
 
 
+def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """What executors have written and read back, and is not there or another for the driver, is no range: they do not share the folder."""
+
+    def elsewhere(file: Path) -> None:
+        file.rename(tmp_path.parent / file.name)
+
+    def cut(file: Path) -> None:
+        file.write_bytes(file.read_bytes()[:-1])
+
+    for harm, found in ((elsewhere, r"nothing that can be read"), (cut, r"[0-9a-f]{64}")):
+
+        def harmed(harm: Callable[[Path], None] = harm) -> None:
+            (file,) = tmp_path.glob("payload/partition=0/*.parquet")
+            harm(file)
+
+        message = rf"/payload/partition=0/00000001-\S+\.parquet: .* there is {found}.*: all executors and the driver must reach the archive"
+        with pytest.raises(CouldNotVerify, match=message):
+            _archived(spark, kafka, tmp_path, _at("range 1", harmed))
+        assert _names(tmp_path) == set()
+    assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
+
+
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Of two runs the one whose range is first stands, with its files; the other says so and takes its own away."""
 
