@@ -232,4 +232,6 @@ def _restore(chosen: argparse.Namespace) -> int:
         _tell_unlisted(chosen, progress)
         restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
     print(msgspec.json.encode(restored).decode())
+    if not restored.appended:
+        print("spark_join restore: all records of the archive were there already", file=sys.stderr)
     return CLEAN

@@ -15,7 +15,7 @@ from spark_join.log.archiving import RANGE_RECORDS_MAX, Archived, archive
 from spark_join.log.client import Admin, Kafka
 from spark_join.log.copies import Digest, digests
 from spark_join.log.kafka import log_bounds, read_kafka, read_records
-from spark_join.log.restore import restore
+from spark_join.log.restore import Restored, restore
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -204,7 +204,10 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
 
 
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """A restore that was interrupted is finished when that is asked for, and not otherwise; never over a log that is in use."""
+    """A restore that was interrupted is finished when that is asked for, and not otherwise; one that is done is found to be.
+
+    Never is anything written to a log that is in use.
+    """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     with pytest.raises(KeyboardInterrupt):
@@ -224,10 +227,19 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     restored = restore(spark, copy, tmp_path, _untold, go_on=True)
     assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
     assert _there(spark, copy) == _there(spark, kafka)
-    for go_on in (False, True):
-        with pytest.raises(CouldNotVerify, match=r"-copy\.ordering exists and has records: nothing is written to a log that is in use"):
-            restore(spark, copy, tmp_path, _untold, go_on=go_on)
+    with Admin(spark, copy) as admin:
+        admin.change(copy.payload, {"message.timestamp.type": "CreateTime"})
+        assert restore(spark, copy, tmp_path, _untold, go_on=True) == Restored(restored.notary, restored.records, 0)
+        assert admin.setting(copy.payload, "message.timestamp.type") == "LogAppendTime"
+    in_use = r"-copy\.ordering exists and has records: nothing is written to a log that is in use"
+    with pytest.raises(CouldNotVerify, match=in_use):
+        restore(spark, copy, tmp_path, _untold)
+    with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
+        restore(spark, copy, tmp_path / "other", _untold, go_on=True)
     assert _there(spark, copy) == _there(spark, kafka)
+    kafka_broker.append(copy.prefix, {0: [b"p5"]})
+    with pytest.raises(CouldNotVerify, match=in_use):
+        restore(spark, copy, tmp_path, _untold, go_on=True)
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
