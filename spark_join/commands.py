@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -202,12 +203,17 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 def _tell_unlisted(chosen: argparse.Namespace, progress: Progress) -> None:
     if names := unlisted(chosen.archive):
-        progress.clear()
-        print(
-            f"spark_join {chosen.command}: no range lists {len(names)} of the files in {chosen.archive}, {names[0]} first: an interrupted"
-            " run left them there, or the last ranges are gone",
-            file=sys.stderr,
+        _warn(
+            chosen,
+            progress,
+            f"no range lists {len(names)} of the files in {chosen.archive}, {names[0]} first: an interrupted run left them there, or the"
+            " last ranges are gone",
         )
+
+
+def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:
+    progress.clear()
+    print(f"spark_join {chosen.command}: {warning}", file=sys.stderr)
 
 
 def _archive(chosen: argparse.Namespace) -> int:
@@ -230,7 +236,8 @@ def _restore(chosen: argparse.Namespace) -> int:
     with _session(chosen) as (session, _, progress):
         kafka, folder = chosen_kafka(session, chosen), chosen.archive
         _tell_unlisted(chosen, progress)
-        restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
+        warned = partial(_warn, chosen, progress)
+        restored = restore(session, kafka, folder, progress, warned, go_on=chosen.go_on, renumber=chosen.renumber)
     print(msgspec.json.encode(restored).decode())
     if not restored.appended:
         print("spark_join restore: all records of the archive were there already", file=sys.stderr)

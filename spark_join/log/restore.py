@@ -45,12 +45,21 @@ class Restored(msgspec.Struct, frozen=True):
     """By topic."""
     appended: int
     """How many of them by this run."""
+    replicas: dict[str, int]
+    """Of each topic."""
 
 
 def restore(
-    session: SparkSession, kafka: Kafka, folder: Path, told: Callable[[str], None], *, go_on: bool = False, renumber: bool = False
+    session: SparkSession,
+    kafka: Kafka,
+    folder: Path,
+    told: Callable[[str], None],
+    warned: Callable[[str], None],
+    *,
+    go_on: bool = False,
+    renumber: bool = False,
 ) -> Restored:
-    """Restore the archive in `folder`. `told` hears which stage begins. Raises `CouldNotVerify`.
+    """Restore the archive in `folder`. `told` hears which stage begins, `warned` what should not stay so. Raises `CouldNotVerify`.
 
     `go_on`: finish what an interrupted restore began, or find that it is done. `renumber`: also where the archive has offsets without a
     record, which nobody can append, so that those behind them come to lie at other offsets.
@@ -78,8 +87,8 @@ def restore(
         if is_done:
             if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
                 admin.change(kafka.payload, _CLOSED)
-            return Restored(notary, _by_topic(_records(files, places)), 0)
-        _make_ready(admin, counts)
+            return Restored(notary, _by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, warned))
+        replicas = _replicas(admin, kafka, _make_ready(admin, counts), warned)
         told("records")
         sent = _send_all(session, kafka, jobs)
         told("what is there now")
@@ -89,7 +98,7 @@ def restore(
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
     records = _by_topic({place: each.digest.records for place, each in sent.items()})
-    return Restored(notary, records, sum(each.appended for each in sent.values()))
+    return Restored(notary, records, sum(each.appended for each in sent.values()), replicas)
 
 
 def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, int]:
@@ -144,8 +153,8 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
     )
 
 
-def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
-    """Make both topics, or open those that are there."""
+def _make_ready(admin: Admin, counts: Mapping[str, int]) -> dict[str, int]:
+    """Make both topics, or open those that are there; how many replicas those have that were made."""
     replicas = min(REPLICAS_WANTED, admin.brokers())
     settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
     missing = {topic: count for topic, count in counts.items() if admin.partitions(topic) is None}
@@ -153,6 +162,18 @@ def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
         admin.create(missing, replicas, settings)
     for topic in counts.keys() - missing.keys():
         admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
+    return dict.fromkeys(missing, replicas)
+
+
+def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], warned: Callable[[str], None]) -> dict[str, int]:
+    """How many each topic has; a broker may not have heard yet of those that were `made`. Fewer than should be are warned of."""
+    found = {}
+    for topic, name in (("ordering", kafka.ordering), ("payload", kafka.payload)):
+        found[topic] = made[name] if name in made else admin.replicas(name)
+        if found[topic] < REPLICAS_WANTED:
+            loses = "the loss of a disk loses the log" if found[topic] == 1 else "no broker may be away"
+            warned(f"topic {name} has {found[topic]} replicas instead of {REPLICAS_WANTED}: {loses}")
+    return found
 
 
 def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Job]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -63,6 +64,12 @@ def _archived(
     spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, notary: str = NOTARY, range_records_max: int = RANGE_RECORDS_MAX
 ) -> list[Archived]:
     return list(archive(spark, kafka, folder, notary, told, range_records_max))
+
+
+def _restored(
+    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, warned: Callable[[str], None] = _untold, **how: bool
+) -> Restored:
+    return restore(spark, kafka, folder, told, warned, **how)
 
 
 def _names(folder: Path) -> set[str]:
@@ -211,9 +218,9 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     with pytest.raises(KeyboardInterrupt):
-        restore(spark, copy, tmp_path, _at("what is there now", _interrupt))
+        _restored(spark, copy, tmp_path, _at("what is there now", _interrupt))
     with pytest.raises(CouldNotVerify, match=r"has records, and .*\.ordering is open as a restore leaves it .* --continue"):
-        restore(spark, copy, tmp_path, _untold)
+        _restored(spark, copy, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]})
     _archived(spark, kafka, tmp_path)
     other = Kafka(kafka.bootstrap, f"{kafka.prefix}-other", {})
@@ -222,37 +229,44 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     _archived(spark, other, tmp_path / "other")
     before = _there(spark, copy)
     with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
-        restore(spark, copy, tmp_path / "other", _untold, go_on=True)
+        _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == before
-    restored = restore(spark, copy, tmp_path, _untold, go_on=True)
+    restored = _restored(spark, copy, tmp_path, go_on=True)
     assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
     assert _there(spark, copy) == _there(spark, kafka)
     with Admin(spark, copy) as admin:
         admin.change(copy.payload, {"message.timestamp.type": "CreateTime"})
-        assert restore(spark, copy, tmp_path, _untold, go_on=True) == Restored(restored.notary, restored.records, 0)
+        assert _restored(spark, copy, tmp_path, go_on=True) == msgspec.structs.replace(restored, appended=0)
         assert admin.setting(copy.payload, "message.timestamp.type") == "LogAppendTime"
     in_use = r"-copy\.ordering exists and has records: nothing is written to a log that is in use"
     with pytest.raises(CouldNotVerify, match=in_use):
-        restore(spark, copy, tmp_path, _untold)
+        _restored(spark, copy, tmp_path)
     with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
-        restore(spark, copy, tmp_path / "other", _untold, go_on=True)
+        _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == _there(spark, kafka)
     kafka_broker.append(copy.prefix, {0: [b"p5"]})
     with pytest.raises(CouldNotVerify, match=in_use):
-        restore(spark, copy, tmp_path, _untold, go_on=True)
+        _restored(spark, copy, tmp_path, go_on=True)
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Records that are not the archive's are found when all is read back, and no worker starts on these topics."""
+    """Records that are not the archive's are found when all is read back, and no worker starts on these topics.
+
+    That these have fewer replicas than a log should have is said before anything is appended.
+    """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     kafka_broker.make(copy.prefix)  # empty topics may be there
 
+    warnings: list[str] = []
+
     def strange() -> None:
+        few = "1 replicas instead of 3: the loss of a disk loses the log"
+        assert warnings == [f"topic {topic} has {few}" for topic in (copy.ordering, copy.payload)]
         kafka_broker.append(copy.prefix, {0: [b"p1"]})
 
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 holds .*: somebody else has written to it"):
-        restore(spark, copy, tmp_path, _at("records", strange))
+        _restored(spark, copy, tmp_path, _at("records", strange), warnings.append)
     with Admin(spark, copy) as admin:
         assert admin.setting(copy.ordering, "message.timestamp.type") == "CreateTime"
 
@@ -267,9 +281,10 @@ def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker
     assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
     copy = _copy(kafka)
     with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):
-        restore(spark, copy, tmp_path, _untold)
+        _restored(spark, copy, tmp_path)
     with Admin(spark, copy) as admin:
         assert admin.partitions(copy.payload) is None
-    assert restore(spark, copy, tmp_path, _untold, renumber=True).appended == 7
+    restored = _restored(spark, copy, tmp_path, renumber=True)
+    assert (restored.appended, restored.replicas) == (7, {"ordering": 1, "payload": 1})
     read = read_kafka(spark, copy, NOTARY).payload.orderBy("offset").collect()
     assert [(row.offset, bytes(row.value)) for row in read] == list(enumerate([*VALUES[0], b"p4", b"p5"]))
