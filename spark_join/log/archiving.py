@@ -32,6 +32,8 @@ RANGE_RECORDS_MAX: Final = 200_000
 """Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""
 PAYLOAD_LEAD_MS: Final = 60_000
 """How much later a payload than its entry may be appended, or by clocks that do not agree, and still be in the same range."""
+_DIGITS: Final = "[0-9]" * 8
+"""A range's number, as the names of all its files begin."""
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -66,6 +68,7 @@ def archive(
         starts = ends_of(files, len(bounds) - 1)
         told("what is archived already")
         _refuse_other_log(session, kafka, folder, files, starts, bounds)
+        _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
         wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
         left = offsets_in(wanted)
         if left and not any(file.records for file in files if file.topic == "payload"):
@@ -177,11 +180,11 @@ def _write_range(
         sync_folder(ranges)
     except BaseException as problem:
         if not _is_taken_by(range_, temporary):
-            _remove(folder, f"{temporary.stem}*", set())
+            _remove(folder, f"{temporary.stem}*", set(), number)
             if range_.exists():
                 raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
         raise
-    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
+    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed}, number)
     return listed
 
 
@@ -211,8 +214,8 @@ def _is_taken_by(range_: Path, temporary: Path) -> bool:
     return range_.exists() and temporary.exists() and range_.samefile(temporary)
 
 
-def _remove(folder: Path, names: str, keep: Set[Path]) -> None:
-    """Remove what runs have left behind, by the names of their files."""
+def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
+    """Remove what runs have left behind, by the names of their files, of ranges up to the `last` one; later ones may be being written."""
     for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
-        if file not in keep:
+        if file not in keep and int(file.name[:8]) <= last:
             file.unlink(missing_ok=True)

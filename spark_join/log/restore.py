@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges
+from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import Digest, Digester, digests
 from spark_join.log.kafka import log_bounds, read_records
@@ -58,17 +58,20 @@ def restore(
     *,
     go_on: bool = False,
     renumber: bool = False,
+    without_unlisted: bool = False,
 ) -> Restored:
     """Restore the archive in `folder`. `told` hears which stage begins, `warned` what should not stay so. Raises `CouldNotVerify`.
 
     `go_on`: finish what an interrupted restore began, or find that it is done. `renumber`: also where the archive has offsets without a
-    record, which nobody can append, so that those behind them come to lie at other offsets.
+    record, which nobody can append, so that those behind them come to lie at other offsets. `without_unlisted`: also where files are there
+    that no range lists.
     """
     ranges = read_ranges(folder)
     notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
     places = list(ends)
+    _refuse_unlisted(folder, warned, without_unlisted=without_unlisted)
     if not renumber:
         _refuse_gaps(folder, files, ends)
     client_settings(kafka)  # what it refuses is refused before anything is written
@@ -108,6 +111,18 @@ def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, 
 
 def _by_topic(records: Mapping[Place, int]) -> dict[str, int]:
     return {topic: sum(count for place, count in records.items() if place[0] == topic) for topic in ("ordering", "payload")}
+
+
+def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unlisted: bool) -> None:
+    """A file of a range that is lost holds the end of the log, and nothing else shows that it had one."""
+    found = unlisted(folder)
+    if found is not None and not without_unlisted:
+        raise CouldNotVerify(
+            f"{found}, and what is in those would be missing from the log. Run `archive` once more where the old topics are there, which"
+            " removes what was left; or find the ranges; or give up what only those files hold, with --without-unlisted"
+        )
+    if found is not None:
+        warned(found)
 
 
 def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[Place, int]) -> bool:

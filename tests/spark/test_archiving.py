@@ -1,5 +1,6 @@
 """Archives that are interrupted, made by two at once, or of another log; restores that are interrupted, or come too late."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,11 +82,17 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         _archived(spark, kafka, tmp_path, _at("range 1", _interrupt))
     assert _names(tmp_path) == set()
-    for left in ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp"):
-        (tmp_path / left).write_bytes(b"half")
+    left = ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp")
+    for file in left:
+        (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
-    assert len(_names(tmp_path)) == 3
-    assert not [name for name in _names(tmp_path) if "00000001-x" in name]
+    whole = _names(tmp_path)
+    assert len(whole) == 3
+    assert not whole & {*left}
+    for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # which somebody may be writing, or a range is lost
+        (tmp_path / file).write_bytes(b"half")
+    assert _archived(spark, kafka, tmp_path) == []
+    assert _names(tmp_path) == whole | {"payload/partition=0/00000002-x-1.parquet"}
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 
@@ -247,6 +254,22 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     kafka_broker.append(copy.prefix, {0: [b"p5"]})
     with pytest.raises(CouldNotVerify, match=in_use):
         _restored(spark, copy, tmp_path, go_on=True)
+
+
+def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """A range that is gone has left its files: nothing is restored, unless it is said that what only they hold is given up."""
+    _archived(spark, kafka, tmp_path, range_records_max=3)
+    last = max((tmp_path / "ranges").glob("*.json"))
+    last.unlink()
+    copy, warnings = _copy(kafka), list[str]()
+    found = rf"no range lists 1 of the files in {tmp_path}, ordering/partition=0/{last.stem}-\S+\.parquet first"
+    with pytest.raises(CouldNotVerify, match=rf"{found}.* with --without-unlisted"):
+        _restored(spark, copy, tmp_path)
+    with Admin(spark, copy) as admin:
+        assert admin.partitions(copy.ordering) is None
+    restored = _restored(spark, copy, tmp_path, _untold, warnings.append, without_unlisted=True)
+    assert restored.records["ordering"] < len(VALUES[-1])
+    assert re.match(found, warnings[0])
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
