@@ -299,6 +299,11 @@ def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker
     _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
     assert read_kafka(spark, kafka, NOTARY, {("payload", 0): 4}).payload.count() == 0
+    few = read_kafka(spark, kafka, NOTARY, task_records_max=1)
+    assert [frame.rdd.getNumPartitions() for frame in (few.ordering, few.payload)] == [2, 5]  # of which one reads the marker
+    assert [bytes(row.value) for row in few.payload.orderBy("offset").collect()] == [*VALUES[0], b"p4"]
+    assert [bytes(row.value) for row in few.ordering.orderBy("offset").collect()] == VALUES[-1]
+    assert read_kafka(spark, kafka, NOTARY).ordering.rdd.getNumPartitions() == 1
     assert _archived(spark, kafka, tmp_path, range_records_max=1) == [Archived(2, 1, {}, 1), Archived(3, 0, {"payload 0": 1}, 0)]
     kafka_broker.append(kafka.prefix, {0: [b"p5"]})
     assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
