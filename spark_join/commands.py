@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -104,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--renumber", action="store_true", help="though records come to lie at other offsets, where the archive lacks some"
     )
+    command.add_argument(
+        "--without-unlisted",
+        action="store_true",
+        help="though files are there that no range lists: if the last ranges are gone, what was decided in them is given up, and states"
+        " that were consumed there can be consumed again",
+    )
     _add_session_arguments(command, _restore)
     return parser
 
@@ -162,7 +169,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         progress("log")
         if chosen.archive is not None:
             log = read_archive(session, chosen.archive, state.since)
-            _tell_unlisted(chosen, progress)
+            if (found := unlisted(chosen.archive)) is not None:
+                _warn(chosen, progress, found)
             if chosen.notary not in (None, log.notary_name):
                 raise CouldNotVerify(f"{chosen.archive} is the archive of {log.notary_name!r}, not of {chosen.notary!r}")
         else:
@@ -200,14 +208,9 @@ def _verify(chosen: argparse.Namespace) -> int:
     return VIOLATED if said["violations"] else CLEAN
 
 
-def _tell_unlisted(chosen: argparse.Namespace, progress: Progress) -> None:
-    if names := unlisted(chosen.archive):
-        progress.clear()
-        print(
-            f"spark_join {chosen.command}: no range lists {len(names)} of the files in {chosen.archive}, {names[0]} first: an interrupted"
-            " run left them there, or the last ranges are gone",
-            file=sys.stderr,
-        )
+def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:
+    progress.clear()
+    print(f"spark_join {chosen.command}: {warning}", file=sys.stderr)
 
 
 def _archive(chosen: argparse.Namespace) -> int:
@@ -229,7 +232,17 @@ def _archive(chosen: argparse.Namespace) -> int:
 def _restore(chosen: argparse.Namespace) -> int:
     with _session(chosen) as (session, _, progress):
         kafka, folder = chosen_kafka(session, chosen), chosen.archive
-        _tell_unlisted(chosen, progress)
-        restored = restore(session, kafka, folder, progress, go_on=chosen.go_on, renumber=chosen.renumber)
+        restored = restore(
+            session,
+            kafka,
+            folder,
+            progress,
+            partial(_warn, chosen, progress),
+            go_on=chosen.go_on,
+            renumber=chosen.renumber,
+            without_unlisted=chosen.without_unlisted,
+        )
     print(msgspec.json.encode(restored).decode())
+    if not restored.appended:
+        print("spark_join restore: all records of the archive were there already", file=sys.stderr)
     return CLEAN

@@ -11,8 +11,9 @@
 | key | binary or null |
 | value | binary or null |
 
-Only files that a range lists are read, so what a crash left behind is harmless. In each partition the first range begins at offset 0, and
-each one where the last ended; an archive that has less than its ranges say is not read at all.
+Only files that a range lists are read, so what a crash left behind is harmless, and goes when `archive` runs again. What is there of a
+later range than the last may be of one that is lost. In each partition the first range begins at offset 0, and each one where the last
+ended; an archive that has less than its ranges say is not read at all.
 
 Of a log that is read from some offsets on, the files that end before them are left alone, and of the others those records.
 """
@@ -150,11 +151,16 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, i
     return ends
 
 
-def unlisted(archive: Path) -> list[str]:
-    """Parquet files of an archive that no range lists: an interrupted run left them, or a range is gone that was the last."""
+def unlisted(archive: Path) -> str | None:
+    """Which Parquet files of an archive no range lists, as a sentence; None where there are none."""
     listed = {file.path for each in read_ranges(archive) for file in each.files}
-    there = [str(file.relative_to(archive)) for topic in _TOPICS for file in archive.glob(f"{topic}/partition=*/*.parquet")]
-    return sorted(set(there) - listed)
+    there = {str(file.relative_to(archive)) for topic in _TOPICS for file in archive.glob(f"{topic}/partition=*/*.parquet")}
+    if not (names := sorted(there - listed)):
+        return None
+    return (
+        f"no range lists {len(names)} of the files in {archive}, {names[0]} first: an interrupted run left them there, or the last ranges"
+        " are gone"
+    )
 
 
 def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:

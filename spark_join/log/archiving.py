@@ -1,9 +1,10 @@
 """Taking what a log has grown by into its archive, as further ranges (`archive` says what an archive is, `slices` what goes into which).
 
-Executors write a file for each partition, and read it back. Its name is of this run alone, so that nobody writes over it. The range is
-the last thing that is written of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are
-done, from which the next run goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its
-range gives up: a range is never written over either.
+Executors write a file for each partition, and read it back; the driver then holds it against the range, since a folder that they do not
+share is whole to each of them. Its name is of this run alone, so that nobody writes over it. The range is the last thing that is written
+of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are done, from which the next run
+goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its range gives up: a range is
+never written over either.
 """
 
 import os
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from spark_join.engine.durable import sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.archived_files import Written, write_files, write_nothing
+from spark_join.log.archived_files import Written, what_is_wrong, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
 from spark_join.log.first_payloads import refuse_other_name
@@ -31,6 +32,8 @@ RANGE_RECORDS_MAX: Final = 200_000
 """Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""
 PAYLOAD_LEAD_MS: Final = 60_000
 """How much later a payload than its entry may be appended, or by clocks that do not agree, and still be in the same range."""
+_DIGITS: Final = "[0-9]" * 8
+"""A range's number, as the names of all its files begin."""
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -65,6 +68,7 @@ def archive(
         starts = ends_of(files, len(bounds) - 1)
         told("what is archived already")
         _refuse_other_log(session, kafka, folder, files, starts, bounds)
+        _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
         wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
         left = offsets_in(wanted)
         if left and not any(file.records for file in files if file.topic == "payload"):
@@ -166,6 +170,7 @@ def _write_range(
             written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
             listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
             told(f"range {number}")
+            _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
             file.write(msgspec.json.format(made, indent=1) + b"\n")
             file.flush()
@@ -175,12 +180,22 @@ def _write_range(
         sync_folder(ranges)
     except BaseException as problem:
         if not _is_taken_by(range_, temporary):
-            _remove(folder, f"{temporary.stem}*", set())
+            _remove(folder, f"{temporary.stem}*", set(), number)
             if range_.exists():
                 raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
         raise
-    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed})
+    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed}, number)
     return listed
+
+
+def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
+    """Hold the files against what the range is going to say, here, where the executors that wrote them need not be."""
+    for file in listed:
+        if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+            raise CouldNotVerify(
+                f"{problem}, where the driver looks. Who wrote it has read it back: all executors and the driver must reach the archive, by"
+                " the same name"
+            )
 
 
 def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> ArchivedFile:
@@ -199,8 +214,8 @@ def _is_taken_by(range_: Path, temporary: Path) -> bool:
     return range_.exists() and temporary.exists() and range_.samefile(temporary)
 
 
-def _remove(folder: Path, names: str, keep: Set[Path]) -> None:
-    """Remove what runs have left behind, by the names of their files."""
+def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
+    """Remove what runs have left behind, by the names of their files, of ranges up to the `last` one; later ones may be being written."""
     for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
-        if file not in keep:
+        if file not in keep and int(file.name[:8]) <= last:
             file.unlink(missing_ok=True)

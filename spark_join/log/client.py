@@ -112,6 +112,12 @@ class Admin:
                 return None
             raise self._problem(f"does not describe topic {topic}", problem) from None
 
+    def replicas(self, topic: str) -> int:
+        """Of the partition that has the fewest, of a topic that exists."""
+        with self._telling(f"does not describe topic {topic}"):
+            partitions = self._get(self._client.describeTopics([topic]).topicNameValues().get(topic)).partitions()
+            return min(int(partition.replicas().size()) for partition in partitions)
+
     def bounds(self, topic: str) -> list[Bounds]:
         """Where each partition of a topic begins and ends now, in their order."""
         count = self.partitions(topic)

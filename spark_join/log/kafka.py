@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -11,9 +12,22 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.log import Log, Place
 
+TASK_RECORDS_MAX: Final = 100_000
+"""The ordering topic is one partition, and as one task the whole of it would be read, and written down, by one core."""
 
-def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Mapping[Place, int] | None = None) -> Log:
-    """The log from its beginning, or in each partition from `since` on, to where it ends now. Raises `CouldNotVerify`."""
+
+def read_kafka(
+    session: SparkSession,
+    kafka: Kafka,
+    notary_name: str,
+    since: Mapping[Place, int] | None = None,
+    *,
+    task_records_max: int = TASK_RECORDS_MAX,
+) -> Log:
+    """The log from its beginning, or in each partition from `since` on, to where it ends now. Raises `CouldNotVerify`.
+
+    A task reads `task_records_max` offsets of a partition at most.
+    """
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
     wanted: dict[Place, Bounds] = {}
@@ -25,10 +39,10 @@ def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Map
                 " Verify from the archive that has them (--archive)"
             )
         wanted[topic, partition] = Bounds(min(first, bound.offset_end), bound.offset_end)
-    read = {
-        topic: read_records(session, kafka, {place: bound for place, bound in wanted.items() if place[0] == topic}).drop("topic")
-        for topic in ("ordering", "payload")
-    }
+    read = {}
+    for name in ("ordering", "payload"):
+        of_topic = {place: bound for place, bound in wanted.items() if place[0] == name}
+        read[name] = read_records(session, kafka, of_topic, task_records_max).drop("topic")
     ends = {place: bound.offset_end for place, bound in bounds.items()}
     return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends)
 
@@ -47,10 +61,11 @@ def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
     return {("ordering", 0): ordering[0], **{("payload", partition): bound for partition, bound in enumerate(payload)}}
 
 
-def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bounds]) -> DataFrame:
+def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bounds], task_records_max: int | None = None) -> DataFrame:
     """topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records in these bounds.
 
-    A task reads one partition, in the order of offsets. An offset that is not there any more fails it. Raises `CouldNotVerify`.
+    A task reads one partition, in the order of offsets, or with `task_records_max` a part of one that has as many offsets at most. An
+    offset that is not there any more fails it. Raises `CouldNotVerify`.
     """
     names = {"ordering": kafka.ordering, "payload": kafka.payload}
     assigned: dict[str, list[int]] = {}
@@ -67,6 +82,8 @@ def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bou
         "endingOffsets": json.dumps(ends),
         "failOnDataLoss": "true",
     }
+    if task_records_max is not None:
+        options["maxRecordsPerPartition"] = str(task_records_max)
     try:
         found = session.read.format("kafka").options(**options).load()
     except PySparkException as problem:

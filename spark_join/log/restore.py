@@ -2,10 +2,11 @@
 
 Topics take append times from whoever writes only while their `message.timestamp.type` is CreateTime. No worker starts on such an ordering
 topic, so it also is the mark of a restore that is not done: it is set to LogAppendTime, as the last thing, when all was read back and is
-what the archive holds.
+what the archive holds. Whether that came about is unknown when the answer did not come. So a log that is not open any more is still a
+restore that is done, as long as it is the archive to the last record; a notary that has begun to use it has appended one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges
+from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import Digest, Digester, digests
 from spark_join.log.kafka import log_bounds, read_records
@@ -44,36 +45,53 @@ class Restored(msgspec.Struct, frozen=True):
     """By topic."""
     appended: int
     """How many of them by this run."""
+    replicas: dict[str, int]
+    """Of each topic."""
 
 
 def restore(
-    session: SparkSession, kafka: Kafka, folder: Path, told: Callable[[str], None], *, go_on: bool = False, renumber: bool = False
+    session: SparkSession,
+    kafka: Kafka,
+    folder: Path,
+    told: Callable[[str], None],
+    warned: Callable[[str], None],
+    *,
+    go_on: bool = False,
+    renumber: bool = False,
+    without_unlisted: bool = False,
 ) -> Restored:
-    """Restore the archive in `folder`. `told` hears which stage begins. Raises `CouldNotVerify`.
+    """Restore the archive in `folder`. `told` hears which stage begins, `warned` what should not stay so. Raises `CouldNotVerify`.
 
-    `go_on`: finish what an interrupted restore began. `renumber`: also where the archive has offsets without a record, which nobody can
-    append, so that those behind them come to lie at other offsets.
+    `go_on`: finish what an interrupted restore began, or find that it is done. `renumber`: also where the archive has offsets without a
+    record, which nobody can append, so that those behind them come to lie at other offsets. `without_unlisted`: also where files are there
+    that no range lists.
     """
     ranges = read_ranges(folder)
     notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
     places = list(ends)
+    _refuse_unlisted(folder, warned, without_unlisted=without_unlisted)
     if not renumber:
         _refuse_gaps(folder, files, ends)
     client_settings(kafka)  # what it refuses is refused before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
         told("topics")
+        is_done = go_on and _has_all(admin, kafka, counts, _records(files, places))
         for topic, partitions in counts.items():
-            _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on)
+            _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
         told("archive")
         read_archive(session, folder)  # which holds every file against its range
         jobs = _jobs(kafka, folder, files, places)
         if go_on:
             told("what is there already")
             _refuse_other_records(session, kafka, admin, jobs)
-        _make_ready(admin, counts)
+        if is_done:
+            if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
+                admin.change(kafka.payload, _CLOSED)
+            return Restored(notary, _by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, warned))
+        replicas = _replicas(admin, kafka, _make_ready(admin, counts), warned)
         told("records")
         sent = _send_all(session, kafka, jobs)
         told("what is there now")
@@ -82,14 +100,42 @@ def restore(
         # The ordering topic last: a crash between the two leaves what `go_on` finishes.
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
-    records = {topic: sum(each.digest.records for place, each in sent.items() if place[0] == topic) for topic in ("ordering", "payload")}
-    return Restored(notary, records, sum(each.appended for each in sent.values()))
+    records = _by_topic({place: each.digest.records for place, each in sent.items()})
+    return Restored(notary, records, sum(each.appended for each in sent.values()), replicas)
+
+
+def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, int]:
+    """How many the archive has of each partition."""
+    return {place: sum(file.records for file in files if file.place == place) for place in places}
+
+
+def _by_topic(records: Mapping[Place, int]) -> dict[str, int]:
+    return {topic: sum(count for place, count in records.items() if place[0] == topic) for topic in ("ordering", "payload")}
+
+
+def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unlisted: bool) -> None:
+    """A file of a range that is lost holds the end of the log, and nothing else shows that it had one."""
+    found = unlisted(folder)
+    if found is not None and not without_unlisted:
+        raise CouldNotVerify(
+            f"{found}, and what is in those would be missing from the log. Run `archive` once more where the old topics are there, which"
+            " removes what was left; or find the ranges; or give up what only those files hold, with --without-unlisted"
+        )
+    if found is not None:
+        warned(found)
+
+
+def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[Place, int]) -> bool:
+    """Whether the log is closed and ends where the archive does, which is all that can be said before the records are read."""
+    if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
+        return False
+    is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
+    return is_closed and log_bounds(admin, kafka) == {place: Bounds(0, count) for place, count in records.items()}
 
 
 def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, int]) -> None:
-    for place, end in ends.items():
-        records = sum(file.records for file in files if file.place == place)
-        if records != end:
+    for place, records in _records(files, ends).items():
+        if records != (end := ends[place]):
             raise CouldNotVerify(
                 f"{folder} has {records} records of {place[0]} partition {place[1]} at {end} offsets: no producer can leave an offset"
                 " out, so offsets would be others than in the archive. Workers that replay it reach the same roots"
@@ -97,8 +143,8 @@ def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, i
             )
 
 
-def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *, go_on: bool) -> None:
-    """Only a topic that is not there, is empty, or was begun by a restore that is to go on may be written."""
+def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *, go_on: bool, is_done: bool) -> None:
+    """Only a topic that is not there, is empty, or was begun by a restore that is to go on may be written; what is done is read."""
     partitions = admin.partitions(topic)
     if partitions is None:
         return
@@ -109,18 +155,21 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
     if all(bound.offset_first == bound.offset_end == 0 for bound in admin.bounds(topic)):
         return
     begun = admin.partitions(kafka.ordering) is not None and admin.setting(kafka.ordering, _TYPE) == "CreateTime"
-    if begun and go_on:
+    if is_done or (begun and go_on):
         return
     if begun:
         raise CouldNotVerify(
             f"topic {topic} has records, and {kafka.ordering} is open as a restore leaves it that was interrupted: finish it with"
             " --continue, or delete both topics and start again"
         )
-    raise CouldNotVerify(f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix")
+    raise CouldNotVerify(
+        f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix. Where a restore"
+        " did not hear the brokers' last answer, --continue says whether it is done"
+    )
 
 
-def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
-    """Make both topics, or open those that are there."""
+def _make_ready(admin: Admin, counts: Mapping[str, int]) -> dict[str, int]:
+    """Make both topics, or open those that are there; how many replicas those have that were made."""
     replicas = min(REPLICAS_WANTED, admin.brokers())
     settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
     missing = {topic: count for topic, count in counts.items() if admin.partitions(topic) is None}
@@ -128,6 +177,18 @@ def _make_ready(admin: Admin, counts: Mapping[str, int]) -> None:
         admin.create(missing, replicas, settings)
     for topic in counts.keys() - missing.keys():
         admin.change(topic, {**TOPIC_SETTINGS, **_OPEN})
+    return dict.fromkeys(missing, replicas)
+
+
+def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], warned: Callable[[str], None]) -> dict[str, int]:
+    """How many each topic has; a broker may not have heard yet of those that were `made`. Fewer than should be are warned of."""
+    found = {}
+    for topic, name in (("ordering", kafka.ordering), ("payload", kafka.payload)):
+        found[topic] = made[name] if name in made else admin.replicas(name)
+        if found[topic] < REPLICAS_WANTED:
+            loses = "the loss of a disk loses the log" if found[topic] == 1 else "no broker may be away"
+            warned(f"topic {name} has {found[topic]} replicas instead of {REPLICAS_WANTED}: {loses}")
+    return found
 
 
 def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Job]:

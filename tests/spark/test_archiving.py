@@ -1,9 +1,11 @@
 """Archives that are interrupted, made by two at once, or of another log; restores that are interrupted, or come too late."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -15,7 +17,7 @@ from spark_join.log.archiving import RANGE_RECORDS_MAX, Archived, archive
 from spark_join.log.client import Admin, Kafka
 from spark_join.log.copies import Digest, digests
 from spark_join.log.kafka import log_bounds, read_kafka, read_records
-from spark_join.log.restore import restore
+from spark_join.log.restore import Restored, restore
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -65,6 +67,12 @@ def _archived(
     return list(archive(spark, kafka, folder, notary, told, range_records_max))
 
 
+def _restored(
+    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, warned: Callable[[str], None] = _untold, **how: bool
+) -> Restored:
+    return restore(spark, kafka, folder, told, warned, **how)
+
+
 def _names(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
@@ -74,11 +82,17 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         _archived(spark, kafka, tmp_path, _at("range 1", _interrupt))
     assert _names(tmp_path) == set()
-    for left in ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp"):
-        (tmp_path / left).write_bytes(b"half")
+    left = ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp")
+    for file in left:
+        (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
-    assert len(_names(tmp_path)) == 3
-    assert not [name for name in _names(tmp_path) if "00000001-x" in name]
+    whole = _names(tmp_path)
+    assert len(whole) == 3
+    assert not whole & {*left}
+    for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # which somebody may be writing, or a range is lost
+        (tmp_path / file).write_bytes(b"half")
+    assert _archived(spark, kafka, tmp_path) == []
+    assert _names(tmp_path) == whole | {"payload/partition=0/00000002-x-1.parquet"}
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 
@@ -125,6 +139,28 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
         _archived(spark, kafka, tmp_path)
     assert read_archive(spark, tmp_path).payload.count() == 3
     assert _archived(spark, kafka, tmp_path) == []
+
+
+def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """What executors have written and read back, and is not there or another for the driver, is no range: they do not share the folder."""
+
+    def elsewhere(file: Path) -> None:
+        file.rename(tmp_path.parent / file.name)
+
+    def cut(file: Path) -> None:
+        file.write_bytes(file.read_bytes()[:-1])
+
+    for harm, found in ((elsewhere, r"nothing that can be read"), (cut, r"[0-9a-f]{64}")):
+
+        def harmed(harm: Callable[[Path], None] = harm) -> None:
+            (file,) = tmp_path.glob("payload/partition=0/*.parquet")
+            harm(file)
+
+        message = rf"/payload/partition=0/00000001-\S+\.parquet: .* there is {found}.*: all executors and the driver must reach the archive"
+        with pytest.raises(CouldNotVerify, match=message):
+            _archived(spark, kafka, tmp_path, _at("range 1", harmed))
+        assert _names(tmp_path) == set()
+    assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
 
 
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
@@ -182,13 +218,16 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
 
 
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """A restore that was interrupted is finished when that is asked for, and not otherwise; never over a log that is in use."""
+    """A restore that was interrupted is finished when that is asked for, and not otherwise; one that is done is found to be.
+
+    Never is anything written to a log that is in use.
+    """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     with pytest.raises(KeyboardInterrupt):
-        restore(spark, copy, tmp_path, _at("what is there now", _interrupt))
+        _restored(spark, copy, tmp_path, _at("what is there now", _interrupt))
     with pytest.raises(CouldNotVerify, match=r"has records, and .*\.ordering is open as a restore leaves it .* --continue"):
-        restore(spark, copy, tmp_path, _untold)
+        _restored(spark, copy, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]})
     _archived(spark, kafka, tmp_path)
     other = Kafka(kafka.bootstrap, f"{kafka.prefix}-other", {})
@@ -197,28 +236,60 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     _archived(spark, other, tmp_path / "other")
     before = _there(spark, copy)
     with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
-        restore(spark, copy, tmp_path / "other", _untold, go_on=True)
+        _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == before
-    restored = restore(spark, copy, tmp_path, _untold, go_on=True)
+    restored = _restored(spark, copy, tmp_path, go_on=True)
     assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
     assert _there(spark, copy) == _there(spark, kafka)
-    for go_on in (False, True):
-        with pytest.raises(CouldNotVerify, match=r"-copy\.ordering exists and has records: nothing is written to a log that is in use"):
-            restore(spark, copy, tmp_path, _untold, go_on=go_on)
+    with Admin(spark, copy) as admin:
+        admin.change(copy.payload, {"message.timestamp.type": "CreateTime"})
+        assert _restored(spark, copy, tmp_path, go_on=True) == msgspec.structs.replace(restored, appended=0)
+        assert admin.setting(copy.payload, "message.timestamp.type") == "LogAppendTime"
+    in_use = r"-copy\.ordering exists and has records: nothing is written to a log that is in use"
+    with pytest.raises(CouldNotVerify, match=in_use):
+        _restored(spark, copy, tmp_path)
+    with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
+        _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == _there(spark, kafka)
+    kafka_broker.append(copy.prefix, {0: [b"p5"]})
+    with pytest.raises(CouldNotVerify, match=in_use):
+        _restored(spark, copy, tmp_path, go_on=True)
+
+
+def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """A range that is gone has left its files: nothing is restored, unless it is said that what only they hold is given up."""
+    _archived(spark, kafka, tmp_path, range_records_max=3)
+    last = max((tmp_path / "ranges").glob("*.json"))
+    last.unlink()
+    copy, warnings = _copy(kafka), list[str]()
+    found = rf"no range lists 1 of the files in {tmp_path}, ordering/partition=0/{last.stem}-\S+\.parquet first"
+    with pytest.raises(CouldNotVerify, match=rf"{found}.* with --without-unlisted"):
+        _restored(spark, copy, tmp_path)
+    with Admin(spark, copy) as admin:
+        assert admin.partitions(copy.ordering) is None
+    restored = _restored(spark, copy, tmp_path, _untold, warnings.append, without_unlisted=True)
+    assert restored.records["ordering"] < len(VALUES[-1])
+    assert re.match(found, warnings[0])
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Records that are not the archive's are found when all is read back, and no worker starts on these topics."""
+    """Records that are not the archive's are found when all is read back, and no worker starts on these topics.
+
+    That these have fewer replicas than a log should have is said before anything is appended.
+    """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
     kafka_broker.make(copy.prefix)  # empty topics may be there
 
+    warnings: list[str] = []
+
     def strange() -> None:
+        few = "1 replicas instead of 3: the loss of a disk loses the log"
+        assert warnings == [f"topic {topic} has {few}" for topic in (copy.ordering, copy.payload)]
         kafka_broker.append(copy.prefix, {0: [b"p1"]})
 
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 holds .*: somebody else has written to it"):
-        restore(spark, copy, tmp_path, _at("records", strange))
+        _restored(spark, copy, tmp_path, _at("records", strange), warnings.append)
     with Admin(spark, copy) as admin:
         assert admin.setting(copy.ordering, "message.timestamp.type") == "CreateTime"
 
@@ -228,14 +299,20 @@ def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker
     _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
     assert read_kafka(spark, kafka, NOTARY, {("payload", 0): 4}).payload.count() == 0
+    few = read_kafka(spark, kafka, NOTARY, task_records_max=1)
+    assert [frame.rdd.getNumPartitions() for frame in (few.ordering, few.payload)] == [2, 5]  # of which one reads the marker
+    assert [bytes(row.value) for row in few.payload.orderBy("offset").collect()] == [*VALUES[0], b"p4"]
+    assert [bytes(row.value) for row in few.ordering.orderBy("offset").collect()] == VALUES[-1]
+    assert read_kafka(spark, kafka, NOTARY).ordering.rdd.getNumPartitions() == 1
     assert _archived(spark, kafka, tmp_path, range_records_max=1) == [Archived(2, 1, {}, 1), Archived(3, 0, {"payload 0": 1}, 0)]
     kafka_broker.append(kafka.prefix, {0: [b"p5"]})
     assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
     copy = _copy(kafka)
     with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):
-        restore(spark, copy, tmp_path, _untold)
+        _restored(spark, copy, tmp_path)
     with Admin(spark, copy) as admin:
         assert admin.partitions(copy.payload) is None
-    assert restore(spark, copy, tmp_path, _untold, renumber=True).appended == 7
+    restored = _restored(spark, copy, tmp_path, renumber=True)
+    assert (restored.appended, restored.replicas) == (7, {"ordering": 1, "payload": 1})
     read = read_kafka(spark, copy, NOTARY).payload.orderBy("offset").collect()
     assert [(row.offset, bytes(row.value)) for row in read] == list(enumerate([*VALUES[0], b"p4", b"p5"]))

@@ -25,6 +25,7 @@ from tests.spark.standalone import HOME, MEMORY, cluster
 from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
 
 ROOT = Path(__file__).parents[2]
+UNLISTED = "payload/partition=0/00000009-x-0.parquet"
 VERIFY = [sys.executable, "-m", "spark_join", "verify"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -60,13 +61,17 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     parties, out = folder / "parties.json", folder / "out"
     parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
     archived = archive(notary.log.streams, folder / "archive")
+    (archived / UNLISTED).write_bytes(b"half")
     export = exported(notary.index.directory, folder / "export", notary.read)
     settings = ["--index", export, "--parties", parties, "--keep-state", "--master", "local[2]", "--memory", "1g"]
     return Clean(notary, archived, export, parties, out, _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings]))
 
 
 def test_clean_log(clean: Clean, tmp_path: Path) -> None:
-    """Exit code 0, the report with its numbers, no violation; each stage is told. So is a worker's index that is as the log says."""
+    """Exit code 0, the report with its numbers, no violation; each stage is told, and what a crash left in the archive.
+
+    A worker's index that is as the log says is in the report.
+    """
     notary, done = clean.notary, clean.done
     assert done.returncode == 0, done.stderr
     report = json.loads((clean.out / "report.json").read_text())
@@ -83,6 +88,7 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["root"] == root
     assert root in (clean.out / "report.html").read_text()
     assert "spark_join verify: decisions\n" in done.stderr
+    assert f"spark_join verify: no range lists 1 of the files in {clean.archive}, {UNLISTED} first" in done.stderr
     again = _run(tmp_path, [*VERIFY, "--archive", clean.archive, "--out", clean.out])
     assert again.returncode == 2
     assert "has a report already" in again.stderr
