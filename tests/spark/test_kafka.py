@@ -5,22 +5,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ordering.records import Entry, decode
+from ordering.records import Entry, Register, decode
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.join import rest_of
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.client import Admin, Kafka, parse_properties
 from spark_join.log.kafka import log_bounds, read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
-from spark_join.state.kept import write_state
+from spark_join.state.kept import read_state, write_state
 from spark_join.state.state import start
 from spark_join.verify import Verified, verify
 from tests.asking.load import Load, until
@@ -28,6 +32,7 @@ from tests.asking.party import spend, state
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker
 from tests.spark.conftest import SMALL
+from tests.spark.second_writer import Planted, plant
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -45,6 +50,18 @@ def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out
     kept = write_state(spark, out, verified.after(), None)
     (out / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
     return verified
+
+
+def _later(spark: SparkSession, source: Kafka | Path, keys: Mapping[str, str], first: Path, stages: Path) -> Verified:
+    """Verify what came after the first night, from Kafka or from the archive in that folder."""
+    known = read_state(spark, first)
+    log = read_kafka(spark, source, NAME, known.since) if isinstance(source, Kafka) else read_archive(spark, source, known.since)
+    return verify(spark, rest_of(log, known), known, keys, Stages(spark, stages))
+
+
+def _told(violations: Iterable[Mapping[str, Any]]) -> Planted:
+    """What is wrong with the log, in the order of offsets."""
+    return sorted([(row["type"], row["position"], row["offset"], row["id"]) for row in violations], key=itemgetter(2))
 
 
 async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
@@ -87,6 +104,8 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
 
     It is verified in two nights, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
     the millisecond, and a worker that replays it reaches the same root.
+
+    Then a second writer appends what is wrong, of each type one: exactly that is found, from Kafka with exit code 1, and in the archive.
     """
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
@@ -146,21 +165,15 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
-        (tmp_path / "parties.json").write_text(json.dumps(keys))
-        since = ["--checkpoint-from", tmp_path / "monday", "--parties", tmp_path / "parties.json", "--out", tmp_path / "tuesday"]
-        done = await _run(tmp_path, ["verify", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, *since])
-        assert done.returncode == 0, done.stderr
-        tuesday = json.loads((tmp_path / "tuesday/report.json").read_text())
-        assert json.loads(done.stdout)["root"] == tuesday["root"]
-        assert (monday.violations.count(), tuesday["violations"]) == (0, {})
-        assert tuesday["decisions"] == height
-        assert tuesday["continued_from"]["decisions"] == monday.decided > 0
-        assert monday.outcomes["input-conflict"] + tuesday["outcomes"]["input-conflict"] >= 20
-        assert monday.checkpoints.compared + tuesday["checkpoints"]["compared"] > 1
+        tuesday = await asyncio.to_thread(_later, spark, kafka, keys, tmp_path / "monday", tmp_path / "tuesday")
+        assert (monday.violations.count(), tuesday.violations.count()) == (0, 0)
+        assert tuesday.decided == height > monday.decided > 0
+        assert monday.outcomes["input-conflict"] + tuesday.outcomes["input-conflict"] >= 20
+        assert monday.checkpoints.compared + tuesday.checkpoints.compared > 1
         for kind, times in (("fence", 1), ("register", 6)):
-            assert monday.records.get(kind, 0) + tuesday["ordering_records"].get(kind, 0) >= times
-        entries = [each for each in (decode(bytes(row.value)) for row in live.ordering.collect()) if isinstance(each, Entry)]
-        assert sum(len(entry.transaction_ids) for entry in entries) > height
+            assert monday.records.get(kind, 0) + tuesday.records.get(kind, 0) >= times
+        said = [decode(bytes(row.value)) for row in live.ordering.collect()]
+        assert sum(len(each.transaction_ids) for each in said if isinstance(each, Entry)) > height
 
         copy = _over_tls(spark, kafka_broker, f"{kafka_prefix}-copy")
         done = await _run(tmp_path, ["restore", *over_tls, "--prefix", copy.prefix, "--archive", folder])
@@ -177,6 +190,20 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert await notary.same_height(replaying) == height
         checkpoint = (await notary.http.get(replaying.url, "/v1/checkpoint")).body.decode().splitlines()
         assert checkpoint[1] == str(height)
-        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == tuesday["root"]
+        assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == tuesday.root.hex()
+
+        lives = len({each.nonce for each in said if isinstance(each, Register)})
+        planted = await plant(kafka.bootstrap, kafka.prefix, notary.party, lives=lives, partitions=2, decided=height)
+        (tmp_path / "parties.json").write_text(json.dumps(keys))
+        later = ["--checkpoint-from", tmp_path / "monday", "--parties", tmp_path / "parties.json", "--out", tmp_path / "wednesday"]
+        done = await _run(tmp_path, ["verify", *over_tls, "--prefix", kafka_prefix, "--notary", NAME, *later])
+        assert done.returncode == 1, done.stderr
+        report = json.loads((tmp_path / "wednesday/report.json").read_text())
+        assert (report["continued_from"]["decisions"], report["decisions"]) == (monday.decided, height + 4)
+        assert report["violations"] == {type_: 1 for type_, *_ in planted}
+        assert _told(pq.read_table(tmp_path / "wednesday/violations").to_pylist()) == planted
+        assert await asyncio.to_thread(_archived, spark, kafka, folder)
+        thursday = await asyncio.to_thread(_later, spark, folder, keys, tmp_path / "monday", tmp_path / "thursday")
+        assert _told(row.asDict() for row in thursday.violations.collect()) == planted
     finally:
         await notary.end()
