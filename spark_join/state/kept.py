@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.decisions.tree import CHUNK_BITS, root_of
 from spark_join.engine.durable import sync_files, write_last
 from spark_join.engine.file_hashes import file_hashes, refuse_other_bytes
+from spark_join.engine.whole import write_whole
 from spark_join.errors import CouldNotVerify
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
@@ -85,10 +86,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
     written: dict[str, str] = {}
     for table in rows:
         into = f"{table}/{run:08}"
-        counted = Observation()
-        frame: DataFrame = getattr(added, table)
-        frame.observe(counted, F.count("*").alias("rows")).write.option("compression", "zstd").parquet(str(folder / into))
-        rows[table] += counted.get["rows"]
+        rows[table] += write_whole(getattr(added, table), folder / into, "zstd")
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
     found = file_hashes(session, folder, written.keys()).orderBy("path").collect()
     for row in found:
