@@ -30,7 +30,11 @@ def read_kafka(session: SparkSession, kafka: Kafka, notary_name: str, since: Map
         for topic in ("ordering", "payload")
     }
     ends = {place: bound.offset_end for place, bound in bounds.items()}
-    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends)
+
+    def at(places: Mapping[Place, int]) -> DataFrame:
+        return read_records(session, kafka, {place: Bounds(offset, offset + 1) for place, offset in places.items()})
+
+    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends, at)
 
 
 def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:

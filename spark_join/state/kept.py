@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from functools import reduce
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +29,14 @@ from spark_join.engine.durable import sync_files, write_last
 from spark_join.engine.file_hashes import file_hashes, refuse_other_bytes
 from spark_join.engine.whole import write_whole
 from spark_join.errors import CouldNotVerify
+from spark_join.log.log import Place
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"
+_Of = TypeVar("_Of")
 _AGAIN = "nothing is built on that; verify from the log's start, or from an earlier state"
 
 
@@ -56,7 +58,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notary: str
     payload_partitions: int
     offsets_next: dict[str, dict[int, int]]
-    last_record: LastRecord | None
+    last_records: dict[str, dict[int, LastRecord]]
     log_time_ms: int
     decisions: int
     root: str
@@ -93,16 +95,13 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         if row.problem is not None:
             raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")
     files += [_File(written[row.path], row.path, row.found) for row in found]
-    offsets_next: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in sorted(added.offsets_next.items()):
-        offsets_next.setdefault(topic, {})[partition] = offset
     manifest = _Manifest(
         STATE_VERSION,
         run,
         added.notary_name,
         added.payload_partitions,
-        offsets_next,
-        added.last_record,
+        _by_topic(added.offsets_next),
+        _by_topic(added.last_records),
         added.log_time_ms,
         added.decided,
         added.root.hex(),
@@ -131,14 +130,26 @@ def read_state(session: SparkSession, out: Path) -> State:
     return State(
         notary_name=manifest.notary,
         payload_partitions=manifest.payload_partitions,
-        offsets_next={(topic, partition): offset for topic, of in manifest.offsets_next.items() for partition, offset in of.items()},
-        last_record=manifest.last_record,
+        offsets_next=_by_place(manifest.offsets_next),
+        last_records=_by_place(manifest.last_records),
         log_time_ms=manifest.log_time_ms,
         decided=manifest.decisions,
         root=bytes.fromhex(manifest.root),
         signatures_checked=manifest.signatures_checked,
         **tables,
     )
+
+
+def _by_topic(by_place: Mapping[Place, _Of]) -> dict[str, dict[int, _Of]]:
+    """As JSON has it: by topic, and in it by partition."""
+    found: dict[str, dict[int, _Of]] = {}
+    for (topic, partition), each in sorted(by_place.items(), key=lambda item: item[0]):
+        found.setdefault(topic, {})[partition] = each
+    return found
+
+
+def _by_place(by_topic: Mapping[str, Mapping[int, _Of]]) -> dict[Place, _Of]:
+    return {(topic, partition): each for topic, of in by_topic.items() for partition, each in of.items()}
 
 
 def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:

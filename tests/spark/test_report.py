@@ -66,7 +66,7 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
     """Of a log in which there is nothing."""
     records = spark.createDataFrame([], RECORD)
-    log = Log(records, records, "O=Notary", 1, {("ordering", 0): 0, ("payload", 0): 0})
+    log = Log(records, records, "O=Notary", 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
     entries = spark.createDataFrame(
         [], "offset bigint, log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"
