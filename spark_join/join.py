@@ -47,7 +47,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The payload records, orphans of the earlier part too"""
     places: DataFrame
     """The same as `contents.keyed` gives them, without their values"""
-    gone: DataFrame
+    gone: DataFrame | None
     """Offsets that are not there: see `gaps.missing_offsets`"""
     undecided: Undecided | None
     """The first entry that counts and has no content; nothing from there on is decided"""
