@@ -24,7 +24,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
 from spark_join.log.archive import read_archive
 from spark_join.state.kept import _link, read_state, write_state
-from spark_join.state.state import start
+from spark_join.state.state import GROWING, start
 from spark_join.verify import Verified, verify
 from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
@@ -135,6 +135,8 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
     assert [_found(night) for night in nights.verified] == nights.planted
     assert sum(night.checkpoints.compared for night in nights.verified) == len(replayed.checkpoints)
+    files = [len(list((nights.folder / f"2/state/{table}/{run:08}").glob("*.parquet"))) for table in GROWING for run in (1, 2, 3)]
+    assert files == [1] * 12, "later runs have them all"
 
 
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
