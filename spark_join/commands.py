@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from deploy.local.errors import CannotRun
 from spark_join.engine.progress import Progress
-from spark_join.engine.session import open_session
+from spark_join.engine.session import open_session, refuse_folder_of_its_own
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify, cause
 from spark_join.exit_codes import CLEAN, COULD_NOT, VIOLATED
@@ -152,6 +152,8 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, P
 
 def _verify(chosen: argparse.Namespace) -> int:
     refuse_used(chosen.out)
+    if chosen.work is None:
+        refuse_folder_of_its_own(chosen.master)
     if chosen.bootstrap is not None and chosen.notary is None:
         raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
     if chosen.notary is not None:

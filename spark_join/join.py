@@ -1,20 +1,19 @@
 """The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7)."""
 
-from hashlib import sha256
-
 import msgspec
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.log.log import ORDERING, Log
+from spark_join.log.log import Log, records_since
 from spark_join.order import contents, ordering_records, positions
 from spark_join.order import judged as order
 from spark_join.order.gaps import missing_offsets
 from spark_join.order.signatures import Keys
-from spark_join.state.state import LastRecord, State
+from spark_join.state.last_records import last_records
+from spark_join.state.state import State
 
 
 class Undecided(msgspec.Struct, frozen=True):
@@ -48,7 +47,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The payload records, orphans of the earlier part too"""
     places: DataFrame
     """The same as `contents.keyed` gives them, without their values"""
-    gone: DataFrame
+    gone: DataFrame | None
     """Offsets that are not there: see `gaps.missing_offsets`"""
     undecided: Undecided | None
     """The first entry that counts and has no content; nothing from there on is decided"""
@@ -74,22 +73,17 @@ def rest_of(log: Log, state: State) -> Log:
                 f"{place[0]} partition {place[1]} ends at offset {log.offsets_end[place]}, and the earlier run had read it up to {offset}:"
                 " a part of the log is gone, or this is another one"
             )
-    last = state.last_record
-    if last is not None:
-        found = [last_record(row) for row in log.ordering.where(F.col("offset") == last.offset).collect()]
-        if found != [last]:
+    found = last_records(log, {place: last.offset for place, last in state.last_records.items()})
+    for place, last in sorted(state.last_records.items()):
+        if found.get(place) != last:
             raise CouldNotVerify(
-                f"ordering record {last.offset}, the last one that the earlier run judged, is not what it was: this is another log;"
-                " verify it from its start, without --checkpoint-from"
+                f"offset {last.offset} of {place[0]} partition {place[1]}, the last record of it that the earlier run had read, is not what"
+                " it was: this is another log, or it was cut and has grown again; verify it from its start, without --checkpoint-from"
             )
-    ordering = log.ordering.where(F.col("offset") >= state.offsets_next[ORDERING])
-    return msgspec.structs.replace(log, ordering=ordering)
-
-
-def last_record(row: Row) -> LastRecord:
-    """What a state keeps of an ordering record."""
-    head = row.offset.to_bytes(8, "big") + row.append_time_ms.to_bytes(8, "big", signed=True)
-    return LastRecord(row.offset, sha256(head + bytes(row.value or b"")).hexdigest())
+    ordering, payload = (
+        records_since(of, topic, state.offsets_next) for topic, of in (("ordering", log.ordering), ("payload", log.payload))
+    )
+    return msgspec.structs.replace(log, ordering=ordering, payload=payload)
 
 
 def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:

@@ -9,6 +9,7 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from spark_join.engine.java import java_home
+from spark_join.errors import CouldNotVerify
 
 ARROW_BYTES_MAX = 16 << 20
 """That go to Python at once: Spark itself counts records, and a payload record may have 8 MiB."""
@@ -24,7 +25,7 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
 
     `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes.
     """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _is_submitted()
     if not submitted:
         os.environ.setdefault("JAVA_HOME", str(java_home(work / "java")))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python must have what the driver's has
@@ -58,3 +59,20 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def refuse_folder_of_its_own(master: str) -> None:
+    """Raise `CouldNotVerify` where executors are on other machines: a temporary folder of this one they do not reach.
+
+    `master` as for `open_session`; none is needed before.
+    """
+    runs_at = SparkConf().get("spark.master", master) if _is_submitted() else master
+    if not str(runs_at).startswith("local"):
+        raise CouldNotVerify(
+            f"the executors of {runs_at} do not reach a temporary folder of this machine, and each reads what others wrote: name a folder"
+            " with --work that all of them and the driver reach"
+        )
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ

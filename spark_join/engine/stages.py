@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_join.engine.whole import write_whole
+
 Told = Callable[[str], None]
 """Called with the name of each stage when it begins."""
 
@@ -18,8 +20,11 @@ class Stages:
         self._told = told
 
     def keep(self, stage: str, frame: DataFrame) -> DataFrame:
-        """Compute `frame` now, once, and read it from its files from here on. `stage` is its name, one of a kind."""
+        """Compute `frame` now, once, and read it from its files from here on. `stage` is its name, one of a kind.
+
+        Raises `CouldNotVerify` for a folder that not all executors reach.
+        """
         self._told(stage)
-        where = str(self._folder / stage.replace(" ", "-"))
-        frame.write.parquet(where)
-        return self._session.read.schema(frame.schema).parquet(where)
+        where = self._folder / stage.replace(" ", "-")
+        write_whole(frame, where)
+        return self._session.read.schema(frame.schema).parquet(str(where))

@@ -20,6 +20,7 @@ Of a log that is read from some offsets on, the files that end before them are l
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -31,7 +32,7 @@ from pyspark.sql import functions as F
 from spark_join.constants import NAME_BYTES_MAX
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archived_files import what_is_wrong
-from spark_join.log.log import Log, Place
+from spark_join.log.log import Log, Place, records_since
 
 ARCHIVE_VERSION: Final = 1
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
@@ -86,15 +87,16 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     files = [file for file in listed if file.offset_end > since.get(file.place, -1)]
     _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
-    ordering, payload = (_from(topics[topic], topic, since) for topic in _TOPICS)
-    return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends)
+    ordering, payload = (records_since(topics[topic], topic, since) for topic in _TOPICS)
+    return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends, partial(_at, topics))
 
 
-def _from(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
-    for (of, partition), offset in since.items():
-        if of == topic:
-            records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))
-    return records
+def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFrame:
+    """See `Log`. Folders are of partitions and files know their offsets, so Spark opens those that have them."""
+    of_topic = {topic: [(partition, offset) for (of, partition), offset in places.items() if of == topic] for topic in topics}
+    wanted = {topic: " OR ".join([f"(partition = {each} AND offset = {at})" for each, at in of]) for topic, of in of_topic.items()}
+    ordering, payload = (records.where(wanted[topic] or "false").withColumn("topic", F.lit(topic)) for topic, records in topics.items())
+    return ordering.unionByName(payload)
 
 
 def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:

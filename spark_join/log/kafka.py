@@ -44,7 +44,11 @@ def read_kafka(
         of_topic = {place: bound for place, bound in wanted.items() if place[0] == name}
         read[name] = read_records(session, kafka, of_topic, task_records_max).drop("topic")
     ends = {place: bound.offset_end for place, bound in bounds.items()}
-    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends)
+
+    def at(places: Mapping[Place, int]) -> DataFrame:
+        return read_records(session, kafka, {place: Bounds(offset, offset + 1) for place, offset in places.items()})
+
+    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends, at)
 
 
 def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:

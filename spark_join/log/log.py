@@ -1,10 +1,11 @@
 """A log as it was read, whether from brokers or from an archive."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 Place = tuple[str, int]
 """A topic, `ordering` or `payload`, and one of its partitions."""
@@ -21,3 +22,13 @@ class Log(msgspec.Struct, frozen=True):
     payload_partitions: int
     offsets_end: Mapping[Place, int]
     """Behind the last record of each partition"""
+    at: Callable[[Mapping[Place, int]], DataFrame]
+    """The records at one offset each of these partitions, with topic besides, and no others read"""
+
+
+def records_since(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
+    """`records` of a topic without those that are before `since`, in the partitions that it names."""
+    for (of, partition), offset in since.items():
+        if of == topic:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))
+    return records

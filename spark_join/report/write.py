@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_join.engine.durable import sync_files, write_last
+from spark_join.engine.whole import refuse_fewer
 from spark_join.errors import CouldNotVerify
 from spark_join.log.log import ORDERING, Log
 from spark_join.report.page import Violations, page
@@ -84,10 +85,14 @@ def write_report(folder: Path, log: Log, verified: Verified, run: Run) -> dict[s
 
 
 def write_violations(violations: DataFrame, count: int, folder: Path, rows_a_file: int = ROWS_A_FILE) -> None:
-    """Write `count` rows, in order within each file and from file to file, all files side by side."""
+    """Write `count` rows, in order within each file and from file to file, all files side by side.
+
+    Raises `CouldNotVerify` unless they are all there then.
+    """
     files = max(1, -(-count // rows_a_file))
     placed = violations.repartitionByRange(files, *_ORDER) if files > 1 else violations.coalesce(1)
     placed.sortWithinPartitions(*_ORDER).write.parquet(str(folder))
+    refuse_fewer(folder, count)
 
 
 def shown_of(violations: DataFrame, shown_max: int = SHOWN_MAX) -> DataFrame:

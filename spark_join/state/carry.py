@@ -7,9 +7,10 @@ from pyspark.sql import functions as F
 from spark_join.constants import COMMITTED, KEY_BYTES
 from spark_join.engine.octets import part, sha256
 from spark_join.engine.stages import Stages
-from spark_join.join import Joined, last_record
-from spark_join.log.log import ORDERING, Log
-from spark_join.state.state import LastRecord, State
+from spark_join.join import Joined
+from spark_join.log.log import ORDERING, Log, Place
+from spark_join.state.last_records import last_records
+from spark_join.state.state import State
 
 _NO_SEQUENCE = bytes(8)
 
@@ -40,7 +41,7 @@ def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages
         notary_name=log.notary_name,
         payload_partitions=log.payload_partitions,
         offsets_next={**log.offsets_end, ORDERING: offset_next},
-        last_record=_last_record(state, log, joined, offset_next),
+        last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
         log_time_ms=state.log_time_ms if log_time.ms is None else log_time.ms,
         decided=decided.count,
         root=decided.root,
@@ -64,12 +65,14 @@ def _lives(joined: Joined, offset_next: int) -> DataFrame:
     return begun.select("incarnation", "nonce", "name", "offset_first", ended.alias("offset_end"), reached.alias("reached"))
 
 
-def _last_record(state: State, log: Log, joined: Joined, offset_next: int) -> LastRecord | None:
-    (last,) = joined.records.where(F.col("offset") < offset_next).agg(F.max("offset").alias("offset")).collect()
-    if last.offset is None:
-        return state.last_record
-    (record,) = log.ordering.where(F.col("offset") == last.offset).collect()
-    return last_record(record)
+def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
+    """Of the last record of each partition; of those that have none here nothing."""
+    judged = joined.records.where(F.col("offset") < offset_next).select(
+        F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset"
+    )
+    read = joined.places.where(~F.col("is_orphan")).select(F.lit("payload").alias("topic"), "partition", "offset")
+    rows = judged.union(read).groupBy("topic", "partition").agg(F.max("offset").alias("offset")).collect()
+    return {(row.topic, row.partition): row.offset for row in rows}
 
 
 def _orphans(joined: Joined, lives: DataFrame, stages: Stages) -> DataFrame:

@@ -9,31 +9,34 @@ links cannot be made), so each state is whole, and earlier ones may be deleted. 
 report is written last: a crash before leaves no state.
 
 The SHA-256 of a file says that it is what was written. That what was written is a state, its rows and its root say: rows are counted while
-they are written, in the files that come of it, and when these are read again.
+they are written, and in the footers of the files that come of it, then and when these are read again.
 """
 
 import os
 import shutil
 from collections.abc import Mapping
-from functools import reduce
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_join.decisions.tree import CHUNK_BITS, root_of
 from spark_join.engine.durable import sync_files, write_last
 from spark_join.engine.file_hashes import file_hashes, refuse_other_bytes
+from spark_join.engine.whole import rows_in, write_whole
 from spark_join.errors import CouldNotVerify
+from spark_join.log.log import Place
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"
+DECISIONS_A_FILE: Final = 250_000
+"""Of each table that grows, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
+_Of = TypeVar("_Of")
 _AGAIN = "nothing is built on that; verify from the log's start, or from an earlier state"
 
 
@@ -55,7 +58,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notary: str
     payload_partitions: int
     offsets_next: dict[str, dict[int, int]]
-    last_record: LastRecord | None
+    last_records: dict[str, dict[int, LastRecord]]
     log_time_ms: int
     decisions: int
     root: str
@@ -82,29 +85,26 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         rows |= {table: before.rows[table] for table in GROWING}
         for file in files:
             _link(earlier / STATE / file.path, folder / file.path)
+    # All later runs have these files too, and a day's rows are few for as many as a cluster has tasks.
+    files_max = max(1, -(-(added.decided - (before.decisions if before is not None else 0)) // DECISIONS_A_FILE))
     written: dict[str, str] = {}
     for table in rows:
         into = f"{table}/{run:08}"
-        counted = Observation()
         frame: DataFrame = getattr(added, table)
-        frame.observe(counted, F.count("*").alias("rows")).write.option("compression", "zstd").parquet(str(folder / into))
-        rows[table] += counted.get["rows"]
+        rows[table] += write_whole(frame.coalesce(files_max) if table in GROWING else frame, folder / into, "zstd")
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
     found = file_hashes(session, folder, written.keys()).orderBy("path").collect()
     for row in found:
         if row.problem is not None:
             raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")
     files += [_File(written[row.path], row.path, row.found) for row in found]
-    offsets_next: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in sorted(added.offsets_next.items()):
-        offsets_next.setdefault(topic, {})[partition] = offset
     manifest = _Manifest(
         STATE_VERSION,
         run,
         added.notary_name,
         added.payload_partitions,
-        offsets_next,
-        added.last_record,
+        _by_topic(added.offsets_next),
+        _by_topic(added.last_records),
         added.log_time_ms,
         added.decided,
         added.root.hex(),
@@ -112,7 +112,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         rows,
         files,
     )
-    _refuse_other_rows(folder, manifest, _tables(session, folder, manifest))
+    _refuse_other_rows(folder, manifest)
     sync_files(folder)
     content = msgspec.json.encode(manifest)
     write_last(folder / _MANIFEST, content)
@@ -124,8 +124,8 @@ def read_state(session: SparkSession, out: Path) -> State:
     manifest, folder = _manifest(out)
     _refuse_other_files(folder, manifest)
     refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
+    _refuse_other_rows(folder, manifest)
     tables = _tables(session, folder, manifest)
-    _refuse_other_rows(folder, manifest, tables)
     root = root_of(tables["chunks"], tables["hashes"], manifest.decisions)
     if root is None or root.hex() != manifest.root:
         found = "which do not make a tree" if root is None else f"whose root is {root.hex()}"
@@ -133,14 +133,26 @@ def read_state(session: SparkSession, out: Path) -> State:
     return State(
         notary_name=manifest.notary,
         payload_partitions=manifest.payload_partitions,
-        offsets_next={(topic, partition): offset for topic, of in manifest.offsets_next.items() for partition, offset in of.items()},
-        last_record=manifest.last_record,
+        offsets_next=_by_place(manifest.offsets_next),
+        last_records=_by_place(manifest.last_records),
         log_time_ms=manifest.log_time_ms,
         decided=manifest.decisions,
         root=bytes.fromhex(manifest.root),
         signatures_checked=manifest.signatures_checked,
         **tables,
     )
+
+
+def _by_topic(by_place: Mapping[Place, _Of]) -> dict[str, dict[int, _Of]]:
+    """As JSON has it: by topic, and in it by partition."""
+    found: dict[str, dict[int, _Of]] = {}
+    for (topic, partition), each in sorted(by_place.items(), key=lambda item: item[0]):
+        found.setdefault(topic, {})[partition] = each
+    return found
+
+
+def _by_place(by_topic: Mapping[str, Mapping[int, _Of]]) -> dict[Place, _Of]:
+    return {(topic, partition): each for topic, of in by_topic.items() for partition, each in of.items()}
 
 
 def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:
@@ -151,12 +163,13 @@ def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:
             raise CouldNotVerify(f"{file} is there, and {_MANIFEST} does not list it: {_AGAIN}")
 
 
-def _refuse_other_rows(folder: Path, manifest: _Manifest, tables: Mapping[str, DataFrame]) -> None:
+def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
     """Raise `CouldNotVerify` unless each table has the rows that the manifest says, and they are as many as there are decisions."""
-    counts = [rows.agg(F.lit(table).alias("table"), F.count("*").alias("rows")) for table, rows in tables.items()]
-    found = {row.table: row.rows for row in reduce(DataFrame.union, counts).collect()}
     expected = {"ids": manifest.decisions, "hashes": manifest.decisions, "chunks": manifest.decisions >> CHUNK_BITS}
-    for table, rows in found.items():
+    for table, files in _files(folder, manifest).items():
+        if not files:
+            raise CouldNotVerify(f"{folder / table} has no file, not even an empty one: all executors must reach it")
+        rows = rows_in(files)
         if rows != manifest.rows.get(table):
             raise CouldNotVerify(f"{folder / table} has {rows} rows, and there should be {manifest.rows.get(table)} in its files: {_AGAIN}")
         if rows != expected.get(table, rows):
@@ -184,13 +197,12 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
 
 
 def _tables(session: SparkSession, folder: Path, manifest: _Manifest) -> dict[str, DataFrame]:
-    found = {}
-    for table, schema in (GROWING | STANDING).items():
-        files = [str(folder / file.path) for file in manifest.files if file.table == table]
-        if not files:
-            raise CouldNotVerify(f"{folder / table} has no file, not even an empty one: all executors must reach it")
-        found[table] = session.read.schema(schema).parquet(*files)
-    return found
+    schemas = GROWING | STANDING
+    return {table: session.read.schema(schemas[table]).parquet(*map(str, files)) for table, files in _files(folder, manifest).items()}
+
+
+def _files(folder: Path, manifest: _Manifest) -> dict[str, list[Path]]:
+    return {table: [folder / file.path for file in manifest.files if file.table == table] for table in (*GROWING, *STANDING)}
 
 
 def _link(file: Path, to: Path) -> None:

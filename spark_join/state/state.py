@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.decisions.tree import ROOT_OF_NOTHING
-from spark_join.log.log import ORDERING, Place
+from spark_join.log.log import Place
 
 GROWING: Final = {
     "ids": "id binary",
@@ -37,11 +37,11 @@ STANDING: Final = {
 
 
 class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last ordering record that was judged; a log that was cut and has grown again has another one there."""
+    """The last record of a partition that was read; a partition that was cut and has grown again has another one there."""
 
     offset: int
     sha256: str
-    """Of i64 offset ‖ i64 append time ‖ value"""
+    """See `last_records`"""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     payload_partitions: int = 0
     offsets_next: Mapping[Place, int] = {}
     """Where to read on, in each partition; nothing for the start."""
-    last_record: LastRecord | None = None
+    last_records: Mapping[Place, LastRecord] = {}
+    """Of each partition that has one: of the ordering topic the last that was judged"""
     log_time_ms: int = 0
     decided: int = 0
     root: bytes = ROOT_OF_NOTHING
@@ -72,9 +73,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> dict[Place, int]:
-        """From which offset on a log has to be read to be judged further; `join.rest_of` looks at the last record, and drops it."""
-        last = {} if self.last_record is None else {ORDERING: self.last_record.offset}
-        return {**self.offsets_next, **last}
+        """From which offset on a log has to be read to be judged further; `join.rest_of` looks at the last records, and drops them."""
+        return {**self.offsets_next, **{place: last.offset for place, last in self.last_records.items()}}
 
 
 def start(session: SparkSession) -> State:

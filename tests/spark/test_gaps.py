@@ -9,6 +9,7 @@ from spark_join.order.gaps import missing_offsets, sequence_gaps
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 _ENTRIES = "offset bigint, incarnation binary, sequence binary, reached binary"
+_GONE = "topic string, partition int, first bigint, last bigint"
 _EDGES = "topic string, partition int, offset bigint"
 
 
@@ -31,6 +32,29 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
         (5, "offsets 5 to 5 of the ordering topic are not there"),
         (8, "offsets 8 to 8 of the ordering topic are not there"),
     ]
+
+
+def _life(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
+    """Its entries that count: of each the offset, its sequence, and the one that the life had reached."""
+    return [(offset, *(each.to_bytes(8, "big") for each in (number, sequence, reached))) for offset, sequence, reached in batches]
+
+
+def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is passed over in a life is told if no offset is missing since its entry before; no task gets all gaps to find that.
+
+    Of a life that had reached a sequence in a part before this one, the whole part is looked at up to its entry.
+    """
+    entries = [
+        *_life(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is gone before its 3, none before its 5
+        *_life(2, (6, 2, 0), (70_000, 4, 2), (70_001, 6, 4)),  # the same, far on
+        *_life(3, (2, 8, 6)),  # no gap is before it
+        *_life(4, (70_002, 8, 6)),
+    ]
+    gone = spark.createDataFrame([("ordering", 0, 3, 4), ("payload", 1, 7, 7), ("ordering", 0, 69_000, 69_500)], _GONE)
+    told = sequence_gaps(spark.createDataFrame(entries, _ENTRIES), gone)
+    assert sorted([row.offset for row in told.where("expected LIKE 'batch%'").collect()]) == [2, 9, 70_001]
+    told.explain()
+    assert not {"CartesianProduct", "BroadcastNestedLoopJoin"} & set(capsys.readouterr().out.split())
 
 
 def test_an_offset_that_is_there_twice(spark: SparkSession) -> None:

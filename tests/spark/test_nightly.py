@@ -24,7 +24,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
 from spark_join.log.archive import read_archive
 from spark_join.state.kept import _link, read_state, write_state
-from spark_join.state.state import start
+from spark_join.state.state import GROWING, start
 from spark_join.verify import Verified, verify
 from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
@@ -135,6 +135,8 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     assert (first.offset_hole, second.offset_hole, third.offset_hole) == (7, None, None)
     assert [_found(night) for night in nights.verified] == nights.planted
     assert sum(night.checkpoints.compared for night in nights.verified) == len(replayed.checkpoints)
+    files = [len(list((nights.folder / f"2/state/{table}/{run:08}").glob("*.parquet"))) for table in GROWING for run in (1, 2, 3)]
+    assert files == [1] * 12, "later runs have them all"
 
 
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
@@ -239,8 +241,8 @@ def _replaced(state_: Path, old: bytes, new: bytes) -> None:
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (
-        lambda state_: _replaced(state_, b'"state_version":2', b'"state_version":3'),
-        "/state has state version 3, and this software reads 2: use its version",
+        lambda state_: _replaced(state_, b'"state_version":3', b'"state_version":4'),
+        "/state has state version 4, and this software reads 3: use its version",
     ),
     (lambda state_: _replaced(state_, b'"run":2', b'"run":3'), "state.json is not what .*report.json says: its SHA-256 is another"),
     (
@@ -317,6 +319,15 @@ def _grown_again(nights: Nights, folder: Path) -> Path:
     return archive(streams, folder, ends=nights.ends)
 
 
+def _payload_grown_again(nights: Nights, folder: Path) -> Path:
+    """One partition of it, to another value of the same batch at the same time."""
+    streams = {stream: list(records) for stream, records in nights.writer.log.streams.items()}
+    at = nights.ends[1][1] - 1
+    last = streams[1][at]
+    streams[1][at] = Record(last.stream, last.offset, last.append_time_ms, last.key, None)
+    return archive(streams, folder, ends=nights.ends)
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -325,7 +336,8 @@ def _grown_again(nights: Nights, folder: Path) -> Path:
             _of_another_notary,
             "the earlier run read the log of 'O=Notary.* with 3 payload partitions, and this one is of 'O=Another' with 3",
         ),
-        (_grown_again, "ordering record 20, the last one that the earlier run judged, is not what it was: this is another log"),
+        (_grown_again, "offset 20 of ordering partition 0, the last record of it that the earlier run had read, is not what it was"),
+        (_payload_grown_again, "offset 5 of payload partition 1, the last record of it that the earlier run had read, is not what it was"),
     ],
 )
 def test_log_that_is_another(
@@ -338,10 +350,10 @@ def test_log_that_is_another(
 
 
 def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
-    """Of a log that goes on only what came since is read: the payload files of earlier nights may be gone."""
+    """Of a log that goes on what came since is read, and the file that has each partition's last record: those before may be gone."""
     streams, ends = nights.writer.log.streams, nights.ends
     whole = archive(streams, tmp_path, ends=ends)
-    for file in [*whole.glob("payload/*/0000000[12].parquet"), *whole.glob("ordering/*/00000001.parquet")]:
+    for file in whole.glob("*/*/00000001.parquet"):
         file.unlink()
     known = read_state(spark, nights.folder / "1")
     log = rest_of(read_archive(spark, whole, known.since), known)

@@ -53,6 +53,8 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
     write_violations(violations, 1_000, tmp_path / "one")
     (file,) = (tmp_path / "one").glob("*.parquet")
     assert pq.read_table(file).to_pylist() == rows
+    with pytest.raises(CouldNotVerify, match=r"1001 rows were written into .*/fewer, and 1000 are there"):
+        write_violations(violations, 1_001, tmp_path / "fewer")
     shown = [row.asDict() for row in shown_of(violations, 7).collect()]
     kinds = [
         [row for row in rows if (row["type"], row["source"]) == kind][:7] for kind in sorted({(row["type"], row["source"]) for row in rows})
@@ -64,7 +66,7 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
     """Of a log in which there is nothing."""
     records = spark.createDataFrame([], RECORD)
-    log = Log(records, records, "O=Notary", 1, {("ordering", 0): 0, ("payload", 0): 0})
+    log = Log(records, records, "O=Notary", 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
     entries = spark.createDataFrame(
         [], "offset bigint, log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"
