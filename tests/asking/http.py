@@ -68,7 +68,7 @@ class Http:
             if writer is not None:
                 writer.close()
             raise
-        if found.get("connection") == "close":
+        if found.get("connection") == "close" or self._idle.get(url) is not idle:  # that process is forgotten meanwhile
             writer.close()
         else:
             idle.append((reader, writer))
