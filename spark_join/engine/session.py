@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_join.engine.java import java_home
@@ -66,7 +66,10 @@ def refuse_folder_of_its_own(master: str) -> None:
 
     `master` as for `open_session`; none is needed before.
     """
-    runs_at = SparkConf().get("spark.master", master) if _is_submitted() else master
+    runs_at = master
+    if _is_submitted():
+        SparkContext._ensure_initialized()  # before it Python's configuration knows nothing of what was submitted
+        runs_at = SparkConf().get("spark.master") or master
     if not str(runs_at).startswith("local"):
         raise CouldNotVerify(
             f"the executors of {runs_at} do not reach a temporary folder of this machine, and each reads what others wrote: name a folder"
