@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_join.engine.java import java_home
@@ -25,8 +25,8 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
 
     `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes.
     """
-    submitted = _is_submitted()
-    if not submitted:
+    submitted = _submitted()
+    if submitted is None:
         os.environ.setdefault("JAVA_HOME", str(java_home(work / "java")))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python must have what the driver's has
     chosen = {
@@ -41,7 +41,7 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
         # Else each expression tells where in Python it was made, in four calls to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
-    if not submitted:
+    if submitted is None:
         chosen |= {"spark.master": master, "spark.driver.memory": memory}
         if master.startswith("local"):
             # Spark's own 200 are for clusters: here each would be a task of a few rows.
@@ -51,10 +51,9 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": partitions,
             }
-    given = SparkConf() if submitted else None  # without a submission this would start a JVM before its memory is known
     builder = SparkSession.builder.appName("spark_join")
     for name, value in (chosen | dict(settings or {})).items():
-        if given is None or not given.contains(name):
+        if submitted is None or not submitted.contains(name):
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -66,7 +65,8 @@ def refuse_folder_of_its_own(master: str) -> None:
 
     `master` as for `open_session`; none is needed before.
     """
-    runs_at = SparkConf().get("spark.master", master) if _is_submitted() else master
+    submitted = _submitted()
+    runs_at = master if submitted is None else submitted.get("spark.master", master)
     if not str(runs_at).startswith("local"):
         raise CouldNotVerify(
             f"the executors of {runs_at} do not reach a temporary folder of this machine, and each reads what others wrote: name a folder"
@@ -74,5 +74,9 @@ def refuse_folder_of_its_own(master: str) -> None:
         )
 
 
-def _is_submitted() -> bool:
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+def _submitted() -> SparkConf | None:
+    """What was given to the `spark-submit` that has started this process; None for a process that nothing but itself has started."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    SparkContext._ensure_initialized()  # until the JVM is reached Python knows nothing of it
+    return SparkConf()

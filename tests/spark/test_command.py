@@ -172,6 +172,9 @@ def test_what_cannot_be_verified(tmp_path: Path) -> None:
     done = _run(tmp_path, combined)
     assert done.returncode == 2
     assert "leave --checkpoint-from out where there is an --index" in done.stderr
+    done = _submitted(tmp_path, "spark://127.0.0.1:1", {}, "--archive", tmp_path, "--out", tmp_path / "out")  # what was submitted is known
+    assert done.returncode == 2
+    assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr
 
 
 def test_without_sparks_packages(tmp_path: Path) -> None:
