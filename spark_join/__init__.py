@@ -15,6 +15,7 @@ The way of a log through it:
 | `exports/` | exported indexes against the decisions, row by row |
 | `state/` | what an earlier run knew of the log, and what this one leaves to the next |
 | `verify` | all of it: state in, log, state out |
+| `commands/` | the command line: `verify`, `archive`, `restore` |
 | `report/` | what is written of it: `report.json`, `report.html`, `violations/` |
 | `engine/` | the session and a Java for it, files between the stages, their hashes, progress, what DataFrames lack |
 | `violations` | one row for each thing that is wrong |

@@ -53,11 +53,6 @@ class Verified(msgspec.Struct, frozen=True):
     after: Callable[[], State]
     """See `carry.state_after`"""
 
-    @property
-    def offset_hole(self) -> int | None:
-        """The ordering offset of the hole."""
-        return None if self.undecided is None else self.undecided.from_offset
-
 
 def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, stages: Stages, exports: Exports | None = None) -> Verified:
     """Verify `log`, which goes on from `state` (`join.rest_of`), and compare it with the exports, which need a log from its beginning.

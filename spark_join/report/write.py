@@ -118,7 +118,7 @@ def _said(log: Log, verified: Verified, run: Run, counts: Mapping[tuple[str, str
         "exports": {
             source: {"decisions": decisions, "violations": _by_type(counts, source)} for source, decisions in verified.exports.items()
         },
-        "undecided_from_offset": verified.offset_hole,
+        "undecided_from_offset": hole.from_offset if hole else None,
         "undecided_entries": hole.entries if hole else 0,
         "undecided_requests": hole.requests if hole else 0,
         "undecided_because": hole.because if hole else None,

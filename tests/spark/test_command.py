@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ordering.records import Checkpoint
-from spark_join.commands import _parser
+from spark_join.commands import parser
 from tests.checkers.honest import Honest
 from tests.checkers.replay import replay
 from tests.joiner.history import NOTARY
@@ -187,6 +187,6 @@ def test_without_sparks_packages(tmp_path: Path) -> None:
 
 def test_folders_are_those_of_this_process(tmp_path: Path) -> None:
     """Executors have working directories of their own, so what is named from here is named from the root on."""
-    chosen = _parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])
+    chosen = parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])
     named = [chosen.archive, chosen.out, *chosen.index, chosen.checkpoint_from, chosen.work]
     assert named == [Path.cwd() / name for name in "abcde"]

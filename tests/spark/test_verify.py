@@ -116,7 +116,7 @@ def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
     assert _found(verified) == []
     _hold(verified, replayed)
     assert verified.outcomes == {"committed": 5, "input-conflict": 2, "reference-conflict": 1, "outside-time-window": 1}
-    assert (verified.checkpoints, verified.offset_hole) == (Counts(4, 0, passed_over=1), None)
+    assert (verified.checkpoints, verified.undecided) == (Counts(4, 0, passed_over=1), None)
 
 
 DECIDED = 9
@@ -271,11 +271,9 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path) ->
     assert _found(verified) == []
     because = "no payload of batch (3, 2) is in payload partition 1"
     assert (verified.decided, verified.undecided) == (DECIDED, Undecided(hole.offset, 2, requests=3, because=because))
-    further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=verified.offset_hole + 1))
-    with pytest.raises(
-        CouldNotVerify, match=rf"the payload of offset {verified.offset_hole} is not in what was read here: read the log after"
-    ):
-        refuse_behind_hole(read_exports(spark, [further]), verified.offset_hole)
+    further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=hole.offset + 1))
+    with pytest.raises(CouldNotVerify, match=rf"the payload of offset {hole.offset} is not in what was read here: read the log after"):
+        refuse_behind_hole(read_exports(spark, [further]), hole.offset)
 
 
 def test_hole_that_nobody_filled(spark: SparkSession, tmp_path: Path) -> None:
