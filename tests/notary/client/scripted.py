@@ -116,7 +116,7 @@ class Worker:
         """What to send back, or None to close the connection. A step named `lost ...` is applied before it goes wrong."""
         decided: Callable[[], list[dict[str, Any]]] = lambda: self.notary.submit(body)  # noqa: E731
         if step == "answer":
-            return reply(200, {"decisions": [{**each, "receipt": f"receipt {each['position']}"} for each in decided()]})
+            return reply(200, {"decisions": [_with_receipt(each) for each in decided()]})
         if step == "lost reset":
             decided()
             return None
@@ -141,7 +141,7 @@ class Worker:
         if step == "202 none":
             return reply(202, {"decisions": [None] * len(decode_submission(body, NAME).requests)}, "Retry-After: 0")
         if step == "202 some":
-            return reply(202, {"decisions": [each if at % 2 == 0 else None for at, each in enumerate(decided())]})
+            return reply(202, {"decisions": [_with_receipt(each) if at % 2 == 0 else None for at, each in enumerate(decided())]})
         if step == "200 with null":
             return reply(200, {"decisions": [None, *decided()[1:]]})
         if step == "no json":
@@ -190,6 +190,10 @@ class Worker:
         if kind == "transactions" and what in self.notary.decisions:
             return reply(200, self.notary.decisions[what])
         return reply(404, {"type": "/problems/not-found"}, "Content-Type: application/problem+json")
+
+
+def _with_receipt(decision: dict[str, Any]) -> dict[str, Any]:
+    return {**decision, "receipt": f"receipt {decision['position']}"}
 
 
 def reply(status: int, content: object, *headers: str) -> bytes:
