@@ -1,6 +1,7 @@
 """A process known by its pid and its start time, so that a pid which the system has given to another process is never
 signalled."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -58,10 +59,21 @@ class Process:
 def spawn(command: list[str], log: Path) -> Process:
     """Start a process that outlives this one and does not hear this terminal's Ctrl-C. What it prints is appended to
     `log`."""
+    _reap()
     with log.open("ab") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     _CHILDREN[child.pid] = child
     return Process(child.pid, _look(child.pid)[0])
+
+
+def _reap() -> None:
+    """Let go of children that have ended and that nobody has asked after since."""
+    for pid, child in list(_CHILDREN.items()):
+        if child.poll() is not None:
+            del _CHILDREN[pid]
+
+
+atexit.register(_reap)
 
 
 def _look(pid: int) -> tuple[str, str]:
