@@ -7,19 +7,38 @@ that RocksDB writes then and from its properties, and wrong settings refuse to s
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    MemtableFactory,
+    Options,
+    Rdict,
+    ReadOptions,
+    SliceTransform,
+    WriteBatch,
+)
 
 from notary.index.store import DECISIONS, FAMILIES, STATES, Family
 from ordering.errors import ConfigurationError, Fatal
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
-"""The families that are asked for keys they mostly do not have: a bloom filter answers those without reading."""
+"""The families that are asked for keys they mostly do not have: a bloom filter answers those without reading.
+
+Their keys are hashes, so what a sorted memtable compares a new one with is not in the processor's cache. Theirs are hash tables, which the
+thread that flushes them sorts; RocksDB hashes a part of the key that it calls the prefix, here all of it (docs/performance.md).
+"""
+BUCKET_BYTES: Final = 256
+"""A memtable's bytes for each bucket of its hash table: two or three rows share a bucket when it is full. A bucket above 256 is sorted."""
+PREFIX_BYTES_MAX: Final = 128
+"""The longest prefix that rocksdict cuts, and longer than any key."""
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
@@ -27,7 +46,8 @@ class IndexSettings(msgspec.Struct, frozen=True):
 
     cache_bytes: int = 256 << 20
     write_buffer_bytes: int = 64 << 20
-    bloom_bits_per_key: int = 10
+    bloom_bits_per_key: int = 16
+    """Of every 1,000 keys that a table does not have, one makes it read a block; with 10 bits, ten."""
     background_jobs: int = 2
 
 
@@ -40,7 +60,9 @@ class RocksFamily:
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """All rows from that key on, in the order of the keys."""
-        found = self._family.iter()
+        in_order = ReadOptions()
+        in_order.set_total_order_seek(True)  # or a hash table would show one bucket
+        found = self._family.iter(in_order)
         if from_key is None:
             found.seek_to_first()
         else:
@@ -95,7 +117,7 @@ class RocksStore:
 
 def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = False) -> Rdict:
     """The store in that directory, made if there is none. Raises `ConfigurationError` or `Fatal` with what to do."""
-    families = _family_options(settings)
+    families = _family_options(settings, looked_up=() if read_only else LOOKED_UP)
     try:
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
@@ -131,21 +153,39 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
 def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> None:
     """Read back what is in force; `Fatal` names the first setting that is not the wanted one."""
     in_force = _options_in_force(directory)
-    wanted: dict[tuple[str, str], str] = {("DBOptions", "max_background_jobs"): str(settings.background_jobs)}
+    wanted: dict[tuple[str, str], str] = {
+        ("DBOptions", "max_background_jobs"): str(settings.background_jobs),
+        ("DBOptions", "allow_concurrent_memtable_write"): "false",
+    }
     for family in FAMILIES:
         wanted["CFOptions", family + ".write_buffer_size"] = str(settings.write_buffer_bytes)
     for family in LOOKED_UP:
         wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
+        wanted["CFOptions", family + ".prefix_extractor"] = "max_len"
         wanted["CFOptions", family + ".memtable_whole_key_filtering"] = "true"
         wanted["CFOptions", family + ".memtable_prefix_bloom_size_ratio"] = f"{MEMTABLE_BLOOM_RATIO:.6f}"
     for where, value in wanted.items():
         found = in_force.get(where)
         if found != value:
-            raise Fatal(f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {value}: this RocksDB ignored it")
+            raise Fatal(_ignored(directory, where, found, value))
+    buckets = f"bucket_count={_buckets(settings)};"
+    for family in LOOKED_UP:
+        where = ("CFOptions", family + ".memtable_factory")
+        found = in_force.get(where, "")
+        if "HashLinkListRepFactory" not in found or buckets not in found:
+            raise Fatal(_ignored(directory, where, found, buckets))
     for family in FAMILIES:
         capacity = store.get_column_family(family).property_int_value("rocksdb.block-cache-capacity")
         if capacity != settings.cache_bytes:
             raise Fatal(f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}")
+
+
+def _ignored(directory: Path, where: tuple[str, str], found: str | None, wanted: str) -> str:
+    return f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {wanted}: this RocksDB ignored it"
+
+
+def _buckets(settings: IndexSettings) -> int:
+    return max(1, settings.write_buffer_bytes // BUCKET_BYTES)
 
 
 def _database_options(settings: IndexSettings) -> Options:
@@ -155,12 +195,14 @@ def _database_options(settings: IndexSettings) -> Options:
     options.set_max_background_jobs(settings.background_jobs)
     options.set_max_total_wal_size(4 * settings.write_buffer_bytes)
     options.set_keep_log_file_num(2)
+    options.set_allow_concurrent_memtable_write(False)  # hash tables do not have it, and one thread writes
     # A torn tail of the write-ahead log is what a machine's crash leaves: the rows and offsets up to there are whole.
     options.set_bytes_per_sync(1 << 20)
     return options
 
 
-def _family_options(settings: IndexSettings) -> Mapping[str, Options]:
+def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mapping[str, Options]:
+    """Those of each family; who goes through all rows in their order, as an export does, looks nothing up."""
     cache = Cache(settings.cache_bytes)
     families: dict[str, Options] = {"default": Options(raw_mode=True)}
     for family in FAMILIES:
@@ -169,15 +211,17 @@ def _family_options(settings: IndexSettings) -> Mapping[str, Options]:
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_format_version(5)
-        if family in LOOKED_UP:
+        if family in looked_up:
             table.set_bloom_filter(settings.bloom_bits_per_key, False)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(settings.write_buffer_bytes)
-        if family in LOOKED_UP:
+        if family in looked_up:
             # The same for what is still in memory: without it a step of 4-input requests costs a fifth more.
             options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
             options.set_memtable_whole_key_filtering(True)
+            options.set_memtable_factory(MemtableFactory.hash_link_list(_buckets(settings)))  # type: ignore[call-arg]  # rocksdict's stub
+            options.set_prefix_extractor(SliceTransform.create_max_len_prefix(PREFIX_BYTES_MAX))
         options.set_level_compaction_dynamic_level_bytes(True)
         # Ids and hashes do not compress; what does (positions, states of one transaction) is small.
         options.set_compression_type(DBCompressionType.none())

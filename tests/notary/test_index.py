@@ -11,10 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from joiner import Life, OrderedBatch, Ready
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
-from notary.index.rocks import RocksStore, check_settings, open_store
+from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import FAMILIES, META
 from notary.tree import tile_widths
 from ordering.errors import ConfigurationError, Fatal
@@ -180,12 +181,50 @@ def test_settings_are_read_back(directory: Path) -> None:
         ]:
             with pytest.raises(Fatal, match=named):
                 check_settings(store, directory, other)
-        for options in directory.glob("OPTIONS-*"):
-            options.write_text(options.read_text().replace("filter_policy=bloomfilter", "filter_policy=nullptr"))
-        with pytest.raises(Fatal, match="filter_policy"):
-            check_settings(store, directory, SMALL)
+        (options,) = directory.glob("OPTIONS-*")
+        written = options.read_text()
+        for there, other_text, named in [
+            ("filter_policy=bloomfilter", "filter_policy=nullptr", "filter_policy"),
+            ("prefix_extractor=max_len", "prefix_extractor=nullptr", "prefix_extractor"),
+            ("id=HashLinkListRepFactory", "id=SkipListFactory", "memtable_factory"),
+            ("bucket_count=256;", "bucket_count=1;", "memtable_factory"),
+        ]:
+            assert there in written
+            options.write_text(written.replace(there, other_text))
+            with pytest.raises(Fatal, match=named):
+                check_settings(store, directory, SMALL)
     finally:
         store.close()
+
+
+def test_other_memtables_and_filters(directory: Path) -> None:
+    """How rows are kept in memory and filtered is no format: what RocksDB's own defaults wrote is read, and the other way round."""
+    plain: dict[str, Options] = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
+    written = {name: [(bytes([number]) * 36, b"%d" % number) for number in range(200)] for name in FAMILIES}
+
+    def write(store: Rdict, numbers: slice) -> None:
+        for name, rows_of in written.items():
+            family = store.get_column_family(name)
+            for key, row in rows_of[numbers]:
+                family.put(key, row)
+
+    whole = Options(raw_mode=True)
+    whole.create_missing_column_families(True)
+    store = Rdict(str(directory), options=whole, column_families=dict(plain))
+    write(store, slice(0, 50))
+    for name in FAMILIES:
+        store.get_column_family(name).flush()
+    write(store, slice(50, 100))  # stay in the write-ahead log
+    store.close()
+    ours = open_store(directory, SMALL)
+    write(ours, slice(100, 200))
+    ours.close()
+    for opens in (lambda: open_store(directory, SMALL), lambda: Rdict(str(directory), options=whole, column_families=dict(plain))):
+        opened = opens()
+        for name, rows_of in written.items():
+            assert opened.get_column_family(name).get([key for key, _ in rows_of]) == [row for _, row in rows_of]
+            assert list(RocksFamily(opened.get_column_family(name)).items()) == rows_of
+        opened.close()
 
 
 # ---- damage: `Fatal` with what to do, never a wrong answer ----

@@ -7,7 +7,7 @@ import pytest
 
 from notary.index import IndexSettings
 from notary.index.rocks import RocksStore
-from notary.index.store import DECISIONS, META, STATES, Store
+from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
 Opens = Callable[[], Store]
@@ -59,13 +59,14 @@ def test_the_later_row_wins(opens: Opens) -> None:
     assert store.family(META).get(b"k") == b"3"
 
 
-def test_rows_come_in_the_order_of_their_keys(opens: Opens) -> None:
-    """From a key on, whether it is there or not."""
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_come_in_the_order_of_their_keys(opens: Opens, name: str) -> None:
+    """From a key on, whether it is there or not; in families that are mostly looked up as in others."""
     store = opens()
-    write(store, *[(META, key, key) for key in (b"b", b"\xff", b"a", b"b\x00", b"c")])
-    assert [key for key, _ in store.family(META).items()] == [b"a", b"b", b"b\x00", b"c", b"\xff"]
-    assert [key for key, _ in store.family(META).items(from_key=b"b\x00")] == [b"b\x00", b"c", b"\xff"]
-    assert [key for key, _ in store.family(META).items(from_key=b"bb")] == [b"c", b"\xff"]
+    write(store, *[(name, key, key) for key in (b"b", b"\xff", b"a", b"b\x00", b"c")])
+    assert [key for key, _ in store.family(name).items()] == [b"a", b"b", b"b\x00", b"c", b"\xff"]
+    assert [key for key, _ in store.family(name).items(from_key=b"b\x00")] == [b"b\x00", b"c", b"\xff"]
+    assert [key for key, _ in store.family(name).items(from_key=b"bb")] == [b"c", b"\xff"]
 
 
 def test_a_batch_that_is_not_written_is_nothing(opens: Opens) -> None:
