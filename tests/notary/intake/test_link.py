@@ -9,15 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from notary.admission import Admission
-from notary.config import HttpConfig
 from notary.http.submission import Asked
-from notary.intake.front import Front
 from notary.intake.link import BUFFER_BYTES, Link
-from notary.intake.messages import Answered, Called, Down, Settings, Submitted, Up
-from notary.parties import Parties
-from tests.notary.party import NOTARY, Bank, spend
-from tests.notary.process import NotaryDirectory
+from notary.intake.messages import Answered, Called, Down, Submitted, Up
 
 CALLS = [Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_ms=at or None), b"x" * at * 1_000) for at in range(40)]
 
@@ -79,37 +73,3 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
             await loop.sock_recv(theirs, 1 << 20)
             await asyncio.sleep(0)
     assert taken == [Called(1, "GET", "/livez", b"")]
-
-
-async def test_a_process_reads_no_bodies_while_its_worker_takes_no_calls(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """What it may not hand over yet it leaves in the connections."""
-    loop = asyncio.get_running_loop()
-    parties = Parties(own_directory.path / "parties.json")
-    settings = Settings("w/1", NOTARY, "", HttpConfig(), 10, 1 << 20, "warning", log_json=False)
-    read: list[bytes] = []
-
-    async def receive() -> dict[str, Any]:
-        read.append(body)
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def answered(message: Any) -> None:
-        raise AssertionError("nobody answers here")
-
-    async with linked(Down, lambda message: None) as (link, theirs):
-        front = Front(settings, Admission(NOTARY, parties, 0, loop.time), link)
-        body = bank.body(*(spend() for _ in range(500)))
-        head = {"method": "POST", "path": "/v1/submissions", "query_string": b"", "headers": [(b"content-type", b"application/json")]}
-        calls = []
-        while link.writable.is_set():
-            calls.append(loop.create_task(front(head, receive, answered)))
-            await asyncio.sleep(0)
-        before = len(read)
-        calls.append(loop.create_task(front(head, receive, answered)))
-        for _ in range(10):
-            await asyncio.sleep(0.001)
-        assert len(read) == before
-        while len(read) == before:
-            await loop.sock_recv(theirs, 1 << 20)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
