@@ -27,6 +27,7 @@ Beside that way a worker doubts itself (R9): `self_check` compares its roots wit
 | `parties`, `keys`, `admission` | who may submit, and the notary's own key |
 | `worker`, `service` | composition of one worker: no logic; its service from start to end |
 | `http/` | the service |
+| `intake/` | processes that read and verify submissions for a worker |
 | `config`, `metrics`, `version` | settings, Prometheus, the version |
 | `client/` | the Python client: importable without Kafka and RocksDB |
 | `cli/` | the command line |

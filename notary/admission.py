@@ -14,6 +14,10 @@ from ordering.ids import excerpt
 from payload import Submission, decode_submission, signed_message
 
 CHUNK_MAX = 64
+_BAD_SIGNATURE = (
+    "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
+    " transaction ids in the order of `requests`"
+)
 
 
 class UnknownParty(NotaryError):
@@ -57,14 +61,18 @@ class Admission:
 
     async def check(self, submission: Submission) -> None:
         """Raise `BadSignature` or `QuotaExceeded` unless it may be taken in. Raises `UnknownParty` like `decode`."""
-        verify = self._verify_of(submission)
-        message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
-        if not await self._verify(verify, submission.signature, message):
-            raise BadSignature(
-                "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
-                " transaction ids in the order of `requests`"
-            )
+        if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):
+            raise BadSignature(_BAD_SIGNATURE)
         # After the signature: nobody can use up another party's quota.
+        self.charge(submission)
+
+    def verify(self, submission: Submission) -> None:
+        """Raise `BadSignature` unless the signature is a good one; in this thread, for a process that does little else."""
+        if not self._verify_of(submission)(submission.signature, self._message(submission)):
+            raise BadSignature(_BAD_SIGNATURE)
+
+    def charge(self, submission: Submission) -> None:
+        """Raise `QuotaExceeded` unless the party, whose signature is a good one, may send so much more."""
         if self._quota is not None:
             self._quota.take(submission.party, len(submission.requests))
 
@@ -80,6 +88,9 @@ class Admission:
                 " its operator adds it with `notary party add`"
             )
         return verify
+
+    def _message(self, submission: Submission) -> bytes:
+        return signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
 
     async def _verify(self, verify: Verify, signature: bytes, message: bytes) -> bool:
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -26,7 +26,8 @@ from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` t
 
 _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_MAY_BE_ZERO = ("payload_partitions", "party_requests_per_s", "wait_ms_default")
+_MAY_BE_ZERO = ("payload_partitions", "party_requests_per_s", "wait_ms_default", "intake_processes")
+_INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
 
 
@@ -64,10 +65,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[http]`: where the service listens, and how long it is patient. An empty `health_listen` serves health on `listen`."""
+    """`[http]`: where the service listens, with how many processes (0: with the worker's alone), and how long it is patient.
+
+    An empty `health_listen` serves health on `listen`.
+    """
 
     listen: str = "127.0.0.1:8080"
     health_listen: str = ""
+    intake_processes: int = 0
     connections_max: int = 2_000
     head_ms_max: int = 10_000
     body_ms_max: int = 20_000
@@ -248,6 +253,8 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
             least = 0 if field.name in _MAY_BE_ZERO else 1
             if isinstance(value, int) and not least <= value <= _INTEGER_MAX:
                 yield f"{section}.{field.name}", f"{value} should be {least} to {_INTEGER_MAX}"
+    if config.http.intake_processes > _INTAKE_PROCESSES_MAX:
+        yield "http.intake_processes", f"{config.http.intake_processes} should be 0 to {_INTAKE_PROCESSES_MAX}, a few for each core at most"
     for key in ("listen", "health_listen"):
         text = getattr(config.http, key)
         if text or key == "listen":

@@ -56,13 +56,13 @@ class Metrics:
             if count:
                 counter.inc(count)
 
-    def answered(self, call: str, status: int, seconds: float | None = None) -> None:
-        """Count an answer of the service."""
+    def answered(self, call: str, status: int, seconds: float | None = None, *, count: int = 1) -> None:
+        """Count answers of the service that are alike."""
         # Finding a labelled counter costs more than counting.
         counter = self._answer_counters.get((call, status))
         if counter is None:
             counter = self._answer_counters[call, status] = self._answers.labels(call, status)
-        counter.inc()
+        counter.inc(count)
         if seconds is not None:
             self._latency.observe(seconds)
 

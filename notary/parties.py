@@ -3,6 +3,7 @@
 It is an affair of admission (R6): it says what a worker lets into the log, never how something is decided.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -26,6 +27,8 @@ from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
 log = logging.getLogger("notary.parties")
+
+LOOK_S = 2.0
 
 PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
@@ -91,6 +94,15 @@ class Parties:
 
     def __len__(self) -> int:
         return len(self._verify)
+
+    async def follow(self) -> None:
+        """Read the file again whenever it has changed, for ever; while it cannot be read, the parties stay as they were."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.reload()
+            except ConfigurationError as problem:
+                log.error("the parties stay as they were: %s", problem)
 
     def reload(self) -> None:
         """Read the file if it changed. Raises `ConfigurationError`; what was known before stays in force then."""

@@ -1,7 +1,6 @@
 """One worker, put together. No logic: what each part does is said where it lives."""
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -21,14 +20,10 @@ from notary.self_check import SelfCheck
 from notary.version import VERSION
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, Fatal
+from ordering.errors import Fatal
 from ordering.ids import TransactionId
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
-
-logger = logging.getLogger("notary.worker")
-
-PARTIES_LOOK_S = 2.0
 
 
 async def open_log(config: Config) -> Log:
@@ -149,7 +144,7 @@ class Worker:
         """Read, decide, answer."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.driver.run(), name="driver")
-            tasks.create_task(self._follow_parties(), name="parties")
+            tasks.create_task(self.parties.follow(), name="parties")
             tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self.self_check.run(), name="self-check")
 
@@ -177,11 +172,3 @@ class Worker:
         await self._failed.wait()
         assert self._fatal is not None
         raise self._fatal
-
-    async def _follow_parties(self) -> None:
-        while True:
-            await asyncio.sleep(PARTIES_LOOK_S)
-            try:
-                self.parties.reload()
-            except ConfigurationError as problem:
-                logger.error("the parties stay as they were: %s", problem)

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
+    parser.add_argument("--intake-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
 
@@ -26,7 +27,11 @@ def run(chosen: argparse.Namespace, measure: Callable[[Report, Place], None]) ->
     """Start it, measure, stop it; the exit code."""
 
     def measured() -> Report:
-        with lines_to(chosen.out, append=True) as lines, brokers_of(chosen.brokers) as cluster, workers_on(cluster) as place:
+        with (
+            lines_to(chosen.out, append=True) as lines,
+            brokers_of(chosen.brokers) as cluster,
+            workers_on(cluster, intake=chosen.intake_processes) as place,
+        ):
             report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
             measure(report, place)
             report.print_table()

@@ -93,6 +93,8 @@ def measure(report: Report, place: Place, case: Case, seconds: float, seed: int)
 def name_of(case: Case, place: Place) -> str:
     """What a case is called on that notary."""
     workers = "" if len(place.urls) == 1 else f", {len(place.urls)} workers"
+    if place.intake:
+        workers += f", {place.intake} intake {'process' if place.intake == 1 else 'processes'}"
     inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
     connections = f", {case.connections} connections" if case.connections else ""
     return f"{case.requests} a submission, {inputs}, {place.log_name}{workers}{connections}"

@@ -29,6 +29,8 @@ class Place(msgspec.Struct, frozen=True):
     """Where the embedded log, or the brokers' data, is."""
     bootstrap: str | None
     brokers: int
+    intake: int = 0
+    """How many intake processes each worker has."""
 
     @property
     def log_name(self) -> str:
@@ -53,7 +55,7 @@ def brokers_of(count: int) -> Iterator[Cluster | None]:
 
 
 @contextlib.contextmanager
-def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, str] | None = None) -> Iterator[Place]:
+def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, str] | None = None, *, intake: int = 0) -> Iterator[Place]:
     """A new notary with so many workers for the length of a block, on these brokers or on an embedded log of its own.
 
     `added` is put into the workers' environment.
@@ -62,12 +64,15 @@ def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, st
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
         config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}")
+        added = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), **(added or {})}
         running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]
         pids = {"worker": family([service.pid for service in running])}
         if cluster is not None:
             pids["brokers"] = [broker.process.pid for broker in cluster.state.brokers if broker.process]
         log = cluster.directory if cluster is not None else config.parent / "log"
-        yield Place([service.url for service in running], pids, config.parent / "index", log, bootstrap, len(pids.get("brokers", [])))
+        yield Place(
+            [service.url for service in running], pids, config.parent / "index", log, bootstrap, len(pids.get("brokers", [])), intake
+        )
 
 
 def interrupt_once() -> None:

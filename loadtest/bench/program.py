@@ -10,6 +10,7 @@ and then the corners where another part of the work is the limit.
 | workers | 1, 2 |
 | the log | 3 brokers, 1 broker, embedded |
 | connections | 64, 256, at one request a submission: the more ask at once, the more travels together |
+| intake processes | 0, 1 |
 | corners | one request a submission on each log and with two workers (signatures and HTTP); 100 with 1 input on each log (the log) |
 """
 
@@ -32,8 +33,8 @@ from ordering.errors import NotaryError
 FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-end", "curve", "overload")
 START_S = {0: 2.0, 1: 6.0, 3: 10.0}
 """About how long brokers and workers take until they serve."""
-CASES: dict[tuple[int, int], tuple[Case, ...]] = {
-    (3, 1): (
+CASES: dict[tuple[int, int, int], tuple[Case, ...]] = {
+    (3, 1, 0): (
         Case(100, 4, beside_without_receipts=True),
         Case(10, 4),
         Case(1, 4),
@@ -41,11 +42,13 @@ CASES: dict[tuple[int, int], tuple[Case, ...]] = {
         Case(100, 1),
         Case(1, 1_000),
     ),
-    (3, 2): (Case(100, 4), Case(1, 4)),
-    (1, 1): (Case(100, 4), Case(1, 4), Case(100, 1)),
-    (0, 1): (Case(100, 4), Case(1, 4), Case(100, 1)),
+    (3, 1, 1): (Case(1, 4), Case(1, 4, connections=256)),
+    (3, 2, 0): (Case(100, 4), Case(1, 4)),
+    (1, 1, 0): (Case(100, 4), Case(1, 4), Case(100, 1)),
+    (1, 1, 1): (Case(100, 4), Case(1, 4), Case(1, 4, connections=256)),
+    (0, 1, 0): (Case(100, 4), Case(1, 4), Case(100, 1)),
 }
-"""By brokers and workers."""
+"""By brokers, workers, and intake processes of each."""
 CURVES = {1: (Case(100, 4), Case(1, 4)), 3: (Case(100, 4),)}
 CURVES_QUICK = {1: (Case(100, 4),)}
 """By brokers."""
@@ -87,9 +90,9 @@ def parts_of(
     for name, (of_brokers, share, times) in on_brokers.items():
         if name in figures and brokers:
             parts.append(_on_brokers(report, name, of_brokers, brokers, seconds * share, times, seed))
-    for (on, workers), cases in CASES.items():
+    for (on, workers, intake), cases in CASES.items():
         if "end-to-end" in figures and brokers_only in (None, on):
-            parts.append(_end_to_end(report, on, workers, cases, seconds, seed))
+            parts.append(_end_to_end(report, on, workers, intake, cases, seconds, seed))
     if "curve" in figures:
         curves = CURVES_QUICK if quick else CURVES
         shares = curve.SHARES_QUICK if quick else curve.SHARES
@@ -126,8 +129,8 @@ def run(parts: Sequence[Part], bar: Bar) -> list[str]:
 
 
 @contextlib.contextmanager
-def _place(brokers: int, workers: int = 1) -> Iterator[Place]:
-    with brokers_of(brokers) as cluster, workers_on(cluster, workers) as place:
+def _place(brokers: int, workers: int = 1, intake: int = 0) -> Iterator[Place]:
+    with brokers_of(brokers) as cluster, workers_on(cluster, workers, intake=intake) as place:
         yield place
 
 
@@ -174,8 +177,8 @@ def _stages(report: Report, brokers: int, seconds: float, seed: int) -> Part:
     return Part(f"stages, {log_name(brokers)}", START_S[brokers], lambda: _watched(brokers), steps)
 
 
-def _end_to_end(report: Report, brokers: int, workers: int, cases: Sequence[Case], seconds: float, seed: int) -> Part:
-    name = f"{log_name(brokers)}{'' if workers == 1 else f', {workers} workers'}"
+def _end_to_end(report: Report, brokers: int, workers: int, intake: int, cases: Sequence[Case], seconds: float, seed: int) -> Part:
+    name = f"{log_name(brokers)}{'' if workers == 1 else f', {workers} workers'}{f', intake processes: {intake}' if intake else ''}"
     warm_up_s = min(end_to_end.WARM_UP_S, seconds)
 
     def step(case: Case, number: int) -> Step:
@@ -186,11 +189,11 @@ def _end_to_end(report: Report, brokers: int, workers: int, cases: Sequence[Case
 
     steps = [Step(f"warming up, {name}", 2 * _load_s(warm_up_s / 2), lambda place: end_to_end.warm_up(place, warm_up_s, seed))]
     steps += [step(case, number) for number, case in enumerate(cases, 1)]
-    if workers == 1:
+    if workers == 1 and not intake:
         # Last: by now everything is warm, the brokers most of all.
         text = f"end to end: idle, {name}"
         steps.append(Step(text, _load_s(seconds / 2) + 5, lambda place: end_to_end.measure_idle(report, place, seconds, seed + 500)))
-    return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: _place(brokers, workers), steps)
+    return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: _place(brokers, workers, intake), steps)
 
 
 def _curve(report: Report, brokers: int, cases: Sequence[Case], seconds: float, seed: int, shares: tuple[float, ...]) -> Part:

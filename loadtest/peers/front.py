@@ -25,7 +25,7 @@ from deploy.local.ports import free_ports
 from loadtest.bench.generate import NOTARY, PARTY, party_key_pem
 from loadtest.peers.servers import Servers
 from notary.admission import Admission
-from notary.http import Server
+from notary.http import Server, bind
 from notary.http.answers import JSON, TEXT, Answer
 from notary.http.body import Message, Receive, Room, Send, check_json, read_body
 from notary.http.problems import problem_of
@@ -125,7 +125,7 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
     async with open_decider(address) as decider:
-        server = Server(Front(admission, decider), "127.0.0.1", port)
+        server = Server(Front(admission, decider), bind("127.0.0.1", port))
         await server.start()
         await stop.wait()
         await server.stop(5.0)

@@ -36,7 +36,7 @@ from loadtest.peers.ours import OurWorker
 from loadtest.peers.servers import Servers
 from notary.cli.serve import set_up_logging
 from notary.config import Config, load, parse_listen
-from notary.http import App, Server
+from notary.http import App, Server, bind
 from notary.service import serve_until
 from notary.worker import Worker, open_log
 from ordering.errors import NotaryError, OutcomeUnknown
@@ -222,7 +222,7 @@ async def _serve(config: Config, listen: str) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     app = App()
     host, port = parse_listen(listen)
-    server = Server(app, host, port)
+    server = Server(app, bind(host, port))
     await server.start()
 
     async def start() -> Worker:

@@ -13,7 +13,8 @@ import uvloop
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
 from notary.config import Config, load, parse_listen
-from notary.http import App, Server
+from notary.http import App, Server, bind
+from notary.intake import Intake
 from notary.service import serve_until
 from notary.worker import Worker, open_log
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_up_logging(arguments.log_level, as_json=arguments.json)
     gc.freeze()  # modules and what they hold stay for ever
     gc.set_threshold(GARBAGE_OBJECTS)
-    return uvloop.run(_serve(config, as_json=arguments.json))
+    return uvloop.run(_serve(config, log_level=arguments.log_level, as_json=arguments.json))
 
 
 def set_up_logging(level: str, *, as_json: bool) -> None:
@@ -54,14 +55,16 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
-async def _serve(config: Config, *, as_json: bool) -> int:
+async def _serve(config: Config, *, log_level: str, as_json: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     http = config.http
     app = App(health=not http.health_listen)
-    servers = [_server(config, app, http.listen)]
+    servers: list[Server | Intake] = [
+        Intake(config, app, log_level=log_level, log_json=as_json) if http.intake_processes else _server(config, app, http.listen)
+    ]
     apps = [app]
     if http.health_listen:
         apps.append(App(service=False))
@@ -70,7 +73,11 @@ async def _serve(config: Config, *, as_json: bool) -> int:
         await server.start()
 
     async def say_when_ready(worker: Worker) -> None:
-        await _say_when_ready(worker, servers[0].url, as_json=as_json)
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
+            await asyncio.sleep(0.01)
+        app.taking_changed()
+        await asyncio.sleep(0)  # intake processes, if there are any, know it first
+        _say_ready(worker, servers[0].url, as_json=as_json)
 
     try:
         ending = await serve_until(apps, lambda: _start(config), stop, say_when_ready)
@@ -91,11 +98,9 @@ async def _start(config: Config) -> Worker:
 
 
 def _server(config: Config, app: App, listen: str) -> Server:
-    host, port = parse_listen(listen)
     return Server(
         app,
-        host,
-        port,
+        bind(*parse_listen(listen)),
         connections_max=config.http.connections_max,
         head_s_max=config.http.head_ms_max / 1000,
         keep_alive_s=config.http.keep_alive_ms / 1000,
@@ -103,9 +108,7 @@ def _server(config: Config, app: App, listen: str) -> Server:
     )
 
 
-async def _say_when_ready(worker: Worker, url: str, *, as_json: bool) -> None:
-    while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
-        await asyncio.sleep(0.01)
+def _say_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     line = f"notary worker {worker.config.worker.name} ready at {url}"
     try:
         print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)

@@ -6,6 +6,7 @@ A plain ASGI application on uvicorn: no framework stands between a body and its 
 | file | subject |
 |---|---|
 | `app` | routes, and what each call answers |
+| `submission` | how a submission comes, to a worker and to its intake processes alike |
 | `body` | reading bodies: each within size and time, all within memory |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
@@ -13,6 +14,6 @@ A plain ASGI application on uvicorn: no framework stands between a body and its 
 """
 
 from notary.http.app import App
-from notary.http.server import Server
+from notary.http.server import Server, bind
 
-__all__ = ["App", "Server"]
+__all__ = ["App", "Server", "bind"]

@@ -2,37 +2,36 @@
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from notary.decision import Decision, DecisionJson
 from notary.http.answers import JSON, METRICS, TEXT, Answer, Headers
-from notary.http.body import Disconnected, Message, Receive, Room, Send, check_json, read_body
+from notary.http.body import Disconnected, Message, Receive, Room, Send
 from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
 from notary.http.openapi import document
 from notary.http.patience import Patience
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
-from notary.http.query import asked_wait_s, wants_receipts
+from notary.http.query import asked_wait_s
+from notary.http.submission import SHUTTING_DOWN, SUBMISSIONS, Asked, asked_of, body_of
 from notary.metrics import Metrics
 from notary.worker import Worker
-from ordering.errors import Fatal, Malformed, NotaryError, NotReady, OutcomeUnknown
+from ordering.errors import Fatal, NotaryError, NotReady, OutcomeUnknown, Overloaded
 from ordering.ids import TransactionId, excerpt
-from payload import SUBMISSION_BYTES_MAX, Submission
+from payload import Submission
 
 log = logging.getLogger("notary.http")
 
 _encode = msgspec.json.Encoder().encode
-_WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
 RETRY_AFTER_UNDECIDED_S: Final = 1
 TOLD_AT_ONCE: Final = 200
 LOOKING_WAITS_SHARE: Final = 4
 """One connection in so many may wait for a decision that it did not ask for: others must still get in."""
-SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 
 
 class _Decisions(msgspec.Struct):
@@ -56,6 +55,8 @@ class App:
         self._waiting = Patience()
         self._service = service
         self._health = health
+        self.taking_changed: Callable[[], None] = lambda: None
+        """Called when submissions may be taken no more, or again: `closed` says which."""
 
     def attach(self, worker: Worker) -> None:
         """From now on calls are answered from this worker."""
@@ -70,6 +71,7 @@ class App:
         """From now on take no submission: those taken in are answered still, bodies that are only half here are not waited for."""
         self._stopping = True
         self._reading.cut_short()
+        self.taking_changed()
 
     def detach(self, why: str = SHUTTING_DOWN) -> None:
         """The worker ends: from now on nothing is read from it, and who waits is told that the outcome is unknown."""
@@ -78,16 +80,30 @@ class App:
         self._no_worker = why
         self._reading.cut_short()
         self._waiting.cut_short()
+        self.taking_changed()
+
+    @property
+    def ends(self) -> bool:
+        """Whether submissions will never be taken again."""
+        return self._stopping
+
+    def closed(self) -> Answer | None:
+        """What every submission is answered with now, whatever it is; None while they are taken."""
+        try:
+            self._ready_worker().sender.queue.check_room(1, 1)
+        except (NotReady, Overloaded) as problem:
+            return problem_of(problem)
+        return None
 
     def refusal(self, method: bytes, path: bytes) -> Answer | None:
         """What to answer to this call without reading it, or None: an overloaded worker must spend its time on what it has taken in."""
         worker = self._worker
-        if worker is None or self._stopping or method != b"POST" or path != _SUBMISSIONS.encode():
+        if worker is None or self._stopping or method != b"POST" or path != SUBMISSIONS.encode():
             return None
         refusal = worker.sender.queue.refusal(1, 1)
         if refusal is None:
             return None
-        worker.metrics.answered(_SUBMISSIONS, 503)
+        worker.metrics.answered(SUBMISSIONS, 503)
         # A queue that is full because the log is away does not empty: another worker may do better.
         return problem_of(refusal if (why := worker.not_ready()) is None else NotReady(why))
 
@@ -98,34 +114,64 @@ class App:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI."""
         assert scope["type"] == "http", "the server serves neither lifespans nor websockets"
+        with self._under_way_until_answered():
+            started_s = time.perf_counter()
+            route = self._route(scope["path"])
+            answering = self._submit(scope, receive) if route == SUBMISSIONS else self._look_up(route, scope)
+            try:
+                status, headers, body = await self._answer(route, answering, started_s)
+            except Disconnected:
+                return
+            await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+            await send({"type": "http.response.body", "body": body})
+
+    async def decide(self, body: bytes, asked: Asked, since_s: float) -> Answer:
+        """The answer to a submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
+        with self._under_way_until_answered():
+            answer = await self._answer(SUBMISSIONS, self._take(body, asked), since_s)
+        if answer[0] == 503:
+            self.taking_changed()
+        return answer
+
+    async def look_up(self, method: str, path: str, query: bytes) -> Answer:
+        """The answer to any other call that came to an intake process."""
+        scope = {"method": method, "path": path, "query_string": query}
+        route = self._route(path)
+        with self._under_way_until_answered():
+            return await self._answer(route, self._look_up(route, scope), time.perf_counter())
+
+    def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
+        """Count what an intake process answered by itself; `seconds` of those of which they are told."""
+        if self._metrics is not None:
+            self._metrics.answered(call, status, count=count - len(seconds))
+            for each in seconds:
+                self._metrics.answered(call, status, each)
+
+    @contextmanager
+    def _under_way_until_answered(self) -> Iterator[None]:
         self._under_way += 1
         self._idle.clear()
         try:
-            await self._answer(scope, receive, send)
+            yield
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
-        started = time.perf_counter()
-        route = self._route(scope["path"])
+    async def _answer(self, route: str, answering: Coroutine[None, None, Answer], started_s: float) -> Answer:
+        """What comes of `answering`, counted. Raises `Disconnected`."""
         try:
-            if route == _SUBMISSIONS:
-                status, headers, body = await self._submit(scope, receive)
-            else:
-                status, headers, body = await self._look_up(route, scope)
-        except Disconnected:
-            return
+            answer = await answering
         except Fatal as problem:
-            status, headers, body = problem_of(self._give_up(problem))
+            answer = problem_of(self._give_up(problem))
+        except Disconnected:
+            raise
         except NotaryError as problem:
-            status, headers, body = problem_of(problem)
+            answer = problem_of(problem)
         if self._worker is not None:
-            seconds = time.perf_counter() - started if route == _SUBMISSIONS else None
-            self._worker.metrics.answered(route or "unknown", status, seconds)
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
+            seconds = time.perf_counter() - started_s if route == SUBMISSIONS else None
+            self._worker.metrics.answered(route or "unknown", answer[0], seconds)
+        return answer
 
     def _give_up(self, problem: Fatal) -> NotReady:
         """The index lost something: from now on nothing is told from it, and the worker stops."""
@@ -138,7 +184,7 @@ class App:
     def _route(self, path: str) -> str:
         """The route that a path belongs to, empty for none on this port."""
         if self._service:
-            if path in (_SUBMISSIONS, _OPENAPI):
+            if path in (SUBMISSIONS, _OPENAPI):
                 return path
             for route in LOOK_UPS:
                 if path.startswith(route) if route.endswith("/") else path == route:
@@ -148,28 +194,37 @@ class App:
     # ---- submissions ----
 
     async def _submit(self, scope: Message, receive: Receive) -> Answer:
-        if scope["method"] != "POST":
-            raise MethodNotAllowed("submissions are sent with POST", "POST")
-        headers = scope["headers"]
-        check_json(headers)
-        receipts = wants_receipts(scope["query_string"])
-        submission = await self._read(headers, receive)
+        asked = asked_of(scope)
+        submission = await self._read(scope["headers"], receive)
         # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
+        return await self._decide(self._ready_worker(), submission, asked)
+
+    async def _take(self, body: bytes, asked: Asked) -> Answer:
+        """The same for one whose signature an intake process has verified."""
         worker = self._ready_worker()
+        queue = worker.sender.queue
+        queue.check_room(1, len(body))
+        submission = worker.admission.decode(body)
+        if submission not in queue:
+            queue.check_room(len(submission.requests), len(submission.encoded))
+            worker.admission.charge(submission)
+        return await self._decide(worker, submission, asked)
+
+    async def _decide(self, worker: Worker, submission: Submission, asked: Asked) -> Answer:
+        """Take in what there is room for, and wait for it as long as it is asked."""
         # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look tells.
         decisions: Sequence[Decision] | None = worker.index.decisions([request.transaction_id for request in submission.requests])
         if decisions is not None:
-            return await self._tell(worker, submission, decisions, receipts=receipts)
+            return await self._tell(worker, submission, decisions, receipts=asked.receipts)
         answer = worker.sender.submit(submission, held=True)
         settings = worker.config.http
-        asked = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
-        wait_ms = settings.wait_ms_default if asked is None else int(asked[1]) * 1000
+        wait_ms = settings.wait_ms_default if asked.wait_ms is None else asked.wait_ms
         try:
             if await self._waiting.wait(answer, min(wait_ms, settings.wait_ms_max) / 1000):
                 decisions = answer.result()
         except OutcomeUnknown:
             pass
-        return await self._tell(worker, submission, decisions, receipts=receipts)
+        return await self._tell(worker, submission, decisions, receipts=asked.receipts)
 
     async def _tell(self, worker: Worker, submission: Submission, decisions: Sequence[Decision] | None, *, receipts: bool) -> Answer:
         """The answer to what was taken in: 200 when all is decided, else 202. Never a 503, which would say that nothing was taken in."""
@@ -203,15 +258,8 @@ class App:
         worker = self._ready_worker()  # else there is no need to read on
         queue, config = worker.sender.queue, worker.config
         queue.check_room(1, 1)
-        seconds_max = config.http.body_ms_max / 1000
         with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
-            try:
-                async with self._reading.at_most(seconds_max):
-                    body = await read_body(headers, receive, SUBMISSION_BYTES_MAX, take)
-            except TimeoutError:
-                if self._stopping:
-                    raise NotReady(SHUTTING_DOWN) from None
-                raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
+            body = await body_of(headers, receive, take, self._reading, config.http.body_ms_max / 1000)
             self._ready_worker()
             # What takes work comes last: an overloaded worker says so before it has decoded, and again before it verifies.
             queue.check_room(1, len(body))
@@ -303,6 +351,5 @@ class App:
         return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
 
 
-_SUBMISSIONS: Final = "/v1/submissions"
 _OPENAPI: Final = "/openapi.json"
 _HEALTH: Final = ("/livez", "/readyz", "/metrics")

@@ -12,6 +12,8 @@ class Patience:
     def __init__(self) -> None:
         self._limits: set[asyncio.Timeout] = set()
         self._waiters: set[asyncio.Future[None]] = set()
+        self.is_over = False
+        """Whether it was cut short."""
 
     @contextlib.asynccontextmanager
     async def at_most(self, seconds: float) -> AsyncIterator[None]:
@@ -47,6 +49,7 @@ class Patience:
 
     def cut_short(self) -> None:
         """End all waiting that there is now."""
+        self.is_over = True
         now_s = asyncio.get_running_loop().time()
         for limit in self._limits:
             if not limit.expired():

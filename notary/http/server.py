@@ -30,15 +30,14 @@ class Server:
     def __init__(
         self,
         app: Any,
-        host: str,
-        port: int,
+        listening: socket.socket,
         *,
         connections_max: int = 2_000,
         head_s_max: float = 10.0,
         keep_alive_s: float = 75.0,
         refusal: Callable[[bytes, bytes], Answer | None] | None = None,
     ) -> None:
-        self._socket = _bind(host, port)
+        self._socket = listening
 
         class Protocol(PatientProtocol):
             pass
@@ -66,8 +65,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where clients reach it."""
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of(self._socket)
 
     async def start(self) -> None:
         """Return when connections are taken."""
@@ -156,11 +154,23 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def url_of(listening: socket.socket) -> str:
+    """Where clients reach a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that listens there, on a free port for 0; `ConfigurationError` when it cannot.
+
+    Shared, others of this user may listen there as well, if they all share; connections are then spread over them.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             listening.bind(address)
             # Two sockets may bind one port until one of them listens: only then is it surely ours.

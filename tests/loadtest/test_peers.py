@@ -27,7 +27,7 @@ from loadtest.peers.front import Front, Verdict
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
 from notary.admission import Admission
-from notary.http import Server
+from notary.http import Server, bind
 from notary.parties import Parties
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
@@ -119,7 +119,7 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
-    server = Server(Front(admission, Careless()), "127.0.0.1", 0)
+    server = Server(Front(admission, Careless()), bind("127.0.0.1", 0))
     await server.start()
     try:
         assert any("spent twice" in problem for problem in await asyncio.to_thread(contest, server.url, 1))

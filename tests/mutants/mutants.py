@@ -30,7 +30,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
-APP, LOOKUPS, PROBLEMS, BODY = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems", "body"))
+APP, LOOKUPS, PROBLEMS, BODY, SUBMISSION = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems", "body", "submission"))
 ADMISSION, QUEUE = "notary/admission.py", "joiner/queue.py"
 DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
 AGREEMENT, SELF_CHECK = "notary/agreement.py", "notary/self_check.py"
@@ -320,7 +320,7 @@ MUTANTS: Final = (
         "signatures are not verified",
         "contract",
         ADMISSION,
-        "if not await self._verify(verify, submission.signature, message):",
+        "if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
         "if False:",
     ),
     Mutant(
@@ -334,15 +334,15 @@ MUTANTS: Final = (
         "whoever names a party uses its quota up",
         "contract",
         ADMISSION,
-        "        if not await self._verify(verify, submission.signature, message):",
-        "        if self._quota is not None:\n            self._quota.take(submission.party, len(submission.requests))\n"
-        "        if not await self._verify(verify, submission.signature, message):",
+        "        if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
+        "        self.charge(submission)\n"
+        "        if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
         seeds=100,
     ),
     Mutant("all parties share one quota", "contract", ADMISSION, "self._quota.take(submission.party, ", 'self._quota.take("", ', seeds=200),
     Mutant("no quota is ever used up", "contract", ADMISSION, "        if tokens < needed:", "        if False:", seeds=200),
     Mutant("a body of any size is read", "contract", BODY, "        if size > bytes_max:", "        if False:", seeds=100),
-    Mutant("any media type will do", "contract", APP, "        check_json(headers)\n", "", seeds=100),
+    Mutant("any media type will do", "contract", SUBMISSION, "    check_json(headers)\n", "", seeds=100),
     Mutant(
         "a state may be given twice",
         "contract",

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.bench.facts import family
 from notary.index import Index
 from notary.index.store import META, STATES
 from notary.verify import verify_receipt
@@ -23,7 +24,7 @@ from ordering.embedded import EmbeddedLog
 from ordering.ids import format_state
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend, transaction_id
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve, serve_in_vain
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, serve, serve_in_vain
 from tests.notary.rows import put_row
 
 Start = Callable[..., NotaryProcess]
@@ -32,25 +33,33 @@ Start = Callable[..., NotaryProcess]
 # ---- the end ----
 
 
+@pytest.mark.parametrize("intake", [0, 2], ids=["alone", "intake"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_what_was_taken_in_is_answered_before_the_end(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals, intake: int
 ) -> None:
-    """On a signal every submission is decided and answered, or refused as surely not applied; the next worker finds it so. Exit 0."""
+    """On a signal every submission is decided and answered, or refused as surely not applied; the next worker finds it so. Exit 0.
+
+    A terminal or a supervisor sends it to all processes of a service.
+    """
     submissions = [[spend() for _ in range(500)] for _ in range(8)]
     bodies = [bank.body(*requests) for requests in submissions]
-    process = notary_process(own_directory.config)
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    processes = family([process.process.pid])
+    assert len(processes) == 1 + intake
     with contextlib.ExitStack() as open_ones:
         wires = [open_ones.enter_context(Wire(process.url)) for _ in bodies]
         for wire, body in zip(wires, bodies, strict=True):
             wire.send(post_head(len(body), "Prefer: wait=60") + body)
         # With the first answer, the others are anywhere between the socket and theirs.
         answers = [_answer_of(wires[0])]
-        process.signal(number)
+        for pid in processes:
+            os.kill(pid, number)
         answers += [_answer_of(wire) for wire in wires[1:]]
     told = process.process.wait(EXIT_S_MAX)
     process.check_quiet()
     assert told == 0
+    assert not [pid for pid in processes if is_running(pid)]
     assert {status for status, _ in answers} <= {200, 503}
     process = notary_process(own_directory.config)
     with Asking(process.url) as asking:
@@ -63,11 +72,12 @@ def test_what_was_taken_in_is_answered_before_the_end(
     assert process.stop() == 0
 
 
+@pytest.mark.parametrize("intake", [0, 1], ids=["alone", "intake"])
 def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int
 ) -> None:
     """A body that is only half here when the signal comes gets 503 not-ready with Retry-After, and does not hold the process up."""
-    process = notary_process(own_directory.config)
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     body = bank.body(spend())
     with Wire(process.url) as half, Wire(process.url) as idle, Wire(process.url) as half_a_head:
         half.send(post_head(len(body), "Expect: 100-continue"))
@@ -230,6 +240,20 @@ def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, no
     assert "one process only" in told
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 2), (2, 0), (2, 2)])
+def test_a_second_notary_on_the_same_port_is_refused(
+    own_directory: NotaryDirectory, tmp_path: Path, notary_process: Start, ours: int, theirs: int
+) -> None:
+    """Intake processes share a port with each other and with nobody else, also when they are asked to serve calls of the first."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": ours})
+    other = NotaryDirectory.create(tmp_path / "other")
+    listen = process.url.removeprefix("http://")
+    code, told = serve_in_vain(other.config, listen=listen, HTTP_INTAKE_PROCESSES=theirs)
+    assert (code, "Traceback" in told) == (2, False)
+    assert f"cannot listen on {listen}: Address already in use" in told
+    assert process.stop() == 0
+
+
 @pytest.mark.parametrize("setting", ["HTTP_LISTEN", "HTTP_HEALTH_LISTEN"])
 def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting: str) -> None:
     """A port that another one listens on: exit 2, which port, and no log was touched."""
@@ -321,10 +345,10 @@ FAILING = """
 import sys
 import time
 from notary.cli import main
-from notary.worker import Worker
+from notary.parties import Parties
 from ordering.errors import ConfigurationError, NotReady
 async def fail(self): raise {problem}
-Worker._follow_parties = fail
+Parties.follow = fail
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from notary.config import load
-from notary.http import App, Server
+from notary.http import App, Server, bind
 from notary.index.store import DECISIONS, STATES
+from notary.intake import Intake
 from notary.service import leaves
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
@@ -76,19 +77,26 @@ async def serving(
     directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
 ) -> AsyncIterator[Service]:
     """A service that is ready; `settings` by their dotted names."""
-    config = load(directory.config, {"worker.name": "w", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {})
+    config = load(
+        directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {}
+    )
     log = HeldLog.open(config.path(config.log.directory))
     assert isinstance(log, HeldLog)
     log.gate = asyncio.Event()
     worker = await Worker.start(config, log)
     app = App()
-    server = Server(app, "127.0.0.1", 0, head_s_max=head_s_max, refusal=app.refusal)
+    server: Server | Intake
+    if config.http.intake_processes:
+        server = Intake(config, app, log_level="warning", log_json=False)
+    else:
+        server = Server(app, bind("127.0.0.1", 0), head_s_max=head_s_max, refusal=app.refusal)
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())
     try:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - asked from outside
             await asyncio.sleep(0.005)
+        app.taking_changed()
         async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:
             yield Service(app, worker, log.gate, http, running)
     finally:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from notary.http import App, Server
+from notary.http import App, Server, bind
 
 CROWD = 100
 TURNS = 8
@@ -20,7 +20,7 @@ TURNS = 8
 @asynccontextmanager
 async def waiting_crowd() -> AsyncIterator[Server]:
     """A server before which a crowd waits: all of them are connected, as the kernel sees it, and none was taken in."""
-    server = Server(App(), "127.0.0.1", 0)
+    server = Server(App(), bind("127.0.0.1", 0))
     await server.start()
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]

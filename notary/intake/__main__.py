@@ -1,0 +1,81 @@
+"""One intake process: `python -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
+
+It lives as long as its link. The worker started it with SIGINT and SIGTERM blocked: these are for the worker alone, which answers first
+what was taken in.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from notary.admission import Admission
+from notary.cli.serve import GARBAGE_OBJECTS, set_up_logging
+from notary.http import Server
+from notary.intake.front import Front
+from notary.intake.link import Link
+from notary.intake.messages import Down, End, Serving, Settings, Up
+from notary.parties import Parties
+from ordering.errors import ConfigurationError
+
+log = logging.getLogger("notary.intake")
+
+
+async def run(settings: Settings, listening: socket.socket, linked: socket.socket) -> None:
+    """Serve until the worker says so; `linked` ends the process with it."""
+    loop = asyncio.get_running_loop()
+    parties = Parties(Path(settings.parties_file))
+    ending: asyncio.Future[End] = loop.create_future()
+
+    def take(message: Down) -> None:
+        if isinstance(message, End):
+            ending.set_result(message)
+        else:
+            front.take(message)
+
+    # Whoever ended the link: there is nobody to ask, so open connections say nothing more, and the calls on them may be sent again (R7).
+    link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
+    front = Front(settings, Admission(settings.notary_name, parties, 0, time.monotonic), link)
+    await loop.connect_accepted_socket(lambda: link, linked)
+    http = settings.http
+    server = Server(
+        front,
+        listening,
+        connections_max=settings.connections_max,
+        head_s_max=http.head_ms_max / 1000,
+        keep_alive_s=http.keep_alive_ms / 1000,
+        refusal=front.refusal,
+    )
+    await server.start()
+    link.send(Serving())
+    following = loop.create_task(parties.follow())
+    told = await ending
+    following.cancel()
+    await server.stop(told.seconds_max)
+    front.tell()
+    link.close()
+    await loop.create_future()
+
+
+def main(given: list[str]) -> int:
+    """Run; an exit code only when it does not get as far as serving."""
+    settings = msgspec.json.decode(given[0], type=Settings)
+    set_up_logging(settings.log_level, as_json=settings.log_json)
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
+    try:
+        uvloop.run(run(settings, socket.socket(fileno=int(given[1])), socket.socket(fileno=int(given[2]))))
+    except ConfigurationError as problem:
+        log.error("intake process %s cannot serve: %s", settings.process, problem)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

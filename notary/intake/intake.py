@@ -1,0 +1,194 @@
+"""The worker's side: its intake processes, started, heard, started again when one dies, and ended."""
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from notary.config import Config, parse_listen
+from notary.http import App
+from notary.http.answers import Answer
+from notary.http.server import bind, url_of
+from notary.intake.link import BUFFER_BYTES, Link
+from notary.intake.messages import Answered, Called, Counted, Down, End, Gate, Serving, Settings, Submitted, Up
+from ordering.errors import Fatal
+
+log = logging.getLogger("notary.intake")
+
+GATE_LOOK_S: Final = 0.05
+"""While submissions are refused, so often is looked whether they may be taken again. A queue that was full opens when a tenth of what is
+decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
+AGAIN_S: Final = 2.0
+"""A process that does not live longer is started again when so long has passed since it was."""
+ENDS_S: Final = 2.0
+"""What a process that was told to end, or has lost its link, needs for that beyond the time that it was given."""
+
+
+class Intake:
+    """All intake processes of one worker; it stands where its `Server` stands when there are none."""
+
+    def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool) -> None:
+        """Take the port. Raises `ConfigurationError`, as when another notary listens on it."""
+        host, port = parse_listen(config.http.listen)
+        self._config = config
+        self._app = app
+        self._log = (log_level, log_json)
+        # The first binds alone, which fails while anyone has the port, another notary's intake processes as well; it shares it only then.
+        self._listening = [bind(host, port)]
+        self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port = self._listening[0].getsockname()[1]
+        self._listening += [bind(host, port, shared=True) for _ in range(config.http.intake_processes - 1)]
+        self._processes: list[_Process] = []
+        self._keeping: list[asyncio.Task[None]] = []
+        self._gate = Gate(None)
+        self._looking: asyncio.TimerHandle | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return url_of(self._listening[0])
+
+    async def start(self) -> None:
+        """Return when all take connections. Raises `Fatal` when one ends instead."""
+        self._app.taking_changed = self._look_if_changed
+        self._look()
+        for at in range(len(self._listening)):
+            self._processes.append(await self._started(at))
+        for process in self._processes:
+            await process.serves_or_ended.wait()
+            if process.ended.is_set():
+                raise Fatal(f"intake process {process.name} ended with {await process.exit_code()} before it served: see what it said")
+        self._keeping = [asyncio.get_running_loop().create_task(self._keep(at)) for at in range(len(self._processes))]
+
+    async def stop(self, seconds_max: float) -> None:
+        """Have them take no more connections, let the answers on their way leave, end."""
+        for keeping in self._keeping:
+            keeping.cancel()
+        for process in self._processes:
+            process.send(End(seconds_max))
+        for process in self._processes:
+            await process.exit_code(seconds_max + ENDS_S)
+        if self._looking is not None:
+            self._looking.cancel()
+        for listening in self._listening:
+            listening.close()
+
+    async def _started(self, at: int) -> "_Process":
+        """A process on that socket; OSError when there can be none."""
+        config, of = self._config, len(self._listening)
+        settings = Settings(
+            process=f"{config.worker.name}/{at + 1}",
+            notary_name=config.name,
+            parties_file=str(config.path(config.parties_file)),
+            http=config.http,
+            connections_max=math.ceil(config.http.connections_max / of),
+            bytes_max=math.ceil(config.limits.pending_bytes_max / of),
+            log_level=self._log[0],
+            log_json=self._log[1],
+        )
+        process = _Process(settings, self._listening[at], self._app)
+        await process.connect()
+        process.send(self._gate)
+        return process
+
+    async def _keep(self, at: int) -> None:
+        """Start the process on that socket again whenever it ends. Connections that come meanwhile wait."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        while True:
+            process = self._processes[at]
+            await process.ended.wait()
+            log.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
+            await asyncio.sleep(started_s + AGAIN_S - loop.time())
+            started_s = loop.time()
+            try:
+                self._processes[at] = await self._started(at)
+            except OSError as problem:
+                log.error("intake process %s cannot be started: %s", process.name, problem)
+
+    def _look_if_changed(self) -> None:
+        # Of all that are refused in a moment the first is told of: each look is a message to every process.
+        if self._gate.refusal is None or self._app.ends or self._app.closed() is None:
+            self._look()
+
+    def _look(self) -> None:
+        """See whether submissions are taken, and have the processes know."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        gate = Gate(self._app.closed(), self._app.ends)
+        if gate != self._gate:
+            self._gate = gate
+            for process in self._processes:
+                process.send(gate)
+        if gate.refusal is not None:
+            self._looking = asyncio.get_running_loop().call_later(GATE_LOOK_S, self._look)
+
+
+class _Process:
+    """One intake process, from its start to its end."""
+
+    def __init__(self, settings: Settings, listening: socket.socket, app: App) -> None:
+        self.name = settings.process
+        self.serves_or_ended = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._app = app
+        self._answering: set[asyncio.Task[None]] = set()
+        self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
+        self._linked, theirs = socket.socketpair()
+        with theirs:
+            for end in (self._linked, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            handed = (listening.fileno(), theirs.fileno())
+            command = [sys.executable, "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
+            # It lives with these blocked: what a terminal or a supervisor sends to all processes of a service is for the worker.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            try:
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    async def connect(self) -> None:
+        """Once, before anything else."""
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: self._link, self._linked)
+
+    def send(self, message: Down) -> None:
+        """Tell it."""
+        self._link.send(message)
+
+    async def exit_code(self, seconds_max: float = ENDS_S) -> int:
+        """What it ended with; killed, if it does not."""
+        try:
+            return await asyncio.to_thread(self._process.wait, seconds_max)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return await asyncio.to_thread(self._process.wait)
+
+    def _take(self, message: Up) -> None:
+        if isinstance(message, Submitted):
+            self._answer(message.number, self._app.decide(message.body, message.asked, message.since_s))
+        elif isinstance(message, Called):
+            self._answer(message.number, self._app.look_up(message.method, message.path, message.query))
+        elif isinstance(message, Counted):
+            self._app.answered_before(message.call, message.status, message.count, message.seconds)
+        elif isinstance(message, Serving):
+            self.serves_or_ended.set()
+
+    def _answer(self, number: int, answer: Coroutine[Any, Any, Answer]) -> None:
+        async def send() -> None:
+            self._link.send(Answered(number, await answer))
+
+        answering = asyncio.get_running_loop().create_task(send())
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    def _lost(self) -> None:
+        self.ended.set()
+        self.serves_or_ended.set()

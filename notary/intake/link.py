@@ -1,0 +1,96 @@
+"""One end of the socket between a worker and an intake process: messages, each behind its length, gathered for a turn of the loop.
+
+Neither end fills the other's memory: who reads too slowly has the other wait. A process then reads no more bodies (`writable`); a worker
+takes no more calls of that process, so that there are never more answers than calls that it took.
+"""
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
+
+BUFFER_BYTES: Final = 1 << 20
+"""So much may wait for the other end before it is waited for."""
+
+_LENGTH: Final = Struct("<I")
+_encode = msgspec.msgpack.Encoder().encode
+
+Incoming = TypeVar("Incoming")
+Outgoing = TypeVar("Outgoing")
+
+
+class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
+    """`take` gets each message that comes; `lost` is called once, when the other end is gone or this one was closed."""
+
+    def __init__(
+        self, incoming: Any, take: Callable[[Incoming], None], lost: Callable[[], None], *, reads_while_it_may_write: bool = False
+    ) -> None:
+        self._decode: Callable[[memoryview], Incoming] = msgspec.msgpack.Decoder(incoming).decode
+        self._take = take
+        self._lost = lost
+        self._reads_while_it_may_write = reads_while_it_may_write
+        self._received = bytearray()
+        self._gathered: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self.writable = asyncio.Event()
+        """Whether the other end reads what it is sent."""
+        self.writable.set()
+
+    def send(self, message: Outgoing) -> None:
+        """Send it with everything else of this turn; nothing when the other end is gone."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._flush)
+        encoded = _encode(message)
+        self._gathered += (_LENGTH.pack(len(encoded)), encoded)
+
+    def close(self) -> None:
+        """Send what was gathered, then end."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # ---- asyncio's ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ready."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self._transport = None
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what is whole."""
+        received = self._received
+        received += data
+        at, size = 0, len(received)
+        with memoryview(received) as view:
+            while size - at >= _LENGTH.size:
+                start = at + _LENGTH.size
+                end = start + _LENGTH.unpack_from(view, at)[0]
+                if end > size:
+                    break
+                self._take(self._decode(view[start:end]))
+                at = end
+        del received[:at]
+
+    def pause_writing(self) -> None:
+        """The other end does not keep up."""
+        self.writable.clear()
+        if self._reads_while_it_may_write and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.writable.set()
+        if self._reads_while_it_may_write and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if gathered and self._transport is not None:
+            self._transport.write(b"".join(gathered))

@@ -1,0 +1,90 @@
+"""What a worker and its intake processes say to each other. Both are of one version: the worker starts them."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from notary.config import HttpConfig
+from notary.http.answers import Answer
+from notary.http.submission import Asked
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What an intake process is started with, as JSON on its command line."""
+
+    process: str
+    """Its name: the worker's, and its number."""
+    notary_name: str
+    parties_file: str
+    http: HttpConfig
+    connections_max: int
+    """Of this process."""
+    bytes_max: int
+    """Of the bodies that it reads at a time."""
+    log_level: str
+    log_json: bool
+
+
+# ---- from an intake process ----
+
+
+class Serving(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """It takes connections."""
+
+
+class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """A submission of a known party, its signature a good one."""
+
+    number: int
+    """Of the call; the process counts them."""
+    since_s: float
+    """When its head came, by `time.perf_counter`, which is one clock for all processes of a machine."""
+    asked: Asked
+    body: bytes
+
+
+class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
+    """Any other call. None of them looks at its headers or has a body."""
+
+    number: int
+    method: str
+    path: str
+    query: bytes
+
+
+class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """Calls that the process has answered by itself."""
+
+    call: str
+    status: int
+    count: int
+    seconds: tuple[float, ...]
+    """How long those took that were read."""
+
+
+# ---- from the worker ----
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """The answer to the call of that number."""
+
+    number: int
+    answer: Answer
+
+
+class Gate(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """What every submission is answered with from now on, without being read; None: they are read."""
+
+    refusal: Answer | None
+    ends: bool = False
+    """Whether that is for ever: bodies that are only half here are not waited for."""
+
+
+class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
+    """Take no more connections, let the answers on their way leave, end."""
+
+    seconds_max: float
+
+
+Up: TypeAlias = Serving | Submitted | Called | Counted
+Down: TypeAlias = Answered | Gate | End

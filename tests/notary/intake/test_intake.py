@@ -1,0 +1,193 @@
+"""Intake processes: what a death costs, what is counted, what overload has them do. `tests/notary/http` asks through them too."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from loadtest.bench.facts import family
+from notary.config import load
+from notary.http import App
+from notary.intake import Intake
+from ordering.errors import Fatal
+from tests.notary.http.asking import JSON, Asking, Wire, post_head
+from tests.notary.http.test_app import serving
+from tests.notary.party import Bank, spend, transaction_id
+from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
+
+Start = Callable[..., NotaryProcess]
+NOT_JSON = b"[not "
+
+
+def intake_of(process: NotaryProcess) -> list[int]:
+    """The processes that a worker has started."""
+    return family([process.process.pid])[1:]
+
+
+def answers_of(wires: list[Wire]) -> list[tuple[int, Any]]:
+    """(status, body) of each; status 0 where the connection ended instead."""
+    answers = []
+    for wire in wires:
+        with wire:
+            try:
+                status, _, body = wire.answer()
+            except ConnectionResetError:
+                answers.append((0, None))
+            else:
+                answers.append((status, json.loads(body)))
+    return answers
+
+
+# ---- life and death ----
+
+
+def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """kill -9 ends the calls on its connections and no others. What was acknowledged is found again, and soon all connect as before."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
+    killed, other = intake_of(process)
+    submissions = [[spend() for _ in range(20)] for _ in range(24)]
+    wires = [Wire(process.url) for _ in submissions]
+    for wire, requests in zip(wires, submissions, strict=True):
+        body = bank.body(*requests)
+        wire.send(post_head(len(body)) + body)
+    first = answers_of(wires[:1])
+    os.kill(killed, signal.SIGKILL)
+    answers = first + answers_of(wires[1:])
+    assert {status for status, _ in answers} <= {200, 0}
+    while len(now := intake_of(process)) < 2 or killed in now:
+        time.sleep(0.02)
+    assert other in now
+    # More connections than chance would give to one process alone.
+    for requests, (status, told) in list(zip(submissions, answers, strict=True)):
+        with Asking(process.url) as asking:
+            found = asking.decide(bank, *requests)
+        if status == 200:
+            for decision in told["decisions"]:
+                del decision["receipt"]
+            assert found == told["decisions"]
+    assert f"intake process {process.name}/" in process.stderr()
+    assert "ended with -9, starting it again" in process.stderr()
+    assert process.stop() == 0
+
+
+def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """Nobody serves calls whose worker is gone: connections end, and the next worker takes the port and has every decision."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
+    processes = intake_of(process)
+    request = spend()
+    with Asking(process.url) as asking, Wire(process.url) as idle:
+        decisions = asking.decide(bank, request)
+        process.kill()
+        assert idle.is_closed()
+    while any(is_running(pid) for pid in processes):
+        time.sleep(0.02)
+    process = notary_process(own_directory.config, listen=process.url.removeprefix("http://"))
+    with Asking(process.url) as asking:
+        assert asking.decide(bank, request) == decisions
+    assert process.stop() == 0
+
+
+async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirectory, capfd: pytest.CaptureFixture[str]) -> None:
+    """A process that ends before it serves is an error of the start: which one, and it has said itself why."""
+    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.intake_processes": 1}, {})
+    intake = Intake(config, App(), log_level="warning", log_json=False)
+    config.path(config.parties_file).unlink()
+    with pytest.raises(Fatal, match="intake process w/1 ended with 2 before it served"):
+        await intake.start()
+    await intake.stop(1)
+    assert str(config.path(config.parties_file)) in capfd.readouterr().err
+
+
+# ---- what is counted ----
+
+
+def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """Answers that an intake process gave by itself are in the worker's metrics, with how long they took, like those of the worker."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 1})
+    forged = spend()
+    with Asking(process.url) as asking:
+        for _ in range(3):
+            asking.decide(bank, spend())
+        assert asking.post(Bank(bank.name).body(forged)).status_code == 403
+        assert asking.post(Bank("O=Nobody").body(spend())).status_code == 401
+        assert asking.post(NOT_JSON).status_code == asking.post(NOT_JSON).status_code == 400
+        assert asking.get(f"/v1/transactions/{transaction_id(forged)}").status_code == 404
+        told = asking.metrics()
+        answers = {labels: value for (name, labels), value in told.items() if name == "notary_http_answers_total"}
+        submissions = {dict(labels)["status"]: value for labels, value in answers.items() if ("call", "/v1/submissions") in labels}
+        assert submissions == {"200": 3, "403": 1, "401": 1, "400": 2}
+        assert told["notary_submission_seconds_count", ()] == 7
+        assert answers[("call", "/v1/transactions/"), ("status", "404")] == 1
+        assert told["notary_positions", ()] == 3
+    assert process.stop() == 0
+
+
+# ---- too much ----
+
+
+async def test_while_a_worker_refuses_its_processes_do_without_reading(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Once one was refused, what comes is not looked at; the worker counts it. When there is room again they let everyone in."""
+    settings = {"limits.pending_requests_max": 2, "http.intake_processes": 1}
+    async with serving(own_directory, settings) as service:
+        first = asyncio.create_task(service.post(bank.body(spend(), spend())))
+        await service.pending()
+        assert (await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)).status_code == 400  # nobody was refused yet
+        for body in (bank.body(spend()), NOT_JSON, NOT_JSON):
+            refused = await service.post(body)
+            assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+        counted = b'notary_http_answers_total{call="/v1/submissions",status="503"} 3.0'
+        assert counted in (await service.http.get("/metrics")).content
+        service.gate.set()
+        assert (await first).status_code == 200
+        while (answer := await service.post(bank.body(spend()))).status_code == 503:
+            pass
+        assert answer.status_code == 200
+        assert service.worker.index.position_next == 3
+
+
+async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Without a log that acknowledges, the reason is told instead; what only looks is answered, and all goes on when the log does."""
+    settings = {"worker.append_wait_ms_max": 50, "http.intake_processes": 1}
+    async with serving(own_directory, settings) as service:
+        first = asyncio.create_task(service.post(bank.body(spend())))
+        while (await service.http.get("/readyz")).status_code == 200:
+            pass
+        for body in (bank.body(spend()), NOT_JSON):
+            assert (await service.post(body)).json()["type"] == "/problems/not-ready"
+        assert (await service.http.get("/v1/notary")).status_code == 200
+        service.gate.set()
+        assert (await first).status_code == 200
+        while (answer := await service.post(bank.body(spend()))).status_code == 503:
+            pass
+        assert answer.status_code == 200
+
+
+async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """What is in the log and undecided when the worker must end gets 202 through an intake process too, and new ones the reason."""
+    async with serving(own_directory, {"http.intake_processes": 1}) as service:
+        asked = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
+        await service.pending()
+        service.app.detach()
+        assert (await asked).json() == {"decisions": [None]}
+        refused = await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+
+
+async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The same submission through two processes makes one batch, and a quota counts it once."""
+    async with serving(own_directory, {"http.intake_processes": 2, "limits.party_requests_per_s": 2}) as service:
+        body = bank.body(spend(), spend())
+        async with httpx.AsyncClient(base_url=service.http.base_url, timeout=30, trust_env=False) as another:
+            calls = [asyncio.create_task(each.post("/v1/submissions", content=body, headers=JSON)) for each in (service.http, another)]
+            await service.pending()
+            service.gate.set()
+            one, other = [(await call).json() for call in calls]
+        assert one == other
+        assert service.worker.sender.batches_sent == 1
+        assert (await service.post(bank.body(spend()))).status_code == 429
