@@ -14,7 +14,7 @@ import msgspec
 
 from notary.config import Config, parse_listen
 from notary.http import App
-from notary.http.answers import Answer
+from notary.http.answers import TEXT, Answer
 from notary.http.server import bind, url_of
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import Answered, Called, Counted, Down, End, Gate, Serving, Settings, Submitted, Up
@@ -183,7 +183,12 @@ class _Process:
 
     def _answer(self, number: int, answer: Coroutine[Any, Any, Answer]) -> None:
         async def send() -> None:
-            self._link.send(Answered(number, await answer))
+            try:
+                answered = await answer
+            except Exception:  # a bug: as a server does, rather than to let the client wait for ever
+                log.exception("a call that intake process %s handed over could not be answered", self.name)
+                answered = 500, TEXT, b"Internal Server Error\n"
+            self._link.send(Answered(number, answered))
 
         answering = asyncio.get_running_loop().create_task(send())
         self._answering.add(answering)
