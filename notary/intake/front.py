@@ -64,11 +64,7 @@ class Front:
 
     def refusal(self, method: bytes, path: bytes) -> Answer | None:
         """What to answer to this call without reading it, or None."""
-        if self._refusal is None or method != b"POST" or path != SUBMISSIONS.encode():
-            return None
-        self._refused[SUBMISSIONS, self._refusal[0]] += 1
-        self._tell_soon()
-        return self._refusal
+        return self._refused_now() if method == b"POST" and path == SUBMISSIONS.encode() else None
 
     def tell(self) -> None:
         """Tell the worker what was answered here."""
@@ -110,7 +106,7 @@ class Front:
             if not self._link.writable.is_set():
                 await self._link.writable.wait()
             # Not all who are refused were refused by the server: it reads a call that comes behind another one.
-            if (refusal := self.refusal(b"POST", SUBMISSIONS.encode())) is not None:
+            if (refusal := self._refused_now()) is not None:
                 return refusal
             body = await body_of(scope["headers"], receive, take, self._reading, settings.http.body_ms_max / 1000)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -128,7 +124,7 @@ class Front:
             self._read_bytes -= len(read.body)
             if read.answer.done():
                 continue  # this process ends
-            if (refusal := self.refusal(b"POST", SUBMISSIONS.encode())) is not None:
+            if (refusal := self._refused_now()) is not None:
                 read.answer.set_result(refusal)
                 continue
             try:
@@ -145,6 +141,13 @@ class Front:
     def _hand_over(self, call: Submitted | Called, answer: asyncio.Future[Answer]) -> None:
         self._answers[call.number] = answer
         self._link.send(call)
+
+    def _refused_now(self) -> Answer | None:
+        """The refusal, counted, while the worker takes no submissions."""
+        if self._refusal is not None:
+            self._refused[SUBMISSIONS, self._refusal[0]] += 1
+            self._tell_soon()
+        return self._refusal
 
     def _tell_soon(self) -> None:
         if self._telling is None:

@@ -18,9 +18,16 @@ def notary_directory(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> No
 
 
 @pytest.fixture(scope="session", params=[0, 2], ids=["alone", "intake"])
-def worker(request: pytest.FixtureRequest, notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
-    """A worker with the settings that it has by itself, and one with intake processes; tests leave it as they found it."""
-    with NotaryProcess.start(notary_directory.config, settings={"HTTP_INTAKE_PROCESSES": request.param}) as process:
+def intake(request: pytest.FixtureRequest) -> int:
+    """How many intake processes the worker has."""
+    processes: int = request.param
+    return processes
+
+
+@pytest.fixture(scope="session")
+def worker(intake: int, notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
+    """A worker with the settings that it has by itself otherwise; tests leave it as they found it."""
+    with NotaryProcess.start(notary_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake}) as process:
         yield process
         assert process.stop() == 0
 

@@ -32,11 +32,11 @@ def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
-    """A worker of a notary of its own with little patience and few connections."""
+def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank, intake: int) -> Iterator[NotaryProcess]:
+    """A worker of a notary of its own with little patience and few connections; one process has them all."""
     directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("impatient")) / "notary")
     directory.register(bank)
-    with NotaryProcess.start(directory.config, settings=IMPATIENT) as process:
+    with NotaryProcess.start(directory.config, settings=IMPATIENT | {"HTTP_INTAKE_PROCESSES": min(intake, 1)}) as process:
         yield process
         process.check_quiet(MARKER)
         assert process.stop() == 0
