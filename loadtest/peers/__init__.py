@@ -16,6 +16,7 @@ their order. No receipts, since no peer has any: the notary is asked without, bu
 | peer | acknowledged means | order, tree, receipts, replay | rejections, time windows, references |
 |---|---|---|---|
 | notary, 3 brokers | in the memory of all brokers in sync, two at least; written behind | yes | recorded, decided by log time |
+| notary-intake, the same with an intake process | the same | yes | the same |
 | single-topic | the same | yes | the same |
 | postgresql | fsynced on one disk | no | not recorded; inputs only |
 | postgresql-3 | fsynced on two servers of three | no | the same |

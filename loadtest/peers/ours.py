@@ -16,11 +16,11 @@ from loadtest.peers.servers import Servers
 class OurWorker:
     """One worker, started by a module that takes the flags of `notary serve`."""
 
-    def __init__(self, servers: Servers, config: Path, module: Sequence[str], cluster: Cluster) -> None:
+    def __init__(self, servers: Servers, config: Path, module: Sequence[str], cluster: Cluster, *, intake: int = 0) -> None:
         """Use `started`."""
         self._servers = servers
         self._config = config
-        self._module = module
+        self._command = ["env", f"NOTARY_HTTP_INTAKE_PROCESSES={intake}", sys.executable, "-m", *module]
         self._cluster = cluster
         self.url = ""
 
@@ -29,7 +29,7 @@ class OurWorker:
         (port,) = free_ports(1)
         self.url = url = f"http://127.0.0.1:{port}"
         flags = ["--config", str(self._config), "--name", "peer", "--listen", f"127.0.0.1:{port}"]
-        self._servers.start("worker", [sys.executable, "-m", *self._module, *flags], lambda: is_ready(url))
+        self._servers.start("worker", [*self._command, *flags], lambda: is_ready(url))
 
     def crash(self) -> None:
         """End the worker at once; the brokers go on."""
@@ -42,10 +42,10 @@ class OurWorker:
 
 
 @contextlib.contextmanager
-def started(cluster: Cluster) -> Iterator[OurWorker]:
-    """A worker on a log of its own in these brokers, for the length of a block."""
+def started(cluster: Cluster, *, intake: int = 0) -> Iterator[OurWorker]:
+    """A worker, with so many intake processes, on a log of its own in these brokers, for the length of a block."""
     with Servers.opened("notary") as servers:
         config = make(servers.folder / "notary", cluster.bootstrap, f"peer-{uuid.uuid4().hex[:8]}")
-        worker = OurWorker(servers, config, ["notary", "serve"], cluster)
+        worker = OurWorker(servers, config, ["notary", "serve"], cluster, intake=intake)
         worker.start()
         yield worker

@@ -39,6 +39,7 @@ PEERS: Final[Mapping[str, Callable[[], AbstractContextManager[Peer]]]] = {
 }
 ON_BROKERS: Final[Mapping[str, Callable[[Cluster], AbstractContextManager[Peer]]]] = {
     "notary": ours.started,
+    "notary-intake": lambda cluster: ours.started(cluster, intake=1),
     "single-topic": single_topic.started,
 }
 

@@ -26,6 +26,7 @@ from loadtest.peers.contest import Conflict, Told, ask, changed, contest, double
 from loadtest.peers.front import Front, Verdict
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
+from loadtest.peers.turns import ON_BROKERS
 from notary.admission import Admission
 from notary.http import Server, bind
 from notary.parties import Parties
@@ -38,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 STARTS: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
     "notary": ours.started,
+    "notary-intake": lambda cluster: ours.started(cluster, intake=1),
     "single-topic": single_topic.started,
     "postgresql": lambda _: postgresql.started(),
     "postgresql-3": lambda _: postgresql.started(standbys=2),
@@ -48,12 +50,11 @@ STARTS: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.kafka if name in ("notary", "single-topic") else pytest.mark.peers) for name in STARTS],
+    params=[pytest.param(name, marks=pytest.mark.kafka if name in ON_BROKERS else pytest.mark.peers) for name in STARTS],
 )
 def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One that is compared, with its servers."""
-    on_brokers = request.param in ("notary", "single-topic")
-    with STARTS[request.param](request.getfixturevalue("kafka_cluster") if on_brokers else None) as started:
+    with STARTS[request.param](request.getfixturevalue("kafka_cluster") if request.param in ON_BROKERS else None) as started:
         yield started
 
 
