@@ -39,7 +39,7 @@ def connections_of(requests: int, inputs: int = INPUTS) -> int:
 
 def ahead_of(requests: int, inputs: int, seconds: float) -> int:
     """How many submissions to make for a closed loop of so long: more than any machine that was seen takes."""
-    per_s = 250 if inputs > 100 else {1: 4_500, 10: 1_500}.get(requests, 30_000 / requests)
+    per_s = 250 if inputs > 100 else {1: 7_000, 10: 2_000}.get(requests, (60_000 if inputs == 1 else 40_000) / requests)
     return max(1, int(per_s * seconds))
 
 

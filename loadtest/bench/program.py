@@ -42,7 +42,7 @@ CASES: dict[tuple[int, int, int], tuple[Case, ...]] = {
         Case(100, 1),
         Case(1, 1_000),
     ),
-    (3, 1, 1): (Case(1, 4), Case(1, 4, connections=256)),
+    (3, 1, 1): (Case(100, 4), Case(1, 4), Case(1, 4, connections=256)),
     (3, 2, 0): (Case(100, 4), Case(1, 4)),
     (1, 1, 0): (Case(100, 4), Case(1, 4), Case(100, 1)),
     (1, 1, 1): (Case(100, 4), Case(1, 4), Case(1, 4, connections=256)),
