@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
+BUSY_S = 1.0
+"""So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
 
 
 class Server:
@@ -165,20 +168,29 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
     Shared, others of this user may listen there as well, if they all share; connections are then spread over them.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    until_s = time.monotonic() + BUSY_S
+    while True:
         try:
-            listening.bind(address)
-            # Two sockets may bind one port until one of them listens: only then is it surely ours.
-            listening.listen(BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-    except (OSError, UnicodeError) as problem:  # a host's name may be none that can be looked up
-        why = getattr(problem, "strerror", None) or problem
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from None
+            return _listening(host, port, shared=shared)
+        except (OSError, UnicodeError) as problem:  # a host's name may be none that can be looked up
+            if getattr(problem, "errno", None) == errno.EADDRINUSE and time.monotonic() < until_s:
+                time.sleep(0.02)
+                continue
+            why = getattr(problem, "strerror", None) or problem
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from None
+
+
+def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind(address)
+        # Two sockets may bind one port until one of them listens: only then is it surely ours.
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
     return listening

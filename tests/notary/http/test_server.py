@@ -5,6 +5,7 @@ import logging
 import os
 import resource
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -68,3 +69,14 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
             assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
             while _taken_in(server) < CROWD:  # noqa: ASYNC110 - asked from outside
                 await asyncio.sleep(0.01)
+
+
+def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
+    """A worker that is killed and started again at once finds its port taken by intake processes that are about to end."""
+    holder = bind("127.0.0.1", 0)
+    port = holder.getsockname()[1]
+    letting_go = threading.Timer(0.1, holder.close)
+    letting_go.start()
+    with bind("127.0.0.1", port) as listening:
+        assert listening.getsockname()[1] == port
+    letting_go.join()
