@@ -26,8 +26,11 @@ async def test_faults_drawn_from_a_seed(scene: Scene, violence: Violence) -> Non
 
 
 async def test_each_worker_fault(scene: Scene, violence: Violence) -> None:
-    """A worker is killed, frozen for longer than it may be silent, and restarted: the others answer meanwhile, and it is back each time."""
-    await scene.start(*WORKERS, worker_worker_timeout_ms=1_000)
+    """A worker is killed, frozen for longer than it may be silent, and restarted: the others answer meanwhile, and it is back each time.
+
+    Each has an intake process, which ends when it is killed, and frees the port for it.
+    """
+    await scene.start(*WORKERS, worker_worker_timeout_ms=1_000, http_intake_processes=1)
     order = random.Random(violence.seed).sample(WORKERS, 3)
     async with scene.load() as load:
         for turn in range(violence.times):

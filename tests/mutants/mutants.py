@@ -182,8 +182,8 @@ MUTANTS: Final = (
         "only the first input is kept",
         "R7",
         INDEX,
-        "for state in request.inputs]",
-        "for state in request.inputs[:1]]",
+        "for state in request.inputs:",
+        "for state in request.inputs[:1]:",
     ),
     # R8: persist, then answer
     Mutant(
