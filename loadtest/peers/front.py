@@ -27,7 +27,7 @@ from loadtest.peers.servers import Servers
 from notary.admission import Admission
 from notary.http import Server, bind
 from notary.http.answers import JSON, TEXT, Answer
-from notary.http.body import Message, Receive, Room, Send, check_json, read_body
+from notary.http.body import Message, Receive, Room, Send, check_json, read_body, send_answer
 from notary.http.problems import problem_of
 from notary.parties import Parties
 from ordering.errors import Malformed, NotaryError, OutcomeUnknown
@@ -88,13 +88,12 @@ class Front:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI."""
         try:
-            status, headers, body = await self._answer(scope, receive)
+            answer = await self._answer(scope, receive)
         except OutcomeUnknown as problem:
-            status, headers, body = 202, TEXT, str(problem).encode()
+            answer = 202, TEXT, str(problem).encode()
         except NotaryError as problem:
-            status, headers, body = problem_of(problem)
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
+            answer = problem_of(problem)
+        await send_answer(send, answer)
 
     async def _answer(self, scope: Message, receive: Receive) -> Answer:
         if scope["path"] == "/readyz":

@@ -11,13 +11,13 @@ import msgspec
 
 from notary.decision import Decision, DecisionJson
 from notary.http.answers import JSON, METRICS, TEXT, Answer, Headers
-from notary.http.body import Disconnected, Message, Receive, Room, Send
+from notary.http.body import Disconnected, Message, Receive, Room, Send, send_answer
 from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
 from notary.http.openapi import document
 from notary.http.patience import Patience
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
 from notary.http.query import asked_wait_s
-from notary.http.submission import SHUTTING_DOWN, SUBMISSIONS, Asked, asked_of, body_of
+from notary.http.submission import SHUTTING_DOWN, SUBMISSIONS, Asked, asked_of, body_of, is_submission
 from notary.metrics import Metrics
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady, OutcomeUnknown, Overloaded
@@ -98,7 +98,7 @@ class App:
     def refusal(self, method: bytes, path: bytes) -> Answer | None:
         """What to answer to this call without reading it, or None: an overloaded worker must spend its time on what it has taken in."""
         worker = self._worker
-        if worker is None or self._stopping or method != b"POST" or path != SUBMISSIONS.encode():
+        if worker is None or self._stopping or not is_submission(method, path):
             return None
         refusal = worker.sender.queue.refusal(1, 1)
         if refusal is None:
@@ -119,11 +119,10 @@ class App:
             route = self._route(scope["path"])
             answering = self._submit(scope, receive) if route == SUBMISSIONS else self._look_up(route, scope)
             try:
-                status, headers, body = await self._answer(route, answering, started_s)
+                answer = await self._answer(route, answering, started_s)
             except Disconnected:
                 return
-            await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-            await send({"type": "http.response.body", "body": body})
+            await send_answer(send, answer)
 
     async def decide(self, body: bytes, asked: Asked, since_s: float) -> Answer:
         """The answer to a submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""

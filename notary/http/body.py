@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from notary.http.answers import Answer
 from notary.http.problems import TooLarge, UnsupportedMediaType
 from ordering.errors import NotaryError, Overloaded
 from ordering.ids import excerpt
@@ -88,3 +89,10 @@ async def read_body(headers: Headers, receive: Receive, bytes_max: int, take: Ca
         if size > bytes_max:
             raise TooLarge(f"the body has more than {bytes_max} bytes, which is the most that is taken: send fewer requests at a time")
     return b"".join(chunks) if len(chunks) > 1 else chunks[0]
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    """The whole answer, with its length."""
+    status, headers, body = answer
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})

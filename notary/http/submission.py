@@ -15,9 +15,15 @@ from ordering.errors import Malformed, NotReady
 from payload import SUBMISSION_BYTES_MAX
 
 SUBMISSIONS: Final = "/v1/submissions"
+_PATH: Final = SUBMISSIONS.encode()
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
+
+
+def is_submission(method: bytes, path: bytes) -> bool:
+    """Whether a call hands in a submission."""
+    return method == b"POST" and path == _PATH
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):

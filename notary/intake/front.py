@@ -9,10 +9,10 @@ import msgspec
 
 from notary.admission import Admission
 from notary.http.answers import Answer
-from notary.http.body import Disconnected, Message, Receive, Room, Send
+from notary.http.body import Disconnected, Message, Receive, Room, Send, send_answer
 from notary.http.patience import Patience
 from notary.http.problems import problem_of
-from notary.http.submission import SUBMISSIONS, Asked, asked_of, body_of
+from notary.http.submission import SUBMISSIONS, Asked, asked_of, body_of, is_submission
 from notary.intake.link import Link
 from notary.intake.messages import Answered, Called, Counted, Down, Gate, Settings, Submitted, Up
 from ordering.errors import NotaryError
@@ -64,7 +64,7 @@ class Front:
 
     def refusal(self, method: bytes, path: bytes) -> Answer | None:
         """What to answer to this call without reading it, or None."""
-        return self._refused_now() if method == b"POST" and path == SUBMISSIONS.encode() else None
+        return self._refused_now() if is_submission(method, path) else None
 
     def tell(self) -> None:
         """Tell the worker what was answered here."""
@@ -80,18 +80,17 @@ class Front:
         since_s = time.perf_counter()
         try:
             if scope["path"] == SUBMISSIONS:
-                status, headers, body = await self._submit(scope, receive, since_s)
+                answer = await self._submit(scope, receive, since_s)
             else:
                 self.tell()  # it may be the metrics that are asked for
-                status, headers, body = await self._call(scope)
+                answer = await self._call(scope)
         except Disconnected:
             return
         except NotaryError as problem:
-            status, headers, body = problem_of(problem)
-            self._answered[SUBMISSIONS, status].append(time.perf_counter() - since_s)
+            answer = problem_of(problem)
+            self._answered[SUBMISSIONS, answer[0]].append(time.perf_counter() - since_s)
             self._tell_soon()
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
+        await send_answer(send, answer)
 
     async def _call(self, scope: Message) -> Answer:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
