@@ -1,11 +1,13 @@
 """Payload records that were read before their entries were judged (R3, R5, R8).
 
-Holds, per payload partition, the *first* record of each batch key; later ones of the same key in the same partition never matter. A
-record leaves when its entry takes it, or when its life is past its sequence or fenced. The offset to read again from is, per partition,
-that of the earliest record still here: a restart then sees every first record that may still count.
+Holds, per payload partition, the records of each batch key in the order of their offsets: which of them is the content follows from the
+hash in the entry, and that may come later. A record leaves when its entry is judged, or when its incarnation is past its sequence or
+fenced. The offset to read again from is, per partition, that of the earliest record still here: a restart then sees every record that
+may still count.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -15,69 +17,83 @@ RECORD_OVERHEAD_BYTES = 200
 
 
 class Buffered(msgspec.Struct, frozen=True, gc=False):
-    """The first record of a key in its partition; `value` is None for a fill."""
+    """A record that may be the content of its batch: a payload, or a fill."""
 
     offset: int
+    append_time_ms: int
     value: bytes | None
+    """None when it is known not to be the content."""
 
 
 class Buffer:
     """The buffered records of all payload partitions. `size_bytes` counts what they hold."""
 
-    def __init__(self, partitions: int) -> None:
-        self._partitions: list[OrderedDict[tuple[int, int], Buffered]] = [OrderedDict() for _ in range(partitions)]
-        # Per life a heap of the (sequence, partition) of what it has here, each record exactly once; and what that costs.
+    def __init__(self) -> None:
+        self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
+        # Per incarnation a heap of the (sequence, partition) of what it has here, each pair once; and what that costs.
         self._by_life: dict[int, list[tuple[int, int]]] = {}
         self._bytes_by_life: dict[int, int] = {}
+        self._records_by_life: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
 
-    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> bool:
-        """Keep the record if it is the first of its key in its partition; whether it is."""
-        records = self._partitions[partition]
-        key = (incarnation, sequence)
-        if key in records:
-            return False
-        records[key] = record
-        heappush(self._by_life.setdefault(incarnation, []), (sequence, partition))
-        cost = _cost(record)
-        self.records += 1
-        self.size_bytes += cost
-        self._bytes_by_life[incarnation] = self._bytes_by_life.get(incarnation, 0) + cost
-        return True
+    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
+        """Keep the record behind those of its key that are here already."""
+        records = self._partitions.setdefault(partition, OrderedDict())
+        of_key = records.get((incarnation, sequence))
+        if of_key is None:
+            records[incarnation, sequence] = [record]
+            heappush(self._by_life.setdefault(incarnation, []), (sequence, partition))
+        else:
+            of_key.append(record)
+        self._count(incarnation, 1, _cost(record))
 
-    def get(self, partition: int, incarnation: int, sequence: int) -> Buffered | None:
-        """The first record of that key in that partition, as far as it was read."""
-        return self._partitions[partition].get((incarnation, sequence))
+    def get(self, partition: int, incarnation: int, sequence: int) -> Sequence[Buffered]:
+        """The records of that key in that partition, as far as they were read, in the order of their offsets."""
+        of_partition = self._partitions.get(partition)
+        return () if of_partition is None else of_partition.get((incarnation, sequence), ())
+
+    def empty(self, partition: int, incarnation: int, sequence: int) -> None:
+        """None of these records is the content: let go of their values. Their offsets stay, so that nothing behind is read past."""
+        of_partition = self._partitions.get(partition)
+        of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
+        for at, record in enumerate(of_key):
+            if record.value is not None:
+                self._count(incarnation, 0, -len(record.value))
+                of_key[at] = Buffered(record.offset, record.append_time_ms, None)
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
-        """Drop what that life has here up to that sequence (all for None), in every partition; how many records went."""
+        """Drop what that incarnation has here up to that sequence (all for None), in every partition; how many batches went."""
         waiting = self._by_life.get(incarnation)
         dropped = 0
         while waiting and (sequence is None or waiting[0][0] <= sequence):
             this, partition = heappop(waiting)
-            cost = _cost(self._partitions[partition].pop((incarnation, this)))
-            self.records -= 1
-            self.size_bytes -= cost
-            self._bytes_by_life[incarnation] -= cost
+            records = self._partitions[partition].pop((incarnation, this))
+            self._count(incarnation, -len(records), -sum([_cost(record) for record in records]))
             dropped += 1
         if waiting is not None and not waiting:
-            del self._by_life[incarnation], self._bytes_by_life[incarnation]
+            del self._by_life[incarnation], self._bytes_by_life[incarnation], self._records_by_life[incarnation]
         return dropped
 
     def incarnations(self) -> list[int]:
-        """The lives that have anything here."""
+        """The incarnations that have anything here."""
         return list(self._by_life)
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
-        """How many records that life has here, and what they cost."""
-        return len(self._by_life.get(incarnation, ())), self._bytes_by_life.get(incarnation, 0)
+        """How many records that incarnation has here, and what they cost."""
+        return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
 
     def offset_earliest(self, partition: int) -> int | None:
         """The offset of the earliest record here of that partition, None for none."""
-        records = self._partitions[partition]
-        return next(iter(records.values())).offset if records else None
+        records = self._partitions.get(partition)
+        return next(iter(records.values()))[0].offset if records else None
+
+    def _count(self, incarnation: int, records: int, size_bytes: int) -> None:
+        self.records += records
+        self.size_bytes += size_bytes
+        self._records_by_life[incarnation] = self._records_by_life.get(incarnation, 0) + records
+        self._bytes_by_life[incarnation] = self._bytes_by_life.get(incarnation, 0) + size_bytes
 
 
 def _cost(record: Buffered) -> int:
-    return RECORD_OVERHEAD_BYTES + (len(record.value) if record.value is not None else 0)
+    return RECORD_OVERHEAD_BYTES + len(record.value or b"")

@@ -1,39 +1,67 @@
-"""The joiner's core: judge ordering records at the head, join each entry with its content (R2 to R5). Pure.
+"""The joiner's core: judge ordering records at the head, join each entry with its content (R2 to R5, R10). Pure.
 
-`step` takes records as they were read, in any interleaving of the streams that keeps each stream's order, and the time of a clock that
-never runs backwards. It returns `Ready`: what was joined, what to persist with it, and what the worker might append. The batches that
+`step` takes records as they were read, in any interleaving of the topic-partitions that keeps each one's order, and the time of a clock
+that never runs backwards. It returns `Ready`: what was joined, what to persist with it, and what the worker might append. The batches that
 all steps emit together are a function of the log: neither the clock nor how the records were split over steps changes them.
 
 The rules of this file:
 - The head is the first ordering record not yet judged. It is judged when it can be finished; until then nothing of it is counted, so that
   what is persisted never holds half a record.
+- A record is judged in this order: it decodes; it is signed; its view; then the rule of its kind. What fails is skipped and reported.
+- A view never decides whether a record counts (but for checkpoint and settle). A foreign one stops the core in front of its record until
+  the driver has compared our history with the log and called `examined`.
 - An entry that counts and whose content was not seen is a *hole*. Nothing behind it is judged.
 - The clock decides one thing: when to *propose* a fill or a fence. Whether one takes effect is decided by the log.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 
 import msgspec
 
 from joiner.buffer import Buffer, Buffered
-from joiner.lives import Lives
-from joiner.ready import Fenced, FillWanted, JoinerLimits, JoinerState, Notice, OrderedBatch, OwnBatch, Ready, RootSeen
+from joiner.control import LogState
+from joiner.evidence import Doubts, Evidence
+from joiner.history import NO_CONTENT, Comparison, Effect, History, Mark, extended, fingerprint
+from joiner.lives import Life, Lives
+from joiner.ready import (
+    Fenced,
+    FenceWanted,
+    FillWanted,
+    JoinerLimits,
+    JoinerState,
+    Notice,
+    OrderedBatch,
+    OwnBatch,
+    Ready,
+    RootSeen,
+    VoteVoid,
+)
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
+    ACTIVE_AT_START,
     FORMAT_VERSION,
     Activate,
     Checkpoint,
     Entry,
     Fence,
+    Genesis,
+    Key,
     OrderingRecord,
+    Partitions,
     Register,
+    Retire,
+    Settle,
+    View,
+    batch_key,
     decode,
     decode_batch_key,
 )
+from ordering.signatures import decode_genesis, is_fill, log_id_of, record_is_signed
 from payload import Request, decode_requests
 
 ELECTORATE_MS = 86_400_000
@@ -45,15 +73,24 @@ SENT_AT_AHEAD_MAX_MS = 60_000
 FILL_SCANS = 8
 """How often in a hole_timeout, while the head is an old hole, the records behind it are looked through for others."""
 
+_WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
-class _Queued(msgspec.Struct, frozen=True, gc=False):
+
+class _Queued(msgspec.Struct, gc=False):
     """An ordering record not yet judged; `record` is an error where it did not decode."""
 
-    offset: int
-    append_time_ms: int
+    source: Record
     arrived_ms: int
     record: OrderingRecord | CorruptRecord
-    source: Record
+    signed_by: bytes = b""
+    """The key under which its signature was found good; empty while none was."""
+    compared: bool = False
+    own_view: bool = False
+    """Of a record that was compared: whether its view is our own history."""
+
+    @property
+    def offset(self) -> int:
+        return self.source.offset
 
 
 class Joiner:
@@ -61,30 +98,46 @@ class Joiner:
 
     def __init__(
         self,
-        notary_name: str,
-        payload_partitions: int,
-        state: JoinerState,
+        state: JoinerState | None = None,
         limits: JoinerLimits | None = None,
         own: Mapping[tuple[int, int], OwnBatch] | None = None,
+        worker_name: str = "",
+        format_version: int = FORMAT_VERSION,
+        *,
+        ordering_only: bool = False,
     ) -> None:
+        """`worker_name` is the reader's own; `format_version` the highest that it reads.
+
+        `ordering_only`: read the ordering topic alone, as commands do that want to know which incarnations, keys and partitions there are.
+        No content is asked for, so the history is not the log's and no view is compared.
+        """
+        state = state or JoinerState()
         self.lives = Lives(state.lives)
-        self._notary_name = notary_name
-        self._partitions = payload_partitions
+        self.history = History(state.effects)
+        self.doubts = Doubts(state.agreed, state.doubts)
+        self.marks: dict[int, Mark] = dict(state.marks)
+        self.log_state: LogState | None = state.log_state
+        self._worker_name = worker_name
+        self._ordering_only = ordering_only
+        self._format_version = format_version
         self._limits = limits or JoinerLimits()
         self._own = own if own is not None else {}
         self._log_time_ms = state.log_time_ms
-        self._offset_head = state.offsets_next[ORDERING]
-        # Where reading stands: the next offset of every stream that has not been handed in yet.
+        self._offset_head = state.offsets_next.get(ORDERING, 0)
+        # Where reading stands: the next offset of each topic-partition that has not been handed in yet.
         self._read_next = dict(state.offsets_next)
         self._queue: deque[_Queued] = deque()
         # Transaction ids in the queue, and one a record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
-        self._buffer = Buffer(payload_partitions)
+        self._buffer = Buffer()
+        # Per payload partition the offset of the earliest record that was dropped for want of memory, and the hole that waited then: of its
+        # records none was dropped.
+        self._dropped: dict[int, tuple[int, Entry]] = {}
         self._hole: Entry | None = None
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
-        # Per silent life with an orphan here: its last sequence counted, and when it was first seen so or last proposed.
+        # Per silent incarnation with an orphan here: its last sequence counted, and when it was first seen so or last proposed.
         self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
@@ -116,44 +169,74 @@ class Joiner:
 
     @property
     def buffered_records(self) -> int:
-        """How many payloads' entries have not been judged."""
+        """How many payload records' entries have not been judged."""
         return self._buffer.records
 
     @property
     def unregistered(self) -> tuple[int, int]:
-        """Of these payloads those whose lives have not registered, in number and cost: nothing drops them before that (R5)."""
+        """Of these payloads those whose incarnations have not registered, in number and cost: nothing drops them before that (R5)."""
         sizes = [self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.lives.get(incarnation) is None]
         return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 
     def is_hole(self, fill: FillWanted) -> bool:
         """Whether that content is still wanted and still not seen."""
-        key = (fill.incarnation, fill.sequence)
-        return self.lives.counts(*key) and self._buffer.get(fill.partition, *key) is None
+        if not self.lives.counts(fill.incarnation, fill.sequence):
+            return False
+        return self._content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash) is None
+
+    @property
+    def log_time_ms(self) -> int:
+        """Log time at the head."""
+        return self._log_time_ms
 
     def read_next(self) -> dict[int, int]:
-        """Per stream the offset that the next record handed in should have at least: where a remade reader starts."""
+        """Per topic-partition the offset that the next record handed in should have at least: where a remade reader starts."""
         return dict(self._read_next)
 
     def forget_unjudged(self) -> None:
-        """Be as after a restart (R8): what was read and not judged has to be handed in again, from `read_next` on."""
+        """Be as after a restart (R8, R10): what was read and did not take effect has to be handed in again, from `read_next` on."""
         self._read_next = self._offsets_next()
+        self._offset_head = self._read_next[ORDERING]
         self._queue.clear()
         self._queue_ids = 0
-        self._buffer = Buffer(self._partitions)
+        self._buffer = Buffer()
+        self._dropped.clear()
         self._hole, self._fills_due_ms = None, 0
         self._fill_proposed_ms.clear()
         self._silent.clear()
 
-    def step(self, records: Sequence[Record], now_ms: int) -> Ready:
-        """Take records and the time; say what follows."""
+    def examined(self, evidence: Evidence) -> None:
+        """The log was compared with our history because of that view, and holds all of it."""
+        self.doubts.examined(evidence.view)
+
+    def may_count(self, record: Record) -> bool:
+        """Whether a payload record may still be asked for; True of an ordering record."""
+        if record.stream == ORDERING:
+            return True
+        try:
+            return record.value is not None and not self.lives.is_past(*decode_batch_key(record.key))
+        except CorruptRecord:
+            return False
+
+    def to_verify(self, records: Sequence[Record]) -> list[bytes]:
+        """The values whose signatures `step` will want to know: all ordering records, but those that this worker sent itself."""
+        own = {batch.entry_value for batch in self._own.values()}
+        return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in own]
+
+    def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
+        """Take records and the time; return what follows.
+
+        `signed_by` may tell of ordering records' values the key under which their signature was found good. What it leaves out is verified
+        when the record is judged.
+        """
         ready = Ready({}, self._log_time_ms)
         for record in records:
             # A reader that was remade may repeat what was handed in already.
-            if record.offset < self._read_next[record.stream]:
+            if record.offset < self._read_next.get(record.stream, 0):
                 continue
             self._read_next[record.stream] = record.offset + 1
             if record.stream == ORDERING:
-                self._take_ordering(record, now_ms)
+                self._take_ordering(record, now_ms, signed_by or {})
             else:
                 self._take_payload(record, ready)
         self._judge(ready)
@@ -162,19 +245,30 @@ class Joiner:
         ready.lives = list(self.lives.changed.values())
         self.lives.changed.clear()
         ready.log_time_ms = self._log_time_ms
+        ready.agreed, ready.doubts = self.doubts.agreed, self.doubts.open
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
+        if self._dropped and self._hole is None:
+            ready.read_again = True
         ready.paused = self._paused()
         return ready
 
-    def _take_ordering(self, record: Record, now_ms: int) -> None:
-        decoded: OrderingRecord | CorruptRecord
+    # ---- taking records in ----
+
+    def _take_ordering(self, record: Record, now_ms: int, signed_by: Mapping[bytes, bytes]) -> None:
+        queued = _Queued(record, now_ms, self._decode(record.value), signed_by.get(record.value or b"", b""))
+        if isinstance(queued.record, Entry):
+            own = self._own.get((queued.record.incarnation, queued.record.sequence))
+            if own is not None and own.entry_value == record.value:
+                queued.signed_by = own.signed_by
+        self._queue_ids += _weight(queued.record)
+        self._queue.append(queued)
+
+    def _decode(self, value: bytes | None) -> OrderingRecord | CorruptRecord:
         try:
-            decoded = decode(record.value)
+            return decode(value, ACTIVE_AT_START if self.log_state is None else self.log_state.formats)
         except CorruptRecord as problem:
-            decoded = CorruptRecord(str(problem))  # without the frames that the one caught holds on to
-        self._queue_ids += _weight(decoded)
-        self._queue.append(_Queued(record.offset, record.append_time_ms, now_ms, decoded, record))
+            return CorruptRecord(str(problem))  # without the frames that the one caught holds on to
 
     def _take_payload(self, record: Record, ready: Ready) -> None:
         try:
@@ -182,136 +276,334 @@ class Joiner:
         except CorruptRecord as problem:
             ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
             return
-        # A life not seen yet is kept: its register record may lie ahead in the ordering topic (R5).
-        if not self.lives.is_past(incarnation, sequence):
-            self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.value))
+        # An incarnation not seen yet is kept: its register record may lie ahead in the ordering topic (R5).
+        if record.value is None or self.lives.is_past(incarnation, sequence):
+            return
+        hole = self._hole
+        if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
+            # The entry is known, so what is not its content need not be kept: a flood under this key costs no memory.
+            if not self._is_content(record.value, record.stream, incarnation, sequence, hole.payload_hash):
+                ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
+                return
+        elif hole is not None and self._buffer.size_bytes > 2 * self._limits.buffer_bytes_max:
+            # Only the partition that the head waits for is still read. Others' records in it must not fill the memory. While no hole waits,
+            # all are paused, and what is on its way is kept: the head's content may be among it.
+            self._dropped.setdefault(record.stream, (record.offset, hole))
+            return
+        self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
+
+    # ---- judging ----
 
     def _judge(self, ready: Ready) -> None:
-        """Judge records at the head until there is none, one is a hole, or the step is full."""
-        requests = states = 0
-        hole: Entry | None = None
+        """Judge records at the head until there is none, one must wait, or the step is full."""
+        hole_before, self._hole = self._hole, None
+        states = requests = 0
         while self._queue:
             if requests >= self._limits.step_requests_max or states >= self._limits.step_states_max:
                 ready.more = True
+                self._hole = None
                 break
             head = self._queue[0]
-            record = head.record
-            if isinstance(record, Entry):
-                batch = self._judge_entry(head, record, ready)
-                if isinstance(batch, Entry):
-                    hole = batch
-                    break
-                if batch is not None:
-                    ready.batches.append(batch)
-                    requests += len(batch.requests)
-                    states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
-            elif isinstance(record, Activate) and record.format_version > FORMAT_VERSION:
-                ready.stop = (
-                    f"ordering record {head.offset} activates format version {record.format_version} and this software reads"
-                    f" {FORMAT_VERSION}: install a newer version and start again; nothing is lost"
-                )
+            batches_before = len(ready.batches)
+            if not self._judge_head(head, ready):
                 break
-            else:
-                self._judge_control(head, record, ready)
-                requests += 1  # a flood of these must not hold the loop either
+            for batch in ready.batches[batches_before:]:
+                requests += len(batch.requests)
+                states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
+            requests += len(ready.batches) == batches_before  # a flood of other records must not hold the loop either
             self._queue.popleft()
-            self._queue_ids -= _weight(record)
+            self._queue_ids -= _weight(head.record)
             self._offset_head = head.offset + 1
             ready.advanced = True
-            ready.judged = head.source
-        if hole is not self._hole:
-            self._hole = hole
+        if self._hole is not hole_before:
             self._fills_due_ms = -1
 
-    def _judge_entry(self, head: _Queued, entry: Entry, ready: Ready) -> OrderedBatch | Entry | None:
-        """The batch; the entry itself while it is a hole; None when it does not count."""
+    def _judge_head(self, head: _Queued, ready: Ready) -> bool:
+        """Judge the record at the head; False leaves it there: a hole, a view to be looked into, or a reason to stop."""
+        if self.log_state is None:
+            return self._judge_genesis(head, ready)
+        if isinstance(head.record, CorruptRecord):
+            head.record = self._decode(head.source.value)  # a format version may have become active since it was read
+        record = head.record
+        if isinstance(record, CorruptRecord):
+            ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))
+            return True
+        if not self._is_signed(head, record, self.log_state):
+            text = f"a record of kind {type(record).__name__.lower()} has no signature of the key in force"
+            ready.notices.append(Notice("unsigned", ORDERING, head.offset, text))
+            return True
+        if isinstance(record, Settle):
+            return self._judge_settle(head, record, self.log_state, ready)
+        if isinstance(record, _WORKER_RECORDS) and not head.compared:
+            head.own_view = self._compare(head, record, ready)
+            head.compared = ready.evidence is None
+        if ready.evidence is not None:
+            return False
+        match record:
+            case Entry():
+                return self._judge_entry(head, record, self.log_state, ready)
+            case Register():
+                self._judge_register(head, record, ready)
+            case Fence():
+                self._judge_end(head, self.lives.fence(record.incarnation, record.sequence_last), record.incarnation, ready)
+            case Checkpoint():
+                self._judge_checkpoint(head, record, ready)
+            case Retire():
+                ended = self.lives.retire(record.incarnation)
+                if ended is not None:
+                    ready.roots_seen.append(VoteVoid(ended.name, len(ready.batches)))
+                self._judge_end(head, ended, record.incarnation, ready, retired=True)
+            case Activate():
+                return self._judge_activate(head, record, self.log_state, ready)
+            case Key():
+                self._change_log(head, self.log_state.with_key(record), "a key record", ready)
+            case Partitions():
+                self._change_log(head, self.log_state.with_partitions(record.payload_partitions), "a partitions record", ready)
+            case Genesis():
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts at the start of the topic alone"))
+        return True
+
+    def _judge_genesis(self, head: _Queued, ready: Ready) -> bool:
+        try:
+            genesis = decode_genesis(head.source.value)
+        except CorruptRecord as problem:
+            ready.stop = (
+                f"the ordering topic does not begin with a genesis record, so it is nobody's log: record {head.offset}: {problem}."
+                " Make a log with `notary init`, or name the right one"
+            )
+            return False
+        assert head.source.value is not None
+        log_id = log_id_of(head.source.value)
+        self.log_state = ready.log_state = LogState.begin(genesis, log_id)
+        self._take_effect(head, ready, first=log_id)
+        return True
+
+    def _is_signed(self, head: _Queued, record: OrderingRecord, log: LogState) -> bool:
+        key = log.key if isinstance(record, _WORKER_RECORDS) else log.owner_key
+        if head.signed_by != key:
+            assert head.source.value is not None
+            if not record_is_signed(head.source.value, log.log_id, key):
+                return False
+            head.signed_by = key
+        return True
+
+    def _compare(self, head: _Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
+        """Whether the record's view is our own history. A foreign one that nobody looked into becomes `ready.evidence`."""
+        if self._ordering_only:
+            return False
+        comparison = self.history.compare(record.view)
+        if comparison is Comparison.TOO_OLD:
+            return False
+        writer = self._writer(record)
+        if comparison is Comparison.OWN:
+            self.doubts.own(record.view, writer, self._worker_name)
+            return True
+        seen = self.history.seen
+        if not self.doubts.is_examined(record.view):
+            ready.evidence = Evidence(head.offset, record.view, writer, seen)
+            return False
+        self.doubts.foreign(writer, seen)
+        text = f"worker {writer!r} had another history after {record.view.seen} records than this worker, which has {seen} there"
+        ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
+        return False
+
+    def _writer(self, record: Entry | Register | Fence | Checkpoint) -> str:
+        if isinstance(record, Register):
+            return record.name
+        life = self.lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
+        return "" if life is None else life.name
+
+    def _judge_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.lives.counts(incarnation, sequence):
             ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
-            return None
-        if entry.partition >= self._partitions:
-            # The number of partitions is fixed for the life of a log, so every worker says the same. One that counts more would wait
-            # for content where we skip, and could decide otherwise: an alarm. Not a stop, because anyone who may write can forge this.
-            text = (
-                f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, and this worker counts {self._partitions}"
-                " of them, from 0: it is forged, or its worker counts more than this one."
-                " See docs/runbook.md, 'The number of partitions is wrong'"
-            )
-            ready.notices.append(Notice("wrong-partition", ORDERING, head.offset, text))
-            return None
-        content = self._buffer.get(entry.partition, incarnation, sequence)
+            return True
+        if entry.partition >= log.payload_partitions:
+            text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, the log has {log.payload_partitions}"
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            return True
+        if self._ordering_only:
+            self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
+            self.lives.count(incarnation, sequence, self._log_time_ms)
+            self._take_effect(head, ready)
+            return True
+        content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)
+        if self._may_be_dropped(entry, content):
+            return False
         if content is None:
-            return entry
-        self._log_time_ms = max(self._log_time_ms, min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
-        requests = self._requests(entry, content, ready)
+            self._buffer.empty(entry.partition, incarnation, sequence)
+            self._hole = entry
+            return False
+        own = self._own.get((incarnation, sequence))
+        is_own = own is not None and own.value == content.value
+        value_hash = own.payload_hash if own is not None and is_own else sha256(content.value or b"").digest()
+        filled = value_hash != entry.payload_hash
+        self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
+        requests: tuple[Request, ...] = ()
+        if not filled:
+            requests = own.requests if own is not None and is_own else self._requests(entry, content, log, ready)
         self.lives.count(incarnation, sequence, self._log_time_ms)
+        self._take_effect(head, ready, content=(entry, content, value_hash), mark=not filled)
         self._drop_through(incarnation, sequence, ready, expected=1)
-        return OrderedBatch(
-            head.offset,
-            incarnation,
-            sequence,
-            self._log_time_ms,
-            requests is None,
-            requests or (),
-            head.append_time_ms,
-            entry.sent_at_ms,
+        batch = OrderedBatch(
+            head.offset, incarnation, sequence, self._log_time_ms, filled, requests, head.source.append_time_ms, entry.sent_at_ms
         )
+        ready.batches.append(batch)
+        return True
 
-    def _requests(self, entry: Entry, content: Buffered, ready: Ready) -> tuple[Request, ...] | None:
-        """The batch's requests; None for a fill, and for what counts as one (R3)."""
-        if content.value is None:
-            return None
-        own = self._own.get((entry.incarnation, entry.sequence))
+    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+        """Whether the entry's first content may be among what was dropped for want of memory: another one must not take its place (R3)."""
+        offset, waited = self._dropped.get(entry.partition, (0, entry))
+        return entry is not waited and (content is None or content.offset > offset)
+
+    def _content(self, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> Buffered | None:
+        """R3: the first record of a batch's key in its partition that is its content, as far as that was read."""
+        own = self._own.get((incarnation, sequence))
+        for candidate in self._buffer.get(partition, incarnation, sequence):
+            if candidate.value is None:
+                continue
+            if own is not None and own.payload_hash == payload_hash and own.value == candidate.value:
+                return candidate
+            if self._is_content(candidate.value, partition, incarnation, sequence, payload_hash):
+                return candidate
+        return None
+
+    def _is_content(self, value: bytes, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> bool:
+        """The value whose hash the entry names, or a fill for it, signed with the key in force at the entry's place."""
+        if sha256(value).digest() == payload_hash:
+            return True
+        log = self.log_state
+        return log is not None and is_fill(value, log.log_id, partition, batch_key(incarnation, sequence), payload_hash, log.key)
+
+    def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
+        """The batch's requests; none of a payload that does not decode or has other ids, which only a broken worker writes (R3)."""
         try:
-            if own is not None and own.value == content.value:
-                requests = own.requests
-            else:
-                requests = decode_requests(content.value, self._notary_name)
+            requests = decode_requests(content.value or b"", log.notary_name)
             if not _same_ids(requests, entry.transaction_ids):
                 raise CorruptRecord("its transaction ids are not those of the entry")
         except CorruptRecord as problem:
-            text = f"payload ({entry.incarnation}, {entry.sequence}) counts as a fill: {problem}"
+            text = f"payload ({entry.incarnation}, {entry.sequence}) decides nothing: {problem}"
             ready.notices.append(Notice("bad-content", entry.partition, content.offset, text))
-            return None
+            return ()
         return requests
 
-    def _judge_control(self, head: _Queued, record: OrderingRecord | CorruptRecord, ready: Ready) -> None:
-        if isinstance(record, Register):
-            registered = self.lives.register(record.nonce, record.name, max(self._log_time_ms, head.append_time_ms))
-            if registered is None:
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
-                return
-            life, fenced = registered
-            ready.registered.append(life)
-            if fenced is not None:
-                ready.fenced.append(Fenced(fenced, life))
-                self._drop_through(fenced.incarnation, None, ready)
-        elif isinstance(record, Fence):
-            fenced = self.lives.fence(record.incarnation, record.sequence_last)
-            if fenced is None:
-                text = f"fence({record.incarnation}, {record.sequence_last}) does not count"
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
-                return
-            ready.fenced.append(Fenced(fenced, None))
+    def _judge_register(self, head: _Queued, record: Register, ready: Ready) -> None:
+        at_ms = max(self._log_time_ms, head.source.append_time_ms)
+        registered = self.lives.register(record.nonce, record.name, at_ms, record.format_version)
+        if registered is None:
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
+            return
+        life, fenced = registered
+        self._take_effect(head, ready)
+        ready.registered.append(life)
+        if fenced is not None:
+            ready.fenced.append(Fenced(fenced, life))
             self._drop_through(fenced.incarnation, None, ready)
-        elif isinstance(record, Checkpoint):
-            writer = self.lives.get(record.incarnation)
-            if writer is None or writer.fenced:
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, f"a checkpoint of life {record.incarnation} does not count"))
-                return
-            electorate = self.lives.names_since(self._log_time_ms - ELECTORATE_MS)
-            seen = RootSeen(
-                writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, electorate, len(ready.batches)
+
+    def _judge_end(self, head: _Queued, ended: Life | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
+        """A fence or a retire record that ended `ended`, None for one that does not count."""
+        if ended is None:
+            text = f"{'retire' if retired else 'fence'} of incarnation {incarnation} does not count"
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            return
+        self._take_effect(head, ready)
+        ready.fenced.append(Fenced(ended, None, retired))
+        self._drop_through(incarnation, None, ready)
+
+    def _judge_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
+        writer = self.lives.get(record.incarnation)
+        if writer is None or writer.fenced or not head.own_view:
+            why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that is over"
+            text = f"a checkpoint of incarnation {record.incarnation} is not compared: {why}"
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            return
+        voters = self._voters()
+        seen = RootSeen(writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, voters, len(ready.batches))
+        ready.roots_seen.append(seen)
+
+    def _voters(self) -> frozenset[str]:
+        return self.lives.names_since(self._log_time_ms - ELECTORATE_MS)
+
+    def _judge_activate(self, head: _Queued, record: Activate, log: LogState, ready: Ready) -> bool:
+        version = record.format_version
+        lives = [self.lives.named(name) for name in self._voters()]
+        behind = [life.name for life in lives if life is not None and life.format_version < version]
+        if not behind and log.with_format(version) is not None and version > self._format_version:
+            ready.stop = (
+                f"ordering record {head.offset} activates format version {version} and this software reads"
+                f" {self._format_version}: install a newer version and start again; nothing is lost"
             )
-            ready.roots_seen.append(seen)
-        elif isinstance(record, CorruptRecord):
-            ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))
+            return False
+        what = f"activate {version}, which {', '.join([repr(name) for name in sorted(behind)[:10]])} cannot read," if behind else "activate"
+        self._change_log(head, None if behind else log.with_format(version), what, ready)
+        return True
+
+    def _judge_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
+        if self._ordering_only:
+            return True  # whether it takes effect follows from the payload topic too
+        comparison = self.history.compare(record.view)
+        if comparison is Comparison.FOREIGN and record.view.seen > log.settled:
+            ready.stop = (
+                f"ordering record {head.offset} settles a history of {record.view.seen} records that is not this index's: the owner has"
+                " decided for another one. Keep this index as evidence and let this worker replay the log;"
+                " see docs/runbook.md, 'Somebody knew another history'"
+            )
+            return False
+        settled = log.with_settled(record.view.seen) if comparison is Comparison.OWN else None
+        self._change_log(head, settled, "a settle record", ready)
+        if settled is not None:
+            self.doubts.settle(record.view.seen)
+        return True
+
+    def _change_log(self, head: _Queued, changed: LogState | None, what: str, ready: Ready) -> None:
+        if changed is None:
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"{what} does not count"))
+            return
+        self.log_state = ready.log_state = changed
+        self._take_effect(head, ready)
+
+    def _take_effect(
+        self,
+        head: _Queued,
+        ready: Ready,
+        *,
+        content: tuple[Entry, Buffered, bytes] | None = None,
+        mark: bool = False,
+        first: bytes | None = None,
+    ) -> None:
+        """The record at the head takes effect: it enters the history. `first` is the history after genesis, the log id."""
+        source = head.source
+        value_hash = sha256(source.value or b"").digest()
+        history = first or extended(self.history.view.history, source.append_time_ms, value_hash, mark=mark)
+        print_ = fingerprint(source, value_hash)
+        effect = Effect(self.history.seen + 1, history, source.offset, source.append_time_ms, print_)
+        self._mark(ORDERING, Mark(source.offset, print_), ready)
+        if content is not None:
+            entry, found, found_hash = content
+            key = batch_key(entry.incarnation, entry.sequence)
+            record = Record(entry.partition, found.offset, found.append_time_ms, key, None)
+            content_print = fingerprint(record, found_hash)
+            effect = msgspec.structs.replace(
+                effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_print
+            )
+            # Contents are joined in another order than they lie: what is read again is the one that lies furthest.
+            before = self.marks.get(entry.partition)
+            if before is None or before.offset < found.offset:
+                self._mark(entry.partition, Mark(found.offset, content_print), ready)
+        assert (effect.partition == NO_CONTENT) == (content is None)
+        self.history.append(effect)
+        ready.effects.append(effect)
+
+    def _mark(self, stream: int, mark: Mark, ready: Ready) -> None:
+        self.marks[stream] = ready.marks[stream] = mark
 
     def _drop_through(self, incarnation: int, sequence: int | None, ready: Ready, expected: int = 0) -> None:
         dropped = self._buffer.drop_through(incarnation, sequence) - expected
         if dropped > 0:
-            text = f"{dropped} payloads of life {incarnation} will never be asked for"
+            text = f"{dropped} payloads of incarnation {incarnation} will never be asked for"
             ready.notices.append(Notice("orphan-dropped", ORDERING, self._offset_head, text))
+
+    # ---- proposing ----
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
         """R4: the hole at the head when it is old enough, and with it the holes behind it that are as old."""
@@ -331,40 +623,59 @@ class Joiner:
         for queued in islice(self._queue, limits.fill_scan_records_max):
             if queued.arrived_ms > oldest_ms or len(ready.fills) >= limits.fills_proposed_max:
                 break
-            entry = queued.record
-            if not isinstance(entry, Entry) or entry.partition >= self._partitions:
-                continue
-            key = (entry.incarnation, entry.sequence)
-            fill = FillWanted(entry.partition, *key)
-            if key not in self._fill_proposed_ms and self.is_hole(fill):
-                self._fill_proposed_ms[key] = now_ms
+            if (fill := self._fill_for(queued)) is not None:
+                self._fill_proposed_ms[fill.incarnation, fill.sequence] = now_ms
                 ready.fills.append(fill)
 
+    def _fill_for(self, queued: _Queued) -> FillWanted | None:
+        entry, log = queued.record, self.log_state
+        if log is None or not isinstance(entry, Entry) or entry.partition >= log.payload_partitions:
+            return None
+        key = (entry.incarnation, entry.sequence)
+        if key in self._fill_proposed_ms or not self.lives.counts(*key) or not self._is_signed(queued, entry, log):
+            return None
+        fill = FillWanted(entry.partition, *key, entry.payload_hash)
+        return fill if self.is_hole(fill) else None
+
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
-        """R5: lives that the order has left behind: log time ran on by worker_timeout without them, and payloads of theirs lie here."""
+        """R5: incarnations with payloads here that the order has left behind: log time ran on by worker_timeout without them."""
         silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
             life = self.lives.get(incarnation)
             if life is None or life.fenced or life.active_at_ms >= silent_since_ms:
                 continue
-            # Log time stands still while nobody sends, so the first entry after a quiet night makes every other life look silent:
-            # one whose payload came just before its entry has hole_timeout to show that it is not.
+            # Log time does not advance while nobody sends, so the first entry after a quiet night makes every other incarnation look
+            # silent: one whose payload came just before its entry has hole_timeout to show that it is not.
             sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
             if sequence_last != life.sequence_last:
                 since_ms = now_ms
             elif now_ms - since_ms >= self._limits.hole_timeout_ms:
                 since_ms = now_ms
-                ready.fences.append(Fence(incarnation, life.sequence_last))
+                ready.fences.append(FenceWanted(incarnation, life.sequence_last))
             silent[incarnation] = (life.sequence_last, since_ms)
         self._silent = silent
 
+    # ---- where to read on ----
+
     def _offsets_next(self) -> dict[int, int]:
-        """R8: what a restart must see again: all from the head on, and each payload that an entry may yet ask for."""
-        offsets = {ORDERING: self._offset_head}
-        for partition in range(self._partitions):
+        """R8, R10: what a restart must see again.
+
+        All from behind the last record that took effect on: what was skipped behind it may be another record after the log was cut. Of each
+        payload partition, all from behind the furthest content joined, and each payload before that which an entry may yet ask for.
+        """
+        last = self.history.last
+        offsets = {ORDERING: 0 if last is None else last.offset + 1}
+        for partition in self._read_next.keys() - {ORDERING}:
+            mark = self.marks.get(partition)
             earliest = self._buffer.offset_earliest(partition)
-            offsets[partition] = self._read_next[partition] if earliest is None else earliest
+            # After `forget_unjudged` reading stands before the mark: what lies between is not in the buffer yet, and may be needed.
+            wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
+            if earliest is not None:
+                wanted.append(earliest)
+            if partition in self._dropped:
+                wanted.append(self._dropped[partition][0])
+            offsets[partition] = min(wanted)
         return offsets
 
     def _paused(self) -> frozenset[int]:
@@ -374,7 +685,9 @@ class Joiner:
         self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
         paused: set[int] = set()
         if self._buffer_full:
-            paused.update(range(self._partitions))
+            paused.update(self._read_next.keys() - {ORDERING})
+            if self.log_state is not None:
+                paused.update(range(self.log_state.payload_partitions))
             if self._hole is not None:
                 paused.discard(self._hole.partition)
         if self._queue_full:
@@ -388,3 +701,6 @@ def _weight(record: OrderingRecord | CorruptRecord) -> int:
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:
     return len(requests) == len(ids) and all(request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True))
+
+
+__all__ = ["ELECTORATE_MS", "Joiner", "View"]

@@ -3,39 +3,50 @@
     reader.poll() -> Joiner.step() -> Applier.apply()  durable from here on -> Sender.resolve() -> answers leave
 
 There is no `await` between a step and the application of its effects. A crash before `apply` returns leaves the index as it was: the
-records are read again. A crash after it leaves decisions that nobody was told: a retry gets the same ones (R7).
+records are read again. A crash after it leaves decisions that nobody was given: a retry gets the same ones (R7).
 
-The watchdog asks the log for its bounds every second. That tells whether the log can be reached, how far reading lags, what stands still
-while the log goes on (a reader is then made anew), and whether this is still the log that the index was made from (`same_log`): before it
-has said so once, nothing is read and nothing sent.
+**After an interruption nothing is applied before the log has been looked at** (R10). An interruption is a start, a reader that failed or
+says that it was interrupted, a process that did not run for a while. Then what was read and did not take effect is forgotten, another
+reader begins at the last records that did, and what it returns is held until they were found there (`look.Recheck`).
+
+The watchdog asks the log for its bounds every second: whether the log can be reached, how far reading lags, what makes no progress while
+the log goes on (a reader is then made anew), whether it ends before what took effect, and when this worker has caught up: only then does it
+register.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from joiner.core import Joiner
+from joiner.evidence import Evidence
+from joiner.look import Recheck, contradiction, examine
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
-from joiner.same_log import Trust, another, contradiction, regrown
 from joiner.sender import Sender
 from joiner.standstill import Standstill
-from ordering.errors import Fatal, NotReady
+from ordering.errors import Fatal, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
+from ordering.signatures import record_is_signed
 from ordering.stream import describe
 
-log = logging.getLogger("notary.driver")
+logger = logging.getLogger("notary.driver")
 
 Decision = TypeVar("Decision")
 D_co = TypeVar("D_co", covariant=True)
 
 NOTICES_LOGGED_MAX = 10
-ALARMS = frozenset({"wrong-partition"})
-"""Notices that say that workers may come to decide differently."""
+VERIFY_AT_ONCE = 256
+"""Signatures of so many ordering records are verified in one go, in a thread, while those before them are applied."""
+VERIFY_HERE_MAX = 2
+"""Fewer are verified in this thread: handing over costs as much."""
+LOOK_AGAIN_S = 10.0
+"""How often at most badly signed records make a worker look at the log once more."""
 
 
 class Applier(Protocol[D_co]):
@@ -43,11 +54,6 @@ class Applier(Protocol[D_co]):
 
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
         """Decide the step's batches and make it durable, all or nothing; the decisions, a sequence for each batch."""
-        ...
-
-    @property
-    def judged_digest(self) -> bytes | None:
-        """The digest of the last ordering record applied, None before the first."""
         ...
 
 
@@ -58,8 +64,12 @@ class DriverSettings(msgspec.Struct, frozen=True):
     watch_s: float = 1.0
     stall_s: float = 10.0
     unreachable_s: float = 3.0
+    stood_still_s: float = 5.0  # a process that did not poll for so long was interrupted
     contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
     clock_alarm_ms: int = 60_000
+    clock_behind_ms_max: int = 600_000
+    clock_ahead_ms_max: int = 31 * 86_400_000  # a notary may be quiet for a month
+    clock_accepted: bool = False  # a person has said that the clock is right
 
 
 class Driver(Generic[Decision]):
@@ -67,7 +77,7 @@ class Driver(Generic[Decision]):
 
     def __init__(
         self,
-        log_: Log,
+        log: Log,
         joiner: Joiner,
         applier: Applier[Decision],
         sender: Sender[Decision],
@@ -75,9 +85,10 @@ class Driver(Generic[Decision]):
         clock_ms: Callable[[], int],
         observe: Callable[[Ready], None] = lambda ready: None,
         now_s: Callable[[], float] = time.monotonic,
+        executor: Executor | None = None,
     ) -> None:
-        """`clock_ms` is the wall clock, `now_s` one that never runs backwards."""
-        self._log = log_
+        """`clock_ms` is the wall clock, `now_s` one that never runs backwards; signatures are verified in `executor`, if there is one."""
+        self._log = log
         self.joiner = joiner
         self._applier = applier
         self._sender = sender
@@ -85,26 +96,41 @@ class Driver(Generic[Decision]):
         self._clock_ms = clock_ms
         self._observe = observe
         self._now_s = now_s
-        self._trust = Trust(settings.contradiction_s)
+        self._executor = executor
         self._reader: Reader | None = None
+        self._recheck = Recheck({})
         self._paused: frozenset[int] = frozenset()
-        self._remake_reader = False
-        self._afresh = True  # the next reader begins as after a restart: what was read before may be gone from the log
-        self._proposals = Proposals(log_, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000)
+        self._remake_reader = ""
+        self._trusted = asyncio.Event()
+        self._doubt = "the log has not been compared with this worker's index yet"
+        self._contradicted_since_s: float | None = None
+        self._contradicted_last_s = 0.0
+        self._refuted = False
+        """Whether the log was seen not to hold what this index was made from, and has not been seen to hold it since."""
+        self._suspected: Evidence | None = None  # a foreign view, until the log was found to hold our history
+        self._ends_found: dict[int, int] | None = None
+        self._look_wanted = False
+        self._looked_at_s = now_s() - LOOK_AGAIN_S
+        self._proposals = Proposals(
+            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
+        )
         self._polls = self._polls_seen = 0
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
         self._streams, self._head = Standstill(), Standstill()
         self.streams_still_s: Mapping[int, float] = {}
-        """The streams that had records to read, and for how long they had given none, as of the watchdog's last look."""
+        """The topic-partitions that had records to read, and for how long they had given none, as of the watchdog's last look."""
         self.head_still_s = 0.0
         """How long the head had not moved although the log went on behind it, as of the watchdog's last look."""
         self.readers_remade = 0
+        self.interruptions = 0
+        """How often the log was looked at because reading had been interrupted."""
         self.lag_records = 0
-        """Records of the log, over all streams, that have not been handed to the joiner, as of the watchdog's last look."""
+        """Records of the log, over all topic-partitions, that have not been handed to the joiner, as of the watchdog's last look."""
         self.clock_skew_ms = 0
         """How far at least the log's clock is ahead of this worker's (behind it: negative), as of our last entry read back."""
+        sender.hold = self.may_not_append
 
     @property
     def unreachable(self) -> str:
@@ -127,8 +153,8 @@ class Driver(Generic[Decision]):
         patience_s = settings.unreachable_s
         if self._unreachable and self._now_s() - self._reached_at_s > patience_s:
             return f"the log has not answered for more than {patience_s:g} s"
-        if not self._trust:
-            return self._trust.doubt
+        if (why := self.doubt() or self._clock_doubt()) is not None:
+            return why
         if self.poll_age_s > patience_s:
             why = self._no_reader or "the reader has not come back with anything"
             return f"nothing could be read from the log for more than {patience_s:g} s: {why}"
@@ -139,102 +165,182 @@ class Driver(Generic[Decision]):
             return f"the head of the order has not moved for more than {settings.stall_s:g} s, and the log goes on behind it"
         return None
 
+    def doubt(self) -> str | None:
+        """Why nothing may be answered from the index now: the log may not be the one that it was made from (R10). None when it may."""
+        if self._doubt:
+            return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
+        if self._now_s() - self._polled_at_s > self._settings.stood_still_s and self._polls:
+            return "this process did not read the log for a while, and has to compare it with its index first"
+        return self.joiner.doubts.describe() or None
+
+    def may_not_append(self) -> str | None:
+        """Why this worker appends nothing but fills now; None when it may (R10)."""
+        if not self.joiner.doubts.live:
+            return "this worker has not read the log to its end yet"
+        return self.doubt() or self._clock_doubt()
+
     async def run(self) -> None:
         """Read, apply, answer, until cancelled. Raises `Fatal` when going on could contradict what was answered."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch(), name="watch")
+            tasks.create_task(self._watch(tasks), name="watch")
             tasks.create_task(self._read(tasks), name="read")
-            tasks.create_task(self._send(), name="send")
-
-    async def _send(self) -> None:
-        # To a log that is not ours, nothing; not even a register record.
-        await self._trust.wait()
-        await self._sender.run()
+            tasks.create_task(self._sender.run(), name="send")
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            await self._trust.wait()
-            afresh, self._afresh = self._afresh, False
             try:
-                reader = await self._log.open_reader(self._begin(afresh=afresh))
+                await self._log.has_partitions(0 if self.joiner.log_state is None else self.joiner.log_state.payload_partitions)
+                reader = await self._log.open_reader(self._begin())
             except NotReady as problem:
-                self._afresh |= afresh
                 self._no_reader = str(problem)
-                log.info("no reader yet: %s", problem)
+                logger.info("no reader yet: %s", problem)
                 await asyncio.sleep(self._settings.watch_s)
                 continue
-            lost = ""
+            why = ""
             try:
-                reader.pause(self._paused)
                 self._reader = reader
-                await self._read_with(reader, tasks, afresh=afresh)
+                why = await self._read_with(reader, tasks)
             except NotReady as problem:
-                lost = self._no_reader = str(problem)
-                self._afresh = True
-                log.warning("reader lost, making another: %s", problem)
+                why = self._no_reader = str(problem)
+                await asyncio.sleep(self._settings.watch_s)
+            except OutOfRange as problem:
+                # An offset that the log does not have, says a broker that may be behind: look again, and stop only when it lasts.
+                why = str(problem)
+                self._contradicted(why)
+                await asyncio.sleep(self._settings.watch_s)
             finally:
-                # At once: one that failed may stand behind records that it lost.
+                # Before anything else runs: from here on nothing is answered until the log was looked at.
+                self._interrupted()
                 self._reader = None
                 await reader.close()
-            if lost:
-                await asyncio.sleep(self._settings.watch_s)
+            logger.warning("making another reader: %s", why)
 
-    def _begin(self, *, afresh: bool) -> dict[int, int]:
-        """Where the next reader begins.
-
-        While nobody read, the log may have lost its end and grown again. So, afresh, nothing is kept that was read and not applied, and the
-        last record that was applied is read once more, before those behind it.
-        """
-        if not afresh:
-            return self.joiner.read_next()
+    def _begin(self) -> dict[int, int]:
+        """Where the next reader begins: at the last records that took effect, or before them where something is still needed."""
         self.joiner.forget_unjudged()
+        self._recheck = Recheck(self.joiner.marks, self.joiner.may_count)
+        self._paused = frozenset()
+        self._remake_reader = ""
         offsets = self.joiner.read_next()
-        return offsets if self._applier.judged_digest is None else {**offsets, ORDERING: offsets[ORDERING] - 1}
+        return offsets | {stream: min(mark.offset, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
 
-    async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup, *, afresh: bool) -> None:
-        self._remake_reader = False
-        # The first ordering record of a reader that began afresh is the last one applied, or this is another log.
-        compared = self._applier.judged_digest if afresh else None
-        while not self._remake_reader:
-            try:
-                records = await reader.poll(self._settings.poll_ms)
-            except Fatal as problem:
-                # An offset that the log does not have, says a broker that may be behind: the watch asks what the log says of itself.
-                self._contradicted(str(problem))
-                return
-            if not self._trust or self._afresh:
-                return  # what was read meanwhile may be another log's; it is read again
-            if compared is not None and (first := next((record for record in records if record.stream == ORDERING), None)) is not None:
-                if first.digest() != compared:
-                    self._contradicted(another(first.offset))
-                    return
-                compared = None
+    async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
+        """Read on with this reader until another is needed; returns why."""
+        interruptions = reader.interruptions
+        while True:
+            asked_at_s = self._now_s()
+            if self._recheck.waits_for and not self._recheck.done:
+                reader.pause(set(range(ORDERING, self._log.payload_partitions)) - self._recheck.waits_for)
+            records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            ready = self._step(records, tasks)
-            while ready.more:
-                await asyncio.sleep(0)  # a long replay leaves the loop to the others
-                ready = self._step((), tasks)
-            if ready.paused != self._paused:
-                self._paused = ready.paused
-                reader.pause(ready.paused)
+            if reader.interruptions != interruptions:
+                self.interruptions += 1
+                return "reading was interrupted"
+            if self._polled_at_s - asked_at_s > self._settings.stood_still_s:
+                self.interruptions += 1
+                return f"this process did not run for {self._polled_at_s - asked_at_s:.0f} s"
+            if self._remake_reader:
+                self.readers_remade += 1
+                return self._remake_reader
+            if self._recheck.waits_for or not self._recheck.done:
+                was_done = self._recheck.done
+                # Once the log was seen to contradict the index, a partition that has lost its leader since is waited for.
+                led = range(ORDERING, self._log.payload_partitions) if self._refuted else {ORDERING, *self._log.leaders()}
+                records = self._recheck.take(records, led)
+                if self._recheck.lost:
+                    self._contradicted(self._recheck.lost)
+                    await asyncio.sleep(self._settings.watch_s)
+                    return self._recheck.lost
+                if not self._recheck.done:
+                    continue
+                if not was_done:
+                    reader.pause(self._paused)
+                    self._agreed()
+            if why := await self._apply(records, tasks):
+                return why
+            self._catch_up()
             if records:
                 await asyncio.sleep(0)
-        log.warning("the reader stood still while the log went on: making another")
-        self.readers_remade += 1
 
-    def _step(self, records: Sequence[Record], tasks: asyncio.TaskGroup) -> Ready:
-        ready = self.joiner.step(records, int(self._now_s() * 1_000))
+    async def _apply(self, records: Sequence[Record], tasks: asyncio.TaskGroup) -> str:
+        """Hand records to the joiner and see to what follows; returns why another reader is needed, empty when none is."""
+        chunks = [records[at : at + VERIFY_AT_ONCE] for at in range(0, len(records), VERIFY_AT_ONCE)] or [records]
+        verifying = self._verify(chunks[0])
+        for number, chunk in enumerate(chunks):
+            signed_by = await verifying if isinstance(verifying, asyncio.Future) else verifying
+            if number + 1 < len(chunks):
+                verifying = self._verify(chunks[number + 1])
+            ready = self._step(chunk, tasks, signed_by)
+            while ready.more or ready.evidence is not None:
+                await asyncio.sleep(0)  # a long replay leaves the loop to the others
+                if ready.evidence is not None and (why := await self._examine(ready.evidence)):
+                    return why
+                ready = self._step((), tasks)
+            if self._reader is not None and (paused := ready.paused | self._undeclared()) != self._paused:
+                self._paused = paused
+                self._reader.pause(paused)
+            log_state = self.joiner.log_state
+            if ready.read_again:
+                return "payload records were dropped for want of memory, and are read again"
+            if log_state is not None and log_state.payload_partitions > self._log.payload_partitions:
+                return f"the log has {log_state.payload_partitions} payload partitions now"
+        return ""
+
+    def _undeclared(self) -> frozenset[int]:
+        """The payload partitions that exist and that no entry may name yet: what lies there is read when they are declared."""
+        log_state = self.joiner.log_state
+        declared = 0 if log_state is None else log_state.payload_partitions
+        return frozenset(range(declared, self._log.payload_partitions))
+
+    def _verify(self, records: Sequence[Record]) -> "asyncio.Future[dict[bytes, bytes]] | dict[bytes, bytes]":
+        """The key under which each ordering record's signature is good, of those that are signed with the key in force."""
+        log_state = self.joiner.log_state
+        if log_state is None or len(values := self.joiner.to_verify(records)) <= VERIFY_HERE_MAX or self._executor is None:
+            return {}
+        return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
+
+    async def _examine(self, evidence: Evidence) -> str:
+        """R10: a view that is not our own history. Compare all that took effect since somebody last had it with the log."""
+        joiner = self.joiner
+        logger.warning(
+            "foreign view offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
+            evidence.offset,
+            evidence.writer,
+            evidence.view.seen,
+            evidence.seen_here,
+        )
+        agreed = joiner.doubts.agreed
+        if agreed < joiner.history.seen_first > 1:
+            raise Fatal(
+                f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and nobody"
+                f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"
+                " see docs/runbook.md, 'Somebody knew another history'"
+            )
+        # From here on, over all readers, until the comparison ends well: the marks alone do not end it.
+        self._suspected = evidence
+        self._doubt = self._doubt or "a record shows another history: this worker's is compared with the log"
+        lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
+        if lost:
+            self._contradicted(lost)
+            return lost
+        joiner.examined(evidence)
+        self._suspected = None
+        self._agreed()
+        return ""
+
+    def _step(self, records: Sequence[Record], tasks: asyncio.TaskGroup, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
+        ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by)
         if ready.advanced:
             outcomes = self._applier.apply(ready)
-            # A crash here: decided and durable, but nobody was told. A retry gets the same decisions.
+            # A crash here: decided and durable, but nobody was answered. A retry gets the same decisions.
             self._sender.resolve(ready, outcomes)
         self._observe(ready)
-        for notice in sorted(ready.notices, key=lambda notice: notice.kind not in ALARMS)[:NOTICES_LOGGED_MAX]:
-            level = logging.ERROR if notice.kind in ALARMS else logging.WARNING
-            log.log(level, "%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
+        for notice in ready.notices[:NOTICES_LOGGED_MAX]:
+            logger.warning("%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:
-            log.warning("and more like these in the same step, counted in the metrics: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
+            logger.warning("and more like these in the same step, counted in the metrics: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
+        self._look_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
         if ready.stop:
             raise Fatal(ready.stop)
         self._proposals.append(ready, tasks)
@@ -243,36 +349,61 @@ class Driver(Generic[Decision]):
                 self._look_at_clock(batch)
         return ready
 
-    async def _watch(self) -> None:
+    async def _watch(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._look_at_log()
+            if self._look_wanted and self._now_s() - self._looked_at_s >= LOOK_AGAIN_S and self._trusted.is_set():
+                self._look_wanted, self._looked_at_s = False, self._now_s()
+                tasks.create_task(self._look_once_more(), name="look")
+            self._sender.wake()
             await asyncio.sleep(self._settings.watch_s)
 
     async def _look_at_log(self) -> None:
         # Taken before the log is asked: what is read meanwhile must not look like more than the log holds.
-        read_next, head_next = self._read_next(), self._head_next()
+        read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
         try:
             bounds = await self._log.bounds()
-            self._reached_at_s, self._unreachable = self._now_s(), ""
-            try:
-                # What went wrong may have gone by: a log that was doubted is looked at closely before it is read again.
-                why = contradiction(read_next, bounds) or ("" if self._trust else await self._regrown())
-            except Fatal as problem:
-                why = str(problem)
         except NotReady as problem:
             self._unreachable = str(problem)
-            self._trust.interrupted()
+            self._contradicted_since_s = None  # what it returns next counts as the first time
             self._look_for_standstill(read_next, head_next, {})
             return
-        if why:
+        self._reached_at_s, self._unreachable = self._now_s(), ""
+        if why := contradiction(read_next, self.joiner.marks, bounds):
             self._contradicted(why)
             return
-        if not self._trust:
-            log.info("the log is the one that this index was made from")
-            self._trust.agreed()
-        ends = {stream: bound.offset_end for stream, bound in bounds.items()}
-        self.lag_records = sum([max(0, end - read_next[stream]) for stream, end in ends.items()])
+        # Partitions may have been added while the log was asked.
+        ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream in read_next}
+        if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
+            self._suspected = None
+            self._remake_reader = self._remake_reader or "the record that showed another history is gone"
+        if self._ends_found is None:
+            self._ends_found = ends
+        self._catch_up()
+        self._sender.expect(acknowledged, ends[ORDERING])
+        self.lag_records = sum([max(0, end - read_next.get(stream, 0)) for stream, end in ends.items()])
         self._look_for_standstill(read_next, head_next, ends)
+
+    def _catch_up(self) -> None:
+        """R10: this worker is live once it has judged all that the log had when it was first asked, and is in no doubt."""
+        doubts = self.joiner.doubts
+        if doubts.live or self._ends_found is None or not self._trusted.is_set() or doubts.open or self.joiner.log_state is None:
+            return
+        read_next = self._read_next()
+        # What is paused waits for memory, and the head does not ask for it: records under unknown names must not keep a worker out.
+        wanted = {stream: end for stream, end in self._ends_found.items() if stream not in self._paused}
+        behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
+        if not behind and self._head_next() >= self._ends_found[ORDERING]:
+            doubts.live = True
+            self._sender.wake()
+
+    async def _look_once_more(self) -> None:
+        """Records without a good signature may mean that a rotation was missed: look at the log, without falling silent."""
+        try:
+            if lost := await examine(self._log, (), self.joiner.marks):
+                self._contradicted(lost)
+        except (NotReady, Fatal) as problem:
+            logger.info("cannot look at the log now: %s", problem)
 
     def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()
@@ -283,16 +414,33 @@ class Driver(Generic[Decision]):
         wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
         self.streams_still_s = self._streams.look(read_next, wanted, now_s)
         if min(self.stream_still_s, now_s - self._remade_at_s) > self._settings.stall_s:
-            self._remake_reader, self._remade_at_s = True, now_s
+            self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
 
-    async def _regrown(self) -> str:
-        return await regrown(self._log, self.joiner.read_next(), self.joiner.offset_head - 1, self._applier.judged_digest)
+    def _interrupted(self) -> None:
+        self._trusted.clear()
+        self._doubt = self._doubt or "reading was interrupted: the log is compared with this worker's index before anything more is applied"
+
+    def _agreed(self) -> None:
+        """The log is the one that this index was made from, unless a foreign view waits to be looked into."""
+        if self._suspected is not None:
+            return
+        self._doubt, self._contradicted_since_s, self._refuted = "", None, False
+        self._trusted.set()
+        self._catch_up()
 
     def _contradicted(self, why: str) -> None:
-        """From here on nothing is read and nothing taken in, until the log agrees again or the worker stops."""
-        self._afresh = True
-        if self._trust.contradicted(why, self._now_s()):
-            log.warning("in doubt, stopping if it lasts: limit_s=%g: %s", self._settings.contradiction_s, why)
+        """Apply and admit nothing from here on until the log agrees again. Raises `Fatal` when it has not for `contradiction_s`."""
+        limit_s, now_s = self._settings.contradiction_s, self._now_s()
+        self._refuted = True
+        self._trusted.clear()
+        self._doubt = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
+        self._remake_reader = self._remake_reader or why
+        last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
+        if self._contradicted_since_s is None or now_s - last_s > limit_s:
+            self._contradicted_since_s = now_s
+            logger.warning("in doubt, stopping if it lasts: limit_s=%g: %s", limit_s, why)
+        elif now_s - self._contradicted_since_s >= limit_s:
+            raise Fatal(why)
 
     def _read_next(self) -> dict[int, int]:
         """Per stream how far reading got.
@@ -300,14 +448,31 @@ class Driver(Generic[Decision]):
         Not only past the last record: a stream may end with a transaction's marker, which is nobody's record and is never handed in. Who
         waited for a record behind it would never fill a hole there, and would take the reader for one that stands still.
         """
-        read_next = self.joiner.read_next()
-        if self._reader is not None:
-            return {stream: max(offset, self._reader.offset_next(stream)) for stream, offset in read_next.items()}
+        read_next = dict.fromkeys(range(ORDERING, self._log.payload_partitions), 0) | self.joiner.read_next()
+        reader, recheck = self._reader, self._recheck
+        if reader is not None and recheck.done:
+            # A reader that still holds what it returned has not given it to the joiner.
+            for stream in read_next.keys() - recheck.waits_for:
+                read_next[stream] = max(read_next[stream], reader.offset_next(stream))
         return read_next
 
     def _head_next(self) -> int:
         """Where the head stands; where reading does when nothing waits to be judged."""
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
+
+    def _clock_doubt(self) -> str | None:
+        """R6: a clock that is far from the log's last time must not move log time for ever, nor keep windows open."""
+        last, settings = self.joiner.history.last, self._settings
+        if last is None or settings.clock_accepted:
+            return None
+        log_ms = max(self.joiner.log_time_ms, last.append_time_ms)
+        ahead_ms = self._clock_ms() - log_ms
+        if -settings.clock_behind_ms_max <= ahead_ms <= settings.clock_ahead_ms_max:
+            return None
+        return (
+            f"this worker's clock is {abs(ahead_ms) / 1000:.0f} s {'ahead of' if ahead_ms > 0 else 'behind'} the last time in the log"
+            f" ({log_ms} ms since 1970): one of them is wrong. Set the clock; if it is right, start with --accept-clock"
+        )
 
     def _look_at_clock(self, own: OrderedBatch) -> None:
         """R6: log time far from this worker's clock is an alarm, never a different decision.
@@ -317,5 +482,9 @@ class Driver(Generic[Decision]):
         skew_ms = max(0, own.append_time_ms - self._clock_ms()) or min(0, own.append_time_ms - own.sent_at_ms)
         alarm_ms = self._settings.clock_alarm_ms
         if abs(skew_ms) > alarm_ms >= abs(self.clock_skew_ms):
-            log.error("clock alarm: the log's append time is %d ms from this worker's clock: check both clocks", skew_ms)
+            logger.error("clock alarm: the log's append time is %d ms from this worker's clock: check both clocks", skew_ms)
         self.clock_skew_ms = skew_ms
+
+
+def _signed(values: Sequence[bytes], log_id: bytes, key: bytes) -> dict[bytes, bytes]:
+    return {value: key for value in values if record_is_signed(value, log_id, key)}

@@ -7,6 +7,7 @@ is how far its batches were counted, and whether it is fenced:
 |---|---|---|
 | register(nonce, name) | the nonce is new | a life begins; every earlier life of that name is fenced |
 | fence(i, last) | life i is not fenced and `last` is its last sequence counted | life i is fenced |
+| retire(i) | life i is not fenced | life i is fenced |
 | entry(i, s) | life i is not fenced and s is higher than its last sequence counted | s is its last sequence counted |
 
 Nothing else changes a life, so this is a function of the log. Sequences start at 1: 0 says that none was counted.
@@ -29,6 +30,7 @@ class Life(msgspec.Struct, frozen=True, gc=False):
     sequence_last: int
     fenced: bool
     active_at_ms: int
+    format_version: int = 1  # the highest that its software reads
 
 
 class Lives:
@@ -59,16 +61,16 @@ class Lives:
         life = self._lives[incarnation]
         assert not life.fenced
         assert sequence > life.sequence_last
-        self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
+        self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms, life.format_version))
 
-    def register(self, nonce: bytes, name: str, log_time_ms: int) -> tuple[Life, Life | None] | None:
+    def register(self, nonce: bytes, name: str, log_time_ms: int, format_version: int = 1) -> tuple[Life, Life | None] | None:
         """A register record: (the new life, the life it fenced or None); None when the nonce is known already."""
         if nonce in self._nonces:
             return None
         # Every earlier life of the name but the last was fenced when its successor registered.
         before = self._unfenced_by_name.get(name)
         fenced = self._fence(before) if before is not None else None
-        life = Life(len(self._lives) + 1, name, nonce, SEQUENCE_NONE, False, log_time_ms)
+        life = Life(len(self._lives) + 1, name, nonce, SEQUENCE_NONE, False, log_time_ms, format_version)
         self._nonces.add(nonce)
         self._unfenced_by_name[name] = life.incarnation
         self._put(life)
@@ -82,6 +84,16 @@ class Lives:
         del self._unfenced_by_name[life.name]
         return self._fence(incarnation)
 
+    def retire(self, incarnation: int) -> Life | None:
+        """A retire record: the incarnation that it ended, None when that was over already, or has not begun."""
+        life = self._lives.get(incarnation)
+        return None if life is None else self.fence(incarnation, life.sequence_last)
+
+    def named(self, name: str) -> Life | None:
+        """The incarnation of that worker name that is not over, None for none."""
+        incarnation = self._unfenced_by_name.get(name)
+        return None if incarnation is None else self._lives[incarnation]
+
     def names_since(self, log_time_ms: int) -> frozenset[str]:
         """The workers whose life is not fenced and was active at that log time or later."""
         unfenced = [self._lives[incarnation] for incarnation in self._unfenced_by_name.values()]
@@ -93,7 +105,7 @@ class Lives:
 
     def _fence(self, incarnation: int) -> Life:
         life = self._lives[incarnation]
-        fenced = Life(incarnation, life.name, life.nonce, life.sequence_last, True, life.active_at_ms)
+        fenced = Life(incarnation, life.name, life.nonce, life.sequence_last, True, life.active_at_ms, life.format_version)
         self._put(fenced)
         return fenced
 

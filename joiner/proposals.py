@@ -1,46 +1,73 @@
-"""Appends the fills and fences that the core proposes (R4, R5). Whether one takes effect, the log decides."""
+"""Appends the fills and fences that the core proposes (R4, R5). Whether one takes effect, the log decides.
+
+A hole that somebody has passed is a loss (R10): a well-signed record further on whose writer had seen more than there is before the hole
+shows that the content was there once. Such a hole is never filled. The worker stops and names the entry; the same bytes, put back, mend
+the log. So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from struct import Struct
 from typing import Any
 
-from joiner.core import Joiner
-from joiner.ready import FillWanted, Ready
-from joiner.sender import Sender
-from ordering.errors import NotReady
-from ordering.log import ORDERING, Log
-from ordering.records import Fence, batch_key, encode
+import msgspec
 
-log = logging.getLogger("notary.driver")
+from joiner.control import LogState
+from joiner.core import Joiner
+from joiner.look import RUNBOOK, examine
+from joiner.ready import FenceWanted, FillWanted, Ready
+from joiner.sender import Sender
+from ordering.errors import CorruptRecord, Fatal, NotReady, OutOfRange
+from ordering.log import ORDERING, Log
+from ordering.records import Key, decode
+from ordering.signatures import record_is_signed
+
+logger = logging.getLogger("notary.driver")
+
+READ_AHEAD_S_MAX = 60.0
+_SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
+"""Per kind of a worker's record, where `seen` stands: the ids behind it need not be decoded."""
+_U64 = Struct(">Q")
+
+
+class Passing(msgspec.Struct, frozen=True):
+    """A record further on whose writer had seen more records than there are before the hole."""
+
+    offset: int
+    seen: int
 
 
 class Proposals:
-    """One worker's. `read_next` says how far it has read each stream; it may wait up to `wait_s` for that, looking every `look_s`."""
+    """One worker's. `read_next` returns how far it has read; it waits up to `wait_s` for that, looking every `look_s`."""
 
     def __init__(
         self,
-        log_: Log,
+        log: Log,
         joiner: Joiner,
         sender: Sender[Any],
         read_next: Callable[[], Mapping[int, int]],
         now_s: Callable[[], float],
         wait_s: float,
         look_s: float,
+        lost_s: float = 10.0,
     ) -> None:
-        self._log = log_
+        """`lost_s`: how long a content must be missing before the worker stops. A broker that is behind has less than there is."""
+        self._log = log
         self._joiner = joiner
         self._sender = sender
         self._read_next = read_next
         self._now_s = now_s
         self._wait_s, self._look_s = wait_s, look_s
-        self._under_way: set[int] = set()  # streams to which a fill or fence of ours is on its way
+        self._lost_s = lost_s
+        self._lost_since: tuple[int, float] | None = None  # the head, and when its content was first seen to be lost
+        self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is on its way
 
     def append(self, ready: Ready, tasks: asyncio.TaskGroup) -> None:
-        """Start what the step proposed. One append under way for each stream is enough; what is left out now is proposed again."""
+        """Start what the step proposed. One append under way for each partition is enough; what is left out now is proposed again."""
         leaders = self._log.leaders() if ready.fills else {}
         for partition in {fill.partition for fill in ready.fills}:
-            # Where there is no leader an append would hang until it times out, and take our life with it.
+            # Where there is no leader an append would hang until it times out, and take our incarnation with it.
             if partition in leaders and partition not in self._under_way:
                 self._under_way.add(partition)
                 tasks.create_task(self._fill(partition, [fill for fill in ready.fills if fill.partition == partition]), name="fill")
@@ -50,30 +77,99 @@ class Proposals:
             tasks.create_task(self._fence(fences), name="fence")
 
     async def _fill(self, partition: int, fills: list[FillWanted]) -> None:
-        """Fill what is still a hole once this worker has read up to the partition's present end: before that it may just be behind."""
+        """Fill what is still a hole when this worker has read the partition to its present end, and that nobody has passed."""
+        joiner = self._joiner
         try:
+            log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.offset_head
+            assert log_state is not None
+            marks = {stream: mark for stream, mark in joiner.marks.items() if stream in (ORDERING, partition)}
+            if await examine(self._log, (), marks):
+                return  # the driver will notice: this is not the log that it was
+            passing = await passing_record(self._log, log_state, head, seen)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
-            offset_end = bound.offset_end
             give_up_s = self._now_s() + self._wait_s
-            while self._read_next()[partition] < offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
+            while self._read_next()[partition] < bound.offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
                 await asyncio.sleep(self._look_s)
-            if self._read_next()[partition] >= offset_end:
-                holes = [fill for fill in fills if self._joiner.is_hole(fill)]
-                if holes:
-                    log.info("filling holes=%d partition=%d", len(holes), partition)
-                for fill in holes:
-                    await self._sender.append_aside(partition, batch_key(fill.incarnation, fill.sequence), None)
-        except NotReady as problem:
-            log.info("cannot fill now: %s", problem)
+            if self._read_next()[partition] < bound.offset_end or joiner.history.seen != seen:
+                return
+            holes = [fill for fill in fills if joiner.is_hole(fill)]
+            if not holes:
+                return
+            if passing is not None:
+                # Some hole here or further on was passed. Only of the one at the head it is certain.
+                self._stop_at_loss(passing, partition)
+                return
+            self._lost_since = None
+            logger.info("filling holes=%d partition=%d", len(holes), partition)
+            for fill in holes:
+                await self._sender.append_fill(fill)
+        except (NotReady, OutOfRange) as problem:
+            logger.info("cannot fill now: %s", problem)
         finally:
             self._under_way.discard(partition)
 
-    async def _fence(self, fences: list[Fence]) -> None:
+    def _stop_at_loss(self, passing: Passing, partition: int) -> None:
+        hole, seen = self._joiner.hole, self._joiner.history.seen
+        if hole is None or hole.partition != partition:
+            return
+        head, now_s = self._joiner.offset_head, self._now_s()
+        if self._lost_since is None or self._lost_since[0] != head:
+            self._lost_since = (head, now_s)
+            logger.warning("a content seems to be lost, stopping if that lasts: ordering_offset=%d limit_s=%g", head, self._lost_s)
+        if now_s - self._lost_since[1] < self._lost_s:
+            return
+        raise Fatal(
+            f"content is lost: the payload of batch ({hole.incarnation}, {hole.sequence}), {len(hole.transaction_ids)} requests, is not in"
+            f" payload partition {partition}, and ordering record {passing.offset} shows that it was there: its writer had seen"
+            f" {passing.seen} records, and there are {seen} before this batch. Its entry is ordering record {self._joiner.offset_head}."
+            " Put the same bytes back from an archive, then start again; nothing was decided wrongly."
+            f" See {RUNBOOK}, 'Content is lost'"
+        )
+
+    async def _fence(self, fences: list[FenceWanted]) -> None:
         try:
-            log.info("fencing silent lives=%d", len(fences))
+            logger.info("fencing silent incarnations=%d", len(fences))
             for fence in fences:
-                await self._sender.append_aside(ORDERING, None, encode(fence))
+                await self._sender.append_fence(fence)
         finally:
             self._under_way.discard(ORDERING)
+
+
+async def passing_record(log: Log, log_state: LogState, offset: int, seen: int) -> Passing | None:
+    """The first well-signed record from `offset` to the topic's present end whose writer had seen more than `seen` records.
+
+    Keys are followed on the way. Raises `NotReady` when the log does not give its records.
+    """
+    offset_end = (await log.bounds())[ORDERING].offset_end
+    reader = await log.open_reader({ORDERING: offset})
+    try:
+        reader.pause(range(log.payload_partitions))
+        async with asyncio.timeout(READ_AHEAD_S_MAX):
+            while reader.offset_next(ORDERING) < offset_end:
+                for record in await reader.poll(1_000):
+                    value = record.value
+                    if record.stream != ORDERING or value is None or len(value) < 2:
+                        continue
+                    if value[1] == 7:
+                        log_state = _with_key(value, log_state)
+                    elif (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
+                        (seen_there,) = _U64.unpack_from(value, at)
+                        if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):
+                            return Passing(record.offset, seen_there)
+    except TimeoutError:
+        raise NotReady(f"the ordering topic could not be read to its end within {READ_AHEAD_S_MAX:g} s") from None
+    finally:
+        await reader.close()
+    return None
+
+
+def _with_key(value: bytes, log_state: LogState) -> LogState:
+    try:
+        record = decode(value, log_state.formats)
+    except CorruptRecord:
+        return log_state
+    if not isinstance(record, Key) or not record_is_signed(value, log_state.log_id, log_state.owner_key):
+        return log_state
+    return log_state.with_key(record) or log_state

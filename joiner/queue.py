@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Generic, TypeVar
 
 import msgspec
@@ -48,11 +49,13 @@ class Pending(Generic[Decision]):
 class Batch(Generic[Decision]):
     """What one payload record carries; it also serves the joiner as the content it need not decode again (`OwnBatch`)."""
 
-    __slots__ = ("requests", "submissions", "value")
+    __slots__ = ("entry_value", "payload_hash", "requests", "signed_by", "submissions", "value")
 
     def __init__(self, submissions: list[Pending[Decision]]) -> None:
         self.submissions = submissions
         self.value = encode_batch([pending.encoded for pending in submissions])
+        self.payload_hash = sha256(self.value).digest()
+        self.entry_value = self.signed_by = b""  # of the ordering record, once it is sent
         self.requests: tuple[Request, ...] = tuple([request for pending in submissions for request in pending.requests])
 
 

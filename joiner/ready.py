@@ -4,14 +4,16 @@
 what may be appended to the log if somebody cares to. Nothing in it waits, and nothing in it has happened yet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from joiner.control import LogState
+from joiner.evidence import Evidence
+from joiner.history import Effect, Mark
 from joiner.lives import Life
-from ordering.log import Record
-from ordering.records import Fence
+from ordering.log import ORDERING
 from payload import Request
 
 
@@ -29,19 +31,40 @@ class JoinerLimits(msgspec.Struct, frozen=True):
 
 
 class JoinerState(msgspec.Struct, frozen=True):
-    """Where to go on from: what the index holds of the joiner (R8). `offsets_next` names every stream."""
+    """Where to go on from: what the index holds of the joiner (R8, R10). A topic-partition without an offset is read from its start."""
 
-    offsets_next: Mapping[int, int]
+    offsets_next: Mapping[int, int] = msgspec.field(default_factory=lambda: {ORDERING: 0})
     log_time_ms: int = 0
     lives: tuple[Life, ...] = ()
+    log_state: LogState | None = None
+    """None before genesis has been read."""
+    effects: Sequence[Effect] = ()
+    marks: Mapping[int, Mark] = msgspec.field(default_factory=dict)
+    agreed: int = 0
+    doubts: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 class OwnBatch(Protocol):
-    """A batch that this worker sent: if the record read back has the same bytes, its requests need no second decoding."""
+    """A batch that this worker sent: if the records read back have the same bytes, nothing in them needs to be checked or decoded again."""
 
     @property
     def value(self) -> bytes:
         """The payload record's value as it was sent."""
+        ...
+
+    @property
+    def payload_hash(self) -> bytes:
+        """SHA-256 of that."""
+        ...
+
+    @property
+    def entry_value(self) -> bytes:
+        """The ordering record's value as it was sent."""
+        ...
+
+    @property
+    def signed_by(self) -> bytes:
+        """The public key of the key that signed it."""
         ...
 
     @property
@@ -64,18 +87,27 @@ class OrderedBatch(msgspec.Struct, frozen=True):
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """A life ended here; `by` is the namesake that registered, or None when a peer fenced it."""
+    """An incarnation ended here; `by` is the one of the same name that registered, None when a peer fenced it or the owner retired it."""
 
     life: Life
     by: Life | None
+    retired: bool = False
 
 
 class FillWanted(msgspec.Struct, frozen=True):
-    """A fill that this worker may append, if its reader is at the end of that partition (R4)."""
+    """A fill that this worker may append, if it has read that partition to its end, and nobody has passed the hole (R4, R10)."""
 
     partition: int
     incarnation: int
     sequence: int
+    payload_hash: bytes
+
+
+class FenceWanted(msgspec.Struct, frozen=True):
+    """A fence that this worker may append (R5)."""
+
+    incarnation: int
+    sequence_last: int
 
 
 class RootSeen(msgspec.Struct, frozen=True):
@@ -90,30 +122,43 @@ class RootSeen(msgspec.Struct, frozen=True):
     batches_before: int = 0  # how many of the step's batches were judged before it: its place in the order
 
 
+class VoteVoid(msgspec.Struct, frozen=True):
+    """The owner retired this worker: what it said of roots counts no longer (R9)."""
+
+    name: str
+    batches_before: int = 0
+
+
 class Notice(msgspec.Struct, frozen=True):
     """Something that no correct worker writes often, or at all: to be counted and logged, never to stop for."""
 
-    kind: str  # malformed | skipped | bad-content | orphan-dropped | wrong-partition
+    kind: str  # malformed | unsigned | skipped | foreign-view | bad-content | orphan-dropped
     stream: int
     offset: int
     text: str
 
 
 class Ready(msgspec.Struct):
-    """The effects of one step. `batches`, `lives`, `log_time_ms` and `offsets_next` become durable together, before any answer (R8)."""
+    """The effects of one step. All up to `roots_seen` becomes durable together, before any answer (R8)."""
 
     offsets_next: dict[int, int]
     log_time_ms: int
     advanced: bool = False  # whether the head moved: otherwise there is nothing to persist
     batches: list[OrderedBatch] = msgspec.field(default_factory=list)
     lives: list[Life] = msgspec.field(default_factory=list)
+    effects: list[Effect] = msgspec.field(default_factory=list)
+    marks: dict[int, Mark] = msgspec.field(default_factory=dict)  # those that changed
+    log_state: LogState | None = None  # None: it did not change
+    agreed: int = 0
+    doubts: Mapping[str, int] = msgspec.field(default_factory=dict)
     registered: list[Life] = msgspec.field(default_factory=list)
     fenced: list[Fenced] = msgspec.field(default_factory=list)
-    roots_seen: list[RootSeen] = msgspec.field(default_factory=list)
+    roots_seen: list[RootSeen | VoteVoid] = msgspec.field(default_factory=list)
     fills: list[FillWanted] = msgspec.field(default_factory=list)
-    fences: list[Fence] = msgspec.field(default_factory=list)
+    fences: list[FenceWanted] = msgspec.field(default_factory=list)
     notices: list[Notice] = msgspec.field(default_factory=list)
     paused: frozenset[int] = frozenset()
     more: bool = False  # the step stopped at its bound: step again with no records
     stop: str = ""  # why this worker must not go past the head
-    judged: Record | None = None  # the last record judged: its digest is kept, to know the log by when reading it again (R9)
+    evidence: Evidence | None = None  # to be looked into before the head is judged (R10)
+    read_again: bool = False  # payload records were dropped for want of memory: read on from `read_next` after `forget_unjudged`

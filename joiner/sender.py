@@ -6,27 +6,34 @@ A submission waits in the queue, travels in a batch, and is answered when the lo
                       |                                  ^
                       +-- filled, passed or fenced ------+  (queued again, at the front, for a new batch)
 
-A batch goes back to the queue only when the *log* says that it will never count: a fill came first, a later sequence of its life was
-counted, or its life was fenced. A failed append says nothing about the log, so it ends the life instead: the worker registers again
-with a new writer, and its own register record fences the old life at a definite place in the order (R5). Until that place is read the
-old life's batches may still count; once it is read they cannot. No timer is needed to be safe, and nothing is sent twice for nothing.
+A batch goes back to the queue only when the *log* says that it will never count: a fill came first, a later sequence of its incarnation
+was counted, its incarnation was fenced, or another key came into force. A failed append says nothing about the log, so it ends the
+incarnation instead: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite
+place in the order (R5). Until that place is read the old batches may still count; once it is read they cannot. So does an append that was
+acknowledged, but that is not among the records up to the end that the log had then: the log lost it, or everybody skips it (R10).
+No timer is needed to be safe, and nothing is sent twice for nothing.
+
+All that is appended here is signed with the key in force and says what this worker has made of the log (R10). While `hold` gives a reason,
+nothing is appended but fills.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from joiner.core import Joiner
 from joiner.queue import Batch, QueueLimits, SubmissionQueue
-from joiner.ready import Fenced, OrderedBatch, Ready
+from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
 from ordering.errors import Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Log, Writer
-from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
+from ordering.records import FORMAT_VERSION, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key
+from ordering.signatures import SigningKey, sign_fill, sign_record
 from payload import PartitionChoice, Submission
 
-log = logging.getLogger("notary.sender")
+logger = logging.getLogger("notary.sender")
 
 Decision = TypeVar("Decision")
 
@@ -34,6 +41,15 @@ NAMESAKE_FENCES_MAX = 3
 NAMESAKE_LIFE_S = 60.0
 """Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register
 record of a process that is gone, come late, or somebody's mistake that is over."""
+
+
+SEQUENTIAL_S = 30.0
+"""For so long after a batch of ours was filled, an entry is sent only when its payload is acknowledged: where payloads take longer than the
+hole_timeout of others, sending both at once would never get anything decided."""
+
+
+KEY_WAIT_S = 2.0
+"""How long the same key may be missing before a worker that has not registered yet stops: of two rotations at once it may have read one."""
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
@@ -48,12 +64,25 @@ class SenderSettings(msgspec.Struct, frozen=True):
     queue: QueueLimits = QueueLimits()
 
 
+class Keys(Protocol):
+    """The private keys that this worker has."""
+
+    def key_for(self, public_key: bytes) -> SigningKey | None:
+        """The private half of a public key; None when it is not here."""
+        ...
+
+    def public_keys(self) -> list[bytes]:
+        """The public halves of all that are here."""
+        ...
+
+
 class _Life:
     """This worker's present life: the only one that sends. `broken` says why it must end."""
 
-    def __init__(self, incarnation: int, writer: Writer) -> None:
+    def __init__(self, incarnation: int, writer: Writer, key: SigningKey) -> None:
         self.incarnation = incarnation
         self.writer = writer
+        self.key = key
         self.sequence_next = 1
         self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
         self.broken = ""
@@ -64,22 +93,33 @@ class Sender(Generic[Decision]):
 
     def __init__(
         self,
-        log_: Log,
+        log: Log,
+        joiner: Joiner,
+        keys: Keys,
+        unresolved: dict[tuple[int, int], Batch[Decision]],
         settings: SenderSettings,
         clock_ms: Callable[[], int],
         nonce: Callable[[], bytes],
     ) -> None:
-        self._log = log_
+        """`unresolved` is the joiner's `own`, filled here."""
+        self._log = log
+        self._joiner = joiner
+        self._keys = keys
         self._settings = settings
         self._clock_ms = clock_ms
         self._nonce = nonce
         self._choice = PartitionChoice(settings.data_centre)
         self.queue: SubmissionQueue[Decision] = SubmissionQueue(settings.queue)
-        self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
-        """Batches that the log has not spoken on, by name; the joiner's `own`."""
+        self.unresolved = unresolved
+        """Batches that are sent and not decided yet, by name."""
+        self.hold: Callable[[], str | None] = lambda: None
+        """Why nothing but fills may be appended now; None when it may. The driver sets it."""
         self._life: _Life | None = None
         self._writer: Writer | None = None
         self._registering: tuple[bytes, asyncio.Future[int]] | None = None
+        self._acknowledged: set[tuple[int, int] | bytes] = set()  # names of batches, nonces of register records
+        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of these: an ordering offset by which the record must have been judged
+        self._sequential_until_s = 0.0
         self._nonces: set[bytes] = set()
         self._registered_s: dict[int, float] = {}  # this worker's lives: incarnation -> loop time at which its register record was read
         self._fenced: set[int] = set()
@@ -99,6 +139,10 @@ class Sender(Generic[Decision]):
 
     def not_ready(self, append_wait_max_s: float) -> str | None:
         """Why nothing can be taken now; None when it can."""
+        if (why := self.hold()) is not None:
+            return why
+        if (log_state := self._joiner.log_state) is not None and self._keys.key_for(log_state.key) is None:
+            return no_key(log_state.key, self._keys.public_keys())
         life = self._life
         if life is None or life.broken:
             return "this worker has no registered life: it is reading the log up to its register record, or registering again"
@@ -128,24 +172,67 @@ class Sender(Generic[Decision]):
                     self._registering[1].set_result(life.incarnation)
         for batch, decided in zip(ready.batches, outcomes, strict=True):
             if batch.incarnation in self._registered_s:
-                self._resolve_own(batch, decided)
+                self._resolve_own(batch, decided, now_s)
         for fenced in ready.fenced:
             self._resolve_fenced(fenced, now_s)
+        if ready.log_state is not None:
+            self._resolve_key(ready.log_state.key)
 
-    def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision]) -> None:
+    def _resolve_key(self, key: bytes) -> None:
+        """A control record took effect. If it brought another key, nothing that we signed before can count behind it (R10)."""
+        life = self._life
+        if life is not None and life.key.public_key != key:
+            life.broken = life.broken or "another key of the notary is in force"
+            self._send_again(list(self.unresolved))
+        self._stop_registering("another control record came first")
+
+    def acknowledged(self) -> frozenset[tuple[int, int] | bytes]:
+        """What the log has acknowledged and this worker has not read yet."""
+        return frozenset(self._acknowledged - self._expected.keys())
+
+    def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:
+        """The ordering topic ended at `offset_end` after these were acknowledged: once that is judged, they were read or never will be.
+
+        Then this worker begins a new incarnation, which sends again what was lost or is skipped by everybody (R10).
+        """
+        pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
+        self._acknowledged &= pending
+        self._expected = {name: end for name, end in self._expected.items() if name in pending}
+        for name in acknowledged & self._acknowledged:
+            self._expected.setdefault(name, offset_end)
+        late = [name for name, end in self._expected.items() if end <= self._joiner.offset_head]
+        if not late:
+            return
+        if self._life is not None and any(isinstance(name, tuple) and name[0] == self._life.incarnation for name in late):
+            self._life.broken = self._life.broken or "an append that was acknowledged is not in the log"
+            self._wake.set()
+        if self._registering is not None and self._registering[0] in late:
+            self._stop_registering("a register record that was acknowledged is not in the log")
+
+    def wake(self) -> None:
+        """Look again whether something may be appended."""
+        self._wake.set()
+
+    def _stop_registering(self, why: str) -> None:
+        if self._registering is not None and not self._registering[1].done():
+            self._registering[1].set_exception(OutcomeUnknown(why))
+            self._registering[1].exception()  # seen: the append of the register record may fail first, and nobody wait here
+
+    def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision], now_s: float) -> None:
         name = (ordered.incarnation, ordered.sequence)
         # What this life sent before it and the log has not spoken on was passed: it will never count.
         self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
         life = self._life
         if life is not None and life.incarnation == name[0] and life.sequence_next <= name[1]:
-            # Only a forger does that. What this life would send up to there is passed already, and would wait for ever.
+            # Only somebody else who has the notary's key does that. What we would send up to there is passed already.
             life.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
             return
-        # Others than were asked: somebody forged a batch of that name. Its decisions stand, and are no answer to ours.
+        # Others than were asked: somebody who has the notary's key wrote a batch of that name. Its decisions are no answer to ours.
         if ordered.filled or ordered.requests != batch.requests:
+            self._sequential_until_s = now_s + SEQUENTIAL_S
             self._send_again([name])
             return
         del self.unresolved[name]
@@ -156,6 +243,11 @@ class Sender(Generic[Decision]):
         incarnation = fenced.life.incarnation
         if incarnation not in self._registered_s:
             return
+        if fenced.retired and self._life is not None and self._life.incarnation == incarnation:
+            self._fatal = Fatal(
+                f"the owner has retired worker {fenced.life.name!r} (incarnation {incarnation}): start it again if it is to take part again"
+            )
+            self._wake.set()
         # It may be fenced in the very step that registers it, before the life has begun here.
         self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
@@ -166,7 +258,7 @@ class Sender(Generic[Decision]):
             self._namesake_fences = 0
         elif fenced.by is not None and fenced.by.nonce not in self._nonces:
             self._namesake_fences += 1
-            log.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
+            logger.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
             if self._namesake_fences >= NAMESAKE_FENCES_MAX:
                 self._fatal = Fatal(
                     f"another process registered as worker {fenced.life.name!r} {NAMESAKE_FENCES_MAX} times:"
@@ -190,38 +282,62 @@ class Sender(Generic[Decision]):
             try:
                 writer = await self._log.open_writer()
             except NotReady as problem:
-                log.info("no writer yet: %s", problem)
+                logger.info("no writer yet: %s", problem)
                 await asyncio.sleep(self._settings.reopen_wait_s)
                 continue
             self._writer = writer
             began_s = asyncio.get_running_loop().time()
             try:
-                life = await self._register(writer)
+                life = await self._register(writer, await self._key_in_force())
                 self._life = life
                 if life.incarnation in self._fenced:
                     life.broken = "it was fenced"
-                log.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
+                logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
                 await self._live(life)
-                log.warning("life ends incarnation=%d: %s", life.incarnation, life.broken)
+                logger.warning("incarnation ends incarnation=%d: %s", life.incarnation, life.broken)
             except OutcomeUnknown as problem:
-                # The register record may be in the log all the same: then it begins a life that stays silent.
-                log.warning("could not register: %s", problem)
+                # The register record may be in the log all the same: then it begins an incarnation that stays silent.
+                logger.warning("could not register: %s", problem)
             finally:
                 self._life = self._writer = None
                 await writer.close()
-            # Every life is a record that is kept for ever: where each ends at once, there must not be a thousand a second.
+            # Every incarnation is a record that is kept for ever: where each ends at once, there must not be a thousand a second.
             lasted_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
-    async def _register(self, writer: Writer) -> _Life:
+    async def _key_in_force(self) -> SigningKey:
+        """Wait until this worker may append, and return the key to sign with."""
+        missing, since_s = b"", 0.0
+        while True:
+            log_state = self._joiner.log_state
+            if log_state is not None and self.hold() is None:
+                if (key := self._keys.key_for(log_state.key)) is not None:
+                    return key
+                now_s = asyncio.get_running_loop().time()
+                if log_state.key != missing:
+                    missing, since_s = log_state.key, now_s
+                elif not self._registered_s and now_s - since_s >= KEY_WAIT_S:
+                    # It has read the log to its end, and a record behind that would have been read by now.
+                    raise Fatal(no_key(log_state.key, self._keys.public_keys()))
+            if self._fatal is not None:
+                raise self._fatal
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _register(self, writer: Writer, key: SigningKey) -> _Life:
         nonce = self._nonce()
         self._nonces.add(nonce)
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         # Listening before the record can be read.
         self._registering = (nonce, registered)
-        record = Register(nonce, FORMAT_VERSION, self._settings.worker_name, self._settings.software_version)
-        await writer.append(ORDERING, None, encode(record))
-        return _Life(await registered, writer)
+        settings = self._settings
+        record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, settings.worker_name, settings.software_version)
+        await writer.append(ORDERING, None, self._signed(record, key))
+        self._acknowledged.add(nonce)
+        try:
+            return _Life(await registered, writer, key)
+        finally:
+            self._registering = None
 
     async def _live(self, life: _Life) -> None:
         """Send batches until the life is broken."""
@@ -237,16 +353,16 @@ class Sender(Generic[Decision]):
 
     def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
-        while self.queue:
+        while self.queue and self.hold() is None:
             # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
             gathering = any((life.incarnation, sequence) in self.unresolved for sequence in life.appending_since)
             if len(life.appending_since) >= settings.in_flight_max or (gathering and self.queue.queued_bytes < settings.batch_bytes_early):
                 return
-            partition = self._choice.choose(self._log.leaders())
+            partition = self._choice.choose(self._leaders())
             if partition is not None and self._leaderless:
-                log.info("a payload partition has a leader again")
+                logger.info("a payload partition has a leader again")
             elif partition is None and not self._leaderless:
-                log.warning("no payload partition has a leader: what was taken in waits")
+                logger.warning("no payload partition has a leader: what was taken in waits")
             self._leaderless = partition is None
             if partition is None:
                 asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
@@ -258,17 +374,26 @@ class Sender(Generic[Decision]):
             self.batches_sent += 1
             sends.create_task(self._send(life, sequence, partition, batch))
 
+    def _leaders(self) -> dict[int, str | None]:
+        """The payload partitions that an entry may name and that have a leader now."""
+        log_state = self._joiner.log_state
+        declared = 0 if log_state is None else log_state.payload_partitions
+        return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
+
     async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision]) -> None:
         """Both records set out together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload."""
         ids = tuple([request.transaction_id for request in batch.requests])
-        entry = Entry(life.incarnation, sequence, self._clock_ms(), partition, ids)
-        key = batch_key(life.incarnation, sequence)
+        view = self._joiner.history.view
+        entry = Entry(life.incarnation, sequence, view, self._clock_ms(), partition, batch.payload_hash, ids)
+        batch.entry_value, batch.signed_by = self._signed(entry, life.key), life.key.public_key
+        payload = life.writer.append(partition, batch_key(life.incarnation, sequence), batch.value)
+        ordering = life.writer.append(ORDERING, None, batch.entry_value)
+        both: list[BaseException | None]
         try:
-            both = await asyncio.gather(
-                life.writer.append(partition, key, batch.value),
-                life.writer.append(ORDERING, None, encode(entry)),
-                return_exceptions=True,
-            )
+            if asyncio.get_running_loop().time() < self._sequential_until_s:
+                both = await _in_turn(payload, ordering)
+            else:
+                both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
             del life.appending_since[sequence]
             self._wake.set()
@@ -277,12 +402,37 @@ class Sender(Generic[Decision]):
                 life.broken = life.broken or str(problem)
             elif isinstance(problem, BaseException):
                 raise problem
+        if not any(both):
+            self._acknowledged.add((life.incarnation, sequence))
 
-    async def append_aside(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Append a record that is no batch of ours (a fill, a fence); nothing while there is no writer.
+    # ---- other records of this worker ----
 
-        It must not need a life: what keeps this worker's own register record from being read may be a hole before it.
-        """
+    async def append_fill(self, fill: FillWanted) -> None:
+        """Append a fill (R4). It needs no incarnation: a hole may stand before this worker's own register record."""
+        log_state = self._joiner.log_state
+        if log_state is None or (key := self._keys.key_for(log_state.key)) is None:
+            return
+        name = batch_key(fill.incarnation, fill.sequence)
+        await self._append(fill.partition, name, sign_fill(log_state.log_id, fill.partition, name, fill.payload_hash, key))
+
+    async def append_fence(self, fence: FenceWanted) -> None:
+        """Append a fence (R5); nothing while this worker has no incarnation or may not append."""
+        if (life := self._life) is not None and self.hold() is None:
+            record = Fence(life.incarnation, self._joiner.history.view, fence.incarnation, fence.sequence_last)
+            await self._append(ORDERING, None, self._signed(record, life.key))
+
+    async def append_checkpoint(self, tree_size: int, root: bytes) -> None:
+        """Append a checkpoint (R9); nothing while this worker has no incarnation or may not append."""
+        if (life := self._life) is not None and self.hold() is None:
+            record = Checkpoint(life.incarnation, self._joiner.history.view, tree_size, root)
+            await self._append(ORDERING, None, self._signed(record, life.key))
+
+    def _signed(self, record: OrderingRecord, key: SigningKey) -> bytes:
+        log_state = self._joiner.log_state
+        assert log_state is not None
+        return sign_record(record, log_state.log_id, key)
+
+    async def _append(self, stream: int, key: bytes | None, value: bytes) -> None:
         writer = self._writer
         if writer is None:
             return
@@ -294,6 +444,31 @@ class Sender(Generic[Decision]):
             if self._life is not None:
                 self._life.broken = self._life.broken or str(problem)
                 self._wake.set()
-            elif self._registering is not None and not self._registering[1].done():
-                self._registering[1].set_exception(problem)
-                self._registering[1].exception()  # seen: the append of the register record may fail first, and nobody wait here
+            else:
+                self._stop_registering(str(problem))
+
+
+def no_key(wanted: bytes, present: list[bytes]) -> str:
+    """The message for a worker that lacks the key in force."""
+    return (
+        f"the key in force in this log is {wanted.hex()}, and this worker has {', '.join([key.hex() for key in present])}: it cannot write"
+        " there. Copy the key file from where the key was rotated, or name this notary's own log"
+        " (docs/runbook.md, Rotating the notary's key)"
+    )
+
+
+async def _in_turn(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> list[BaseException | None]:
+    """The outcome of both, the second begun only when the first is done; None for success."""
+    try:
+        await first
+    except OutcomeUnknown as problem:
+        second.close()
+        return [problem]
+    except BaseException:
+        second.close()
+        raise
+    try:
+        await second
+    except OutcomeUnknown as problem:
+        return [problem]
+    return []

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from joiner.ready import RootSeen
+from joiner.ready import RootSeen, VoteVoid
 from ordering.ids import excerpt
 
 VOTES_MIN: Final = 2
@@ -36,6 +36,8 @@ class Votes(msgspec.Struct, frozen=True):
     electorate: frozenset[str] = frozenset()
     settled: bool = False
     """Whether our root has won here: who says another later is wrong, and opens nothing."""
+    incarnations: dict[str, int] = msgspec.field(default_factory=dict)
+    """Of those who voted."""
 
     def told(self) -> str:
         """Who has which root, and who has not said, for the operator."""
@@ -68,6 +70,9 @@ class Agreement(msgspec.Struct, frozen=True):
     """At the size of the last checkpoint; during a dispute, at the size in dispute."""
     disputed: bool = False
     pending: tuple[RootSeen, ...] = ()
+    outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Per worker name the last incarnation with another root than the one that won, and the smallest size where it had it: its votes from
+    there on, and copies of them, open nothing more. One at a smaller size does: else it would wait for our vote there for ever."""
     condemned: str = ""
     """Why this index must never answer again; empty while it may."""
 
@@ -78,7 +83,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
 
 def observe(
-    agreement: Agreement, seen: Iterable[tuple[RootSeen, int]], own_name: str, size: int, root_at: Callable[[int], bytes]
+    agreement: Agreement, seen: Iterable[tuple[RootSeen | VoteVoid, int]], own_name: str, size: int, root_at: Callable[[int], bytes]
 ) -> Agreement:
     """Take the step's checkpoints, each with the size of our tree at its place in the log; `size` is that after the step.
 
@@ -87,6 +92,9 @@ def observe(
     """
     for one, size_there in seen:
         agreement = _catch_up(agreement, size_there, own_name, root_at)
+        if isinstance(one, VoteVoid):
+            agreement = _without(agreement, one.name, own_name, root_at)
+            continue
         reached = one.size <= size_there
         agreement = msgspec.structs.replace(
             agreement,
@@ -111,18 +119,39 @@ def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[
 
 
 def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    if agreement.condemned:
+    incarnation, size = agreement.outvoted.get(seen.name, (0, 0))
+    if agreement.condemned or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
         return agreement
     votes, disputed = agreement.votes, agreement.disputed
     if seen.size == votes.size:
         if seen.name in votes.roots and not disputed:
             return agreement  # what is settled stays settled, however often it is said again
-        votes = Votes(seen.size, {seen.name: seen.root, **votes.roots}, seen.electorate, votes.settled)
+        roots, incarnations = {seen.name: seen.root, **votes.roots}, {seen.name: seen.incarnation, **votes.incarnations}
+        votes = Votes(seen.size, roots, seen.electorate, votes.settled, incarnations)
     elif not disputed or (seen.size < votes.size and seen.root != root_at(seen.size)):
         # One dispute at a time, and of several the one at the smallest size: all come to the same, and its votes are what is counted.
-        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.electorate), False
+        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.electorate, False, {seen.name: seen.incarnation}), False
     else:
         return agreement
+    return _tally(agreement, votes, own_name, root_at, disputed=disputed)
+
+
+def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
+    """The owner retired that worker: its vote in an open dispute is void, and it is no voter."""
+    votes = agreement.votes
+    pending = tuple([seen for seen in agreement.pending if seen.name != name])
+    agreement = msgspec.structs.replace(agreement, pending=pending)
+    if not agreement.disputed or agreement.condemned or name not in votes.roots.keys() | votes.electorate:
+        return agreement
+    roots = {voter: root for voter, root in votes.roots.items() if voter != name}
+    incarnations = {voter: incarnation for voter, incarnation in votes.incarnations.items() if voter != name}
+    return _tally(
+        agreement, Votes(votes.size, roots, votes.electorate - {name}, votes.settled, incarnations), own_name, root_at, disputed=True
+    )
+
+
+def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[[int], bytes], *, disputed: bool) -> Agreement:
+    """What follows from these votes: agreement, a dispute that stays open, or that this index is condemned."""
     own = root_at(votes.size)
     # That a worker agrees with itself says nothing.
     confirmed = any(root == own and name != own_name for name, root in votes.roots.items())
@@ -130,8 +159,13 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
     winner = votes.winner()
     if all(root == own for root in votes.roots.values()) or winner == own or (votes.settled and not disputed):
         settled = votes.settled or winner == own
+        lost = {name: votes.incarnations[name] for name, root in votes.roots.items() if settled and root != own}
         return msgspec.structs.replace(
-            agreement, votes=msgspec.structs.replace(votes, settled=settled), disputed=False, agreed_size=agreed_size
+            agreement,
+            votes=msgspec.structs.replace(votes, settled=settled),
+            disputed=False,
+            agreed_size=agreed_size,
+            outvoted=agreement.outvoted | {name: (incarnation, votes.size) for name, incarnation in lost.items()},
         )
     if winner is None:
         return msgspec.structs.replace(agreement, votes=votes, disputed=True)

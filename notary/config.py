@@ -26,19 +26,20 @@ from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` t
 
 _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_MAY_BE_ZERO = ("payload_partitions", "party_requests_per_s", "wait_ms_default", "intake_processes")
+_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes")
 _INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
+_NO_SETTINGS = ("directory", "clock_accepted")  # members of `Config` that no file and no variable sets
+_DRIVER = DriverSettings()
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: which log, where, and with how many payload partitions (0: whatever it has)."""
+    """`[log]`: which log, and where. Whose it is, its keys and its payload partitions are in the log itself (R10)."""
 
     kind: Literal["embedded", "kafka"] = "embedded"
     directory: str = "log"
     bootstrap: str = ""
     topic_prefix: str = "notary"
-    payload_partitions: int = 0
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ca_file: str = ""
     cert_file: str = ""
@@ -61,7 +62,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     append_wait_ms_max: int = 5_000
     checkpoint_interval_ms: int = 5_000
     audit_interval_ms: int = 1_000
+    scrub_interval_ms: int = 43_200_000
     drain_ms_max: int = 20_000
+    clock_behind_ms_max: int = _DRIVER.clock_behind_ms_max
+    clock_ahead_ms_max: int = _DRIVER.clock_ahead_ms_max
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +116,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsConfig = LimitsConfig()
     index: IndexConfig = IndexConfig()
     directory: str = ""
-    """Where the file stands: not a setting of its own."""
+    """The folder of the file. It is no setting of its own."""
+    clock_accepted: bool = False
+    """Whether a person has said that this machine's clock is right. It is no setting: it holds for one start (`--accept-clock`)."""
 
     def path(self, relative: str) -> Path:
         """A path of the file, from where the file stands."""
@@ -141,7 +147,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def driver_settings(self) -> DriverSettings:
         """The driver's."""
-        return DriverSettings(unreachable_s=self.worker.unreachable_ms / 1000)
+        worker = self.worker
+        return DriverSettings(
+            unreachable_s=worker.unreachable_ms / 1000,
+            clock_behind_ms_max=worker.clock_behind_ms_max,
+            clock_ahead_ms_max=worker.clock_ahead_ms_max,
+            clock_accepted=self.clock_accepted,
+        )
 
     @property
     def self_check_settings(self) -> SelfCheckSettings:
@@ -151,6 +163,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             checkpoint_interval_ms=worker.checkpoint_interval_ms,
             worker_timeout_ms=worker.worker_timeout_ms,
             audit_s=worker.audit_interval_ms / 1000,
+            scrub_s=worker.scrub_interval_ms / 1000,
         )
 
     @property
@@ -192,8 +205,9 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         raise ConfigurationError(f"cannot read the configuration {file}: {problem.strerror}. Make one with `notary init`") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{file} is not TOML: {problem}") from None
-    if "directory" in tree:
-        raise ConfigurationError(f"{file}: `directory` is not a setting at the top level")
+    for member in _NO_SETTINGS:
+        if member in tree:
+            raise ConfigurationError(f"{file}: `{member}` is not a setting at the top level")
     names = _setting_names()
     sources: dict[str, str] = {}  # setting -> where its value came from, if not from the file
     for variable, text in (os.environ if environment is None else environment).items():
@@ -273,6 +287,8 @@ def check_origin(origin: str) -> None:
 def _wrong_origin(origin: str) -> str | None:
     if origin == ENDORSEMENT_HEAD:
         return f"{origin!r} is how endorsements of keys begin, for which its checkpoints could be taken: choose another one"
+    if len(origin.encode(errors="surrogateescape")) > NAME_BYTES_MAX:
+        return f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {len(origin.encode(errors='surrogateescape'))}"
     if origin and "+" not in origin and not any(character.isspace() or character < " " for character in origin):
         with contextlib.suppress(UnicodeEncodeError):
             origin.encode()
@@ -295,7 +311,7 @@ def _setting_names() -> dict[str, tuple[str, str]]:
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             for inner in msgspec.structs.fields(field.type):
                 names[f"NOTARY_{field.name}_{inner.name}".upper()] = (field.name, inner.name)
-        elif field.name != "directory":
+        elif field.name not in _NO_SETTINGS:
             names[f"NOTARY_{field.name}".upper()] = ("", field.name)
     return names
 

@@ -1,8 +1,20 @@
 """The notary's own key: an Ed25519 key in a PEM file that only its owner may read; and the history of its keys, for everybody to read.
 
 A key is known to outsiders by its verifier key. The history (docs/formats.md, Key history) lists these from the first to the present one,
-each endorsed by the one before it. The two files belong together: the last key of the history is the one in the key file. `rotate` is the
-only one who changes them, and a worker does not start on two that do not fit.
+each endorsed by the one before it. The two files belong together: the last key of the history is the one in the key file, and a worker
+does not start on two that do not fit.
+
+A rotation has two halves here, with a `key` record in the log between them (`notary.cli.key`). `prepare` makes the new key and the history
+that ends with it, beside the present ones, under names that end in `.next`. `put_in_place` moves both over the present ones. These are the
+durable steps, in this order; one begins when the one before is on the disk:
+
+| step | a crash after it leaves |
+|---|---|
+| `prepare`: the new key, as `<key file>.next` | a key that nobody knows: the next `prepare` makes another one |
+| `prepare`: the new history, as `<history>.next` | a prepared rotation: workers find both files when the key comes into force |
+| the `key` record in the log | the same; `notary key rotate` sees the record and goes on below |
+| `put_in_place`: the new key, in place of the present one | workers start with it, and with `<history>.next`; `rotate` goes on below |
+| `put_in_place`: the new history, in place of the present one | nothing to do |
 """
 
 import contextlib
@@ -26,59 +38,66 @@ from ordering.store import sync_directory
 
 NEXT: Final = ".next"
 """Ends the names of the files in which a rotation prepares what will take the place of the key and of the history."""
+NOTARYS: Final = "the notary's key"
+OWNERS: Final = "the owner's key"
 _RUNBOOK: Final = "docs/runbook.md, Rotating the notary's key"
 
 
-class Rotation(msgspec.Struct, frozen=True):
-    """A key has taken the place of another one. `resumed`: by completing a rotation that had been interrupted."""
+class Prepared(msgspec.Struct, frozen=True):
+    """A key waits to take the place of the present one. `history` ends with it. `found`: an earlier call had made it."""
 
-    previous: str
-    verifier_key: str
+    present: str
+    key: Ed25519PrivateKey
     history: tuple[HistoricKey, ...]
-    resumed: bool
+    found: bool
+
+    @property
+    def verifier_key(self) -> str:
+        """The verifier key of the key that waits."""
+        return self.history[-1].verifier_key
 
 
-def create(file: Path) -> Ed25519PrivateKey:
-    """Make a key and its file, readable by its owner only; a file that is there already is never overwritten."""
+def create(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
+    """Make a key and its file, readable by its user only. Raises `ConfigurationError`, also for a file that is there already."""
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigurationError(f"{file} exists already: a notary's key is never overwritten") from None
+        raise ConfigurationError(f"{file} exists already: a key is never overwritten") from None
     except OSError as problem:
-        raise ConfigurationError(f"cannot make the notary's key {file}: {problem.strerror}") from None
+        raise ConfigurationError(f"cannot make {whose} {file}: {problem.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as out:
             _write(out, pem)
     except OSError as problem:
         # It is this call's file, and no key: it must not be in the way of the next try.
         file.unlink(missing_ok=True)
-        raise ConfigurationError(f"cannot write the notary's key {file}: {problem.strerror}") from None
+        raise ConfigurationError(f"cannot write {whose} {file}: {problem.strerror}") from None
     return key
 
 
-def load(file: Path) -> Ed25519PrivateKey:
+def load(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
     """The key of a file; `ConfigurationError` when it is missing, no Ed25519 key, or somebody else may read it."""
     try:
         with file.open("rb") as opened:
             status = os.fstat(opened.fileno())
             pem = opened.read()
     except OSError as problem:
-        raise ConfigurationError(f"cannot read the notary's key {file}: {problem.strerror}. Make one with `notary init`") from None
+        raise ConfigurationError(f"cannot read {whose} {file}: {problem.strerror}. `notary init` makes it") from None
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigurationError(f"the notary's key {file} is open to others (mode {status.st_mode & 0o777:o}): chmod 600 it")
+        raise ConfigurationError(f"{whose} {file} is open to others (mode {status.st_mode & 0o777:o}): chmod 600 it")
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigurationError(
-            f"the notary's key {file} belongs to user {status.st_uid}, who can read it, and this is user {os.geteuid()}: run as its owner,"
+            f"{whose} {file} belongs to user {status.st_uid}, who can read it, and this is user {os.geteuid()}: run as its owner,"
             " or chown it"
         )
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
-        raise ConfigurationError(f"the notary's key {file} is no unencrypted PEM private key: {problem}") from None
+        raise ConfigurationError(f"{whose} {file} is no unencrypted PEM private key: {problem}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigurationError(f"the notary's key {file} is not an Ed25519 key")
+        raise ConfigurationError(f"{whose} {file} is not an Ed25519 key")
     return key
 
 
@@ -100,56 +119,95 @@ def load_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[Histor
     return history
 
 
-def rotate(key_file: Path, history_file: Path, origin: str) -> Rotation:
-    """Put a new key, endorsed by the present one, in its place; or complete that where an earlier call was killed.
+def present_history(key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
+    """The history that ends with the key in the key file, also between the two steps of `put_in_place`. Raises `ConfigurationError`."""
+    key = load(key_file).public_key()
+    if _is_half_placed(key, history_file, origin):
+        history_file = next_of(history_file)
+    return load_history(history_file, origin, key)
 
-    The present private key is gone afterwards. Raises `ConfigurationError`; then, as after a kill, both files hold what they held, or the
-    same call again completes it. These are the durable steps, in this order; one begins when the one before is on the disk:
 
-    | step | a crash after it leaves |
-    |---|---|
-    | the new key, as `<key file>.next` | a key that nobody knows: the next call throws it away |
-    | the new history, in place of the old one | a history that names the key in `.next`: the next call completes, workers do not start |
-    | the new key, in place of the present one | nothing to do |
+def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
+    """Make a key that can follow the present one, and the history that ends with it; or return what an earlier call made.
+
+    Raises `ConfigurationError`; then, as after a kill, the present files are as they were, and the same call again prepares.
     """
-    # Where a name is a link, the file that it leads to is replaced, and not the link.
-    key_file, history_file = Path(os.path.realpath(key_file)), Path(os.path.realpath(history_file))
-    following_file = _next(key_file)
+    # Where a name is a link, the file that it leads to has the `.next` beside it, and not the link.
+    key_next, history_next = next_of(key_file), next_of(history_file)
     try:
-        with _alone_in(key_file.parent):
-            # First, what is found must be on the disk. An earlier call may have been killed before it saw to that: without this, its new
-            # key could lose its place in a crash after this call has used `.next` for another one.
-            for directory in {key_file.parent, history_file.parent}:
-                sync_directory(directory)
-            key = load(key_file)
-            present = VerifierKey(origin, key.public_key().public_bytes_raw())
-            history = _read_history(history_file, origin, key.public_key())
-            resumed = _is_interrupted(history, present, following_file)
-            if not resumed:
-                _check_present(history, history_file, str(present))
-                if len(history) == KEYS_MAX:
-                    raise ConfigurationError(f"the key history {history_file} has {KEYS_MAX} keys: no verifier reads a longer one")
-                following_file.unlink(missing_ok=True)  # no history names it
-                following = VerifierKey(origin, create(following_file).public_key().public_bytes_raw())
-                sync_directory(following_file.parent)
-                history = (*history, endorse(present, key, following))
-                _replace_history(history_file, history)
-            # From here on the endorsement must not be lost any more: the present key goes, and nobody else can make it again.
-            following_file.replace(key_file)
-            sync_directory(key_file.parent)
+        finish(key_file, history_file, origin)
+        if (waiting := prepared(key_file, history_file, origin)) is not None:
+            return waiting
+        key = load(key_file)
+        present = VerifierKey(origin, key.public_key().public_bytes_raw())
+        history = load_history(history_file, origin, key.public_key())
+        if len(history) == KEYS_MAX:
+            raise ConfigurationError(f"the key history {history_file} has {KEYS_MAX} keys: no verifier reads a longer one")
+        key_next.unlink(missing_ok=True)  # no history names it
+        following = create(key_next)
+        sync_directory(key_next.parent)
+        history = (*history, endorse(present, key, VerifierKey(origin, following.public_key().public_bytes_raw())))
+        _replace_history(history_next, history)
     except OSError as problem:
         raise ConfigurationError(
-            f"cannot rotate the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
+            f"cannot prepare a rotation of the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
         ) from None
-    return Rotation(str(present), history[-1].verifier_key, history, resumed)
+    return Prepared(str(present), following, history, found=False)
 
 
-def _is_interrupted(history: tuple[HistoricKey, ...], present: VerifierKey, following_file: Path) -> bool:
-    """Whether the history is one key ahead of the present one, and that key is waiting."""
-    keys = [each.verifier_key for each in history]
-    if keys[-2:-1] != [str(present)] or not following_file.exists():
+def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None:
+    """What `prepare` made and is not in place yet; None for nothing. Raises `ConfigurationError` for files that do not fit each other."""
+    key_next, history_next = next_of(key_file), next_of(history_file)
+    present_key = load(key_file).public_key()
+    if not history_next.exists() or _is_half_placed(present_key, history_file, origin):
+        return None
+    present = verifier_key(origin, present_key)
+    if not key_next.exists():
+        raise ConfigurationError(f"there is {history_next}, and no {key_next}: copy both files from where the rotation was prepared")
+    key = load(key_next)
+    history = load_history(history_next, origin, key.public_key())
+    if present not in [each.verifier_key for each in history[:-1]]:
+        raise ConfigurationError(
+            f"the key history {history_next} does not know {present}, which {key_file} holds: they are of different notaries, or this"
+            f" machine missed a rotation. Copy key and history from where `notary key rotate` ran: see {_RUNBOOK}"
+        )
+    return Prepared(present, key, history, found=True)
+
+
+def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
+    """Move what was prepared over the present files. The present private key is gone afterwards.
+
+    Raises `ConfigurationError`; then, as after a kill, the same call again completes it.
+    """
+    real_key = Path(os.path.realpath(key_file))
+    try:
+        if prepared(key_file, history_file, origin) is not None:
+            # The endorsement is on the disk, in the prepared history: nobody could make it again without the present key.
+            next_of(key_file).replace(real_key)
+        finish(key_file, history_file, origin)
+    except OSError as problem:
+        raise ConfigurationError(
+            f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
+        ) from None
+
+
+def finish(key_file: Path, history_file: Path, origin: str) -> bool:
+    """Complete a `put_in_place` that was killed between its two steps; whether there was one. Raises `ConfigurationError`, `OSError`."""
+    # First, what is found must be on the disk: a call that was killed may not have seen to that, and the next step rests on it.
+    real_key, real_history = Path(os.path.realpath(key_file)), Path(os.path.realpath(history_file))
+    for directory in {real_key.parent, real_history.parent}:
+        sync_directory(directory)
+    if not _is_half_placed(load(key_file).public_key(), history_file, origin):
         return False
-    return verifier_key(present.name, load(following_file).public_key()) == keys[-1]
+    next_of(history_file).replace(real_history)
+    sync_directory(real_history.parent)
+    return True
+
+
+def _is_half_placed(key: Ed25519PublicKey, history_file: Path, origin: str) -> bool:
+    """Whether the key file holds the key with which the prepared history ends."""
+    following = next_of(history_file)
+    return following.exists() and _read_history(following, origin, key)[-1].verifier_key == verifier_key(origin, key)
 
 
 def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -> None:
@@ -158,9 +216,8 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
         return
     if present in keys:
         raise ConfigurationError(
-            f"the key history {file} goes on to {keys[-1]}, and the key file still holds {present}. If `notary key rotate` was interrupted"
-            f" here (the new key then waits in a file whose name ends in {NEXT}), run it again; else copy both files, key and history, from"
-            f" where it ran: see {_RUNBOOK}"
+            f"the key history {file} goes on to {keys[-1]}, and the key file holds {present}, which came before. Copy both files, key and"
+            f" history, from where `notary key rotate` ran: see {_RUNBOOK}"
         )
     raise ConfigurationError(
         f"the key history {file} ends with {keys[-1]} and does not know {present}, which the key file holds: they are of different"
@@ -170,15 +227,17 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
 
 def _replace_history(file: Path, history: tuple[HistoricKey, ...]) -> None:
     """The whole history at once, durable. A crash on the way leaves the old one or the new one."""
-    temporary = _next(file)
+    temporary = next_of(file)
     with temporary.open("wb") as out:
         _write(out, _encode(history))
     temporary.replace(file)
     sync_directory(file.parent)
 
 
-def _next(file: Path) -> Path:
-    return file.with_name(file.name + NEXT)
+def next_of(file: Path) -> Path:
+    """Where a rotation prepares what will take the place of a key file or of a history: beside the file that the name leads to."""
+    real = Path(os.path.realpath(file))
+    return real.with_name(real.name + NEXT)
 
 
 def _first(origin: str, key: Ed25519PublicKey) -> bytes:
@@ -234,9 +293,13 @@ def _write(out: IO[bytes], content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
+def alone_with(key_file: Path) -> Iterator[None]:
     """Of two rotations at once the second one is refused, for it was not meant to replace the key of the first."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    directory = Path(os.path.realpath(key_file)).parent
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as problem:
+        raise ConfigurationError(f"cannot read the folder {directory} of the notary's key: {problem.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

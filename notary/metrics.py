@@ -9,6 +9,7 @@ from notary.decision import REASONS, Decision
 from notary.index import Index
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -73,6 +74,8 @@ class Metrics:
         index: Index,
         issuer: Issuer,
         self_check: SelfCheck,
+        topic_watch: TopicWatch,
+        *,
         is_ready: Callable[[], bool],
     ) -> None:
         """Gauges that read a worker's parts when they are asked for."""
@@ -106,6 +109,11 @@ class Metrics:
             ("notary_roots_disputed", "1 while workers have different roots.", lambda: int(index.agreement.disputed)),
             ("notary_condemned", "1 when this index is wrong and never answers again.", lambda: int(bool(index.agreement.condemned))),
             ("notary_audited_tiles", "Tiles whose decisions this process held against the tree.", lambda: self_check.audited_tiles),
+            ("notary_index_scrubs", "How often this process had its whole index read from the disk.", lambda: self_check.scrubs),
+            ("notary_interruptions", "Interruptions of reading, each followed by a look at the log.", lambda: driver.interruptions),
+            ("notary_doubts_open", "Workers that had another history while this one replayed.", lambda: len(driver.joiner.doubts.open)),
+            ("notary_history_records", "Records of the log that took effect.", lambda: driver.joiner.history.seen),
+            ("notary_topic_problems", "Settings by which the topics may lose records.", lambda: len(topic_watch.problems)),
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)

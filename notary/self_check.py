@@ -6,7 +6,8 @@ one tile's decisions a second, round and round, so that what was changed in an o
 
 import asyncio
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,11 +15,10 @@ from joiner import Driver, Sender
 from notary.agreement import turn_comes_ms
 from notary.decision import Decision
 from notary.index import Index
+from notary.index.scrub import EXIT_ROTTEN
 from notary.tree import TILE_WIDTH
-from ordering.log import ORDERING
-from ordering.records import Checkpoint, encode
 
-log = logging.getLogger("notary.self_check")
+logger = logging.getLogger("notary.self_check")
 
 ROUND_TICKS_MAX = 86_400
 
@@ -27,11 +27,13 @@ class SelfCheckSettings(msgspec.Struct, frozen=True):
     """How often; `worker_timeout_ms` of log time after its last record a life has no turn any more."""
 
     checkpoint_interval_ms: int = 5_000
+    quiet_s: float = 10.0  # without a new decision for so long, a checkpoint is written although log time does not advance
     worker_timeout_ms: int = 30_000
     look_s: float = 0.2
     write_again_s: float = 5.0
     vote_again_s: float = 30.0
     audit_s: float = 1.0
+    scrub_s: float = 43_200.0  # between two rounds of reading the whole index from its disk; 0: none
 
 
 class SelfCheck:
@@ -52,9 +54,12 @@ class SelfCheck:
         self._index = index
         self._settings = settings
         self._now_s = now_s
+        self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and since when it has it
         self._written: tuple[int, float] | None = None  # tree size and when: what is on its way is not written twice
         self._disputed = False
         self.audited_tiles = 0
+        self.scrubs = 0
+        """How often the whole index was read from its disk."""
 
     def withheld(self) -> str | None:
         """Why nothing may be told from this index now; None while it may."""
@@ -72,17 +77,23 @@ class SelfCheck:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._compare(), name="compare roots")
             tasks.create_task(self._audit(), name="audit")
+            if self._settings.scrub_s:
+                tasks.create_task(self._scrub(), name="scrub")
 
     async def _compare(self) -> None:
         while True:
             self._tell()
             if (record := self.due()) is not None:
-                self._written = (record.tree_size, self._now_s())
-                await self._sender.append_aside(ORDERING, None, encode(record))
+                self._written = (record[0], self._now_s())
+                await self._sender.append_checkpoint(*record)
             await asyncio.sleep(self._settings.look_s)
 
-    def due(self) -> Checkpoint | None:
-        """What this worker should write now: its vote in a dispute, or a checkpoint when it is its turn."""
+    def due(self) -> tuple[int, bytes] | None:
+        """The tree size and root that this worker should write now: its vote in a dispute, or a checkpoint when it is its turn.
+
+        Turns go by log time. It does not advance in a log that has fallen quiet, so there they go by this worker's own clock: the last
+        decision of all would else never be compared. A checkpoint decides nothing, so a clock may have a say in it.
+        """
         incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
         if incarnation is None or agreement.condemned:
             return None
@@ -93,7 +104,9 @@ class SelfCheck:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
             senders = self._driver.joiner.lives.active_since(log_time_ms - self._settings.worker_timeout_ms)
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
-            if size <= agreement.size_last or turn_ms is None or log_time_ms < turn_ms:
+            if size != self._grown[0]:
+                self._grown = (size, self._now_s())
+            if size <= agreement.size_last or turn_ms is None or (log_time_ms < turn_ms and not self._is_quiet(incarnation, senders)):
                 return None
         if (
             self._written is not None
@@ -101,14 +114,19 @@ class SelfCheck:
             and self._now_s() - self._written[1] < max(again_s, self._settings.write_again_s)
         ):
             return None
-        return Checkpoint(incarnation, size, tree.root_at(size))
+        return size, tree.root_at(size)
+
+    def _is_quiet(self, incarnation: int, senders: Sequence[int]) -> bool:
+        """Whether nothing was decided for so long that it is this incarnation's turn: the first sender's first, the next one's later."""
+        turn = 1 + sorted(senders).index(incarnation)
+        return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
     def _tell(self) -> None:
         disputed = self._index.agreement.disputed
         if disputed and not self._disputed:
-            log.error("roots differ: %s", self.withheld())
+            logger.error("roots differ: %s", self.withheld())
         elif self._disputed and not disputed:
-            log.warning("the dispute over roots is settled: this worker's root is the one that most have")
+            logger.warning("the dispute over roots is settled: this worker's root is the one that most have")
         self._disputed = disputed
 
     async def _audit(self) -> None:
@@ -123,3 +141,24 @@ class SelfCheck:
                 self.audited_tiles += 1
                 await asyncio.sleep(0)
             await asyncio.sleep(self._settings.audit_s)
+
+    async def _scrub(self) -> None:
+        """Have a process of its own read every row from the disk, again and again. Raises `Condemned` for a row that cannot be read."""
+        while True:
+            await asyncio.sleep(self._settings.scrub_s)
+            command = [sys.executable, "-P", "-m", "notary.index.scrub", str(self._index.directory)]
+            process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE)
+            try:
+                found, _ = await process.communicate()
+            except asyncio.CancelledError:
+                process.kill()
+                await process.wait()
+                raise
+            if process.returncode == EXIT_ROTTEN:
+                raise self._index.condemn(found.decode(errors="replace").strip())
+            if process.returncode:
+                logger.warning(
+                    "the index could not be read through code=%s: %s", process.returncode, found.decode(errors="replace").strip()
+                )
+            else:
+                self.scrubs += 1

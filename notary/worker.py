@@ -1,44 +1,60 @@
 """One worker, put together. No logic: what each part does is said where it lives."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from joiner import Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
+from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
 from notary import keys
 from notary.admission import Admission
 from notary.config import Config
 from notary.decision import Decision, DecisionJson, to_json
 from notary.index import Index
+from notary.keyring import Keyring
 from notary.metrics import Metrics
 from notary.parties import Parties
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
-from ordering.errors import Fatal
+from ordering.errors import ConfigurationError, Fatal
+from ordering.genesis import read_genesis
 from ordering.ids import TransactionId
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
+from ordering.records import Genesis
+
+logger = logging.getLogger("notary.worker")
 
 
 async def open_log(config: Config) -> Log:
     """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
-    payload_partitions = config.log.payload_partitions or None
     if config.log.kind == "embedded":
-        return EmbeddedLog.open(config.path(config.log.directory), clock_ms, payload_partitions)
+        return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
     return await KafkaLog.open(
         config.log.bootstrap,
         config.log.topic_prefix,
         client_id=f"notary-{config.worker.name}",
         security=config.kafka_security,
         timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
-        payload_partitions=payload_partitions,
     )
+
+
+def check_genesis(config: Config, genesis: Genesis) -> None:
+    """Raise `ConfigurationError` where the configuration says otherwise than the log's genesis record (R10)."""
+    for what, configured, found in (("name", config.name, genesis.notary_name), ("origin", config.origin, genesis.origin)):
+        if configured != found:
+            raise ConfigurationError(
+                f"the configuration says {what} = {configured!r}, and this log's is {found!r}: it belongs to notary"
+                f" {genesis.notary_name!r}. Correct the {what}, or name this notary's own log"
+            )
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -50,6 +66,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """A clock that never runs backwards."""
     nonce: Callable[[], bytes] = lambda: os.urandom(16)
     """16 bytes that nobody has used."""
+    threads: bool = True
+    """Whether signatures of log records may be verified in threads."""
 
 
 class Worker:
@@ -60,15 +78,26 @@ class Worker:
         self.config = config
         self.log = log
         self.index = index
-        key = keys.load(config.path(config.key_file))
+        state = index.joiner_state()
+        self.keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, around.now_s)
+        self._public_key = self.keyring.first
+        if state.log_state is not None and self.keyring.key_for(state.log_state.key) is not None:
+            self._public_key = state.log_state.key
+        key = self.keyring.private_key(self._public_key)
+        assert key is not None
+        self.key_history = self.keyring.history(self._public_key)
         self.verifier_key = keys.verifier_key(config.origin, key.public_key())
-        self.key_history = keys.load_history(config.path(config.key_history_file), config.origin, key.public_key())
         self.issuer = Issuer(config.origin, key, index.tree.view)
         self.parties = Parties(config.path(config.parties_file))
         self.admission = Admission(config.name, self.parties, config.limits.party_requests_per_s, around.now_s)
         self.metrics = Metrics()
+        own: dict[tuple[int, int], Batch[Decision]] = {}
+        joiner = Joiner(state, config.joiner_limits, own, config.worker.name)
         self.sender: Sender[Decision] = Sender(
             log,
+            joiner,
+            self.keyring,
+            own,
             SenderSettings(
                 worker_name=config.worker.name,
                 software_version=VERSION,
@@ -82,30 +111,35 @@ class Worker:
             around.clock_ms,
             around.nonce,
         )
-        joiner = Joiner(
-            config.name,
-            log.payload_partitions,
-            index.joiner_state(log.payload_partitions),
-            config.joiner_limits,
-            self.sender.unresolved,
-        )
+        self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
         self.driver: Driver[Decision] = Driver(
-            log, joiner, index, self.sender, config.driver_settings, around.clock_ms, self._observe, around.now_s
+            log,
+            joiner,
+            index,
+            self.sender,
+            config.driver_settings,
+            around.clock_ms,
+            self._observe,
+            around.now_s,
+            self._verifiers,
         )
         self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
+        self.topic_watch = TopicWatch(config)
         self._decided: dict[TransactionId, list[asyncio.Future[None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()
-        self.metrics.watch(self.driver, self.sender, index, self.issuer, self.self_check, lambda: self.not_ready() is None)
+        parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
+        self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
-        """A worker on an open log, its index opened. Raises `ConfigurationError` or `Fatal`."""
+        """A worker on an open log that is its notary's, its index opened. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
+        genesis, log_id = await read_genesis(log)
+        check_genesis(config, genesis)
         index = Index.open(
             config.index_directory,
-            notary_name=config.name,
-            log_identity=log.identity,
-            payload_partitions=log.payload_partitions,
+            notary_name=genesis.notary_name,
+            log_identity=f"{log.identity} {log_id.hex()}",
             worker_name=config.worker.name,
             settings=config.index_settings,
         )
@@ -120,8 +154,8 @@ class Worker:
         return self.withheld() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
 
     def withheld(self) -> str | None:
-        """Why nothing may be told from this worker's index; None when it may."""
-        return self.self_check.withheld()
+        """Why nothing may be answered from this worker's index; None when it may."""
+        return self.self_check.withheld() or self.driver.doubt()
 
     def told(self, decision: Decision, *, receipts: bool) -> DecisionJson:
         """A decision as it is answered."""
@@ -147,6 +181,7 @@ class Worker:
             tasks.create_task(self.parties.follow(), name="parties")
             tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self.self_check.run(), name="self-check")
+            tasks.create_task(self.topic_watch.run(), name="topics")
 
     def fail(self, problem: Fatal) -> None:
         """Have `run` end with what someone met who only asked, as it ends with a `Fatal` of the driver."""
@@ -156,10 +191,14 @@ class Worker:
     def close(self) -> None:
         """Let go of the index."""
         self.admission.close()
+        if self._verifiers is not None:
+            self._verifiers.shutdown(wait=False, cancel_futures=True)
         self.index.close()
 
     def _observe(self, ready: Ready) -> None:
         self.metrics.observe(ready)
+        if self.driver.joiner.log_state is not None and self.driver.joiner.log_state.key != self._public_key:
+            self._rotate(self.driver.joiner.log_state.key)
         self.metrics.count_decisions(self.index.take_outcome_counts())
         if self._decided:
             for batch in ready.batches:
@@ -167,6 +206,21 @@ class Worker:
                     for decided in self._decided.pop(request.transaction_id, ()):
                         if not decided.done():
                             decided.set_result(None)
+
+    def _rotate(self, public_key: bytes) -> None:
+        """Another key is in force in the log: sign receipts with it too, as soon as its files are here."""
+        key = self.keyring.private_key(public_key)
+        if key is None:
+            return  # asked again with the next step; `not_ready` says what is missing
+        try:
+            self.key_history = self.keyring.history(public_key)
+        except ConfigurationError as problem:
+            logger.warning("the key history does not end with the key in force yet: %s", problem)
+            return
+        self._public_key = public_key
+        self.verifier_key = keys.verifier_key(self.config.origin, key.public_key())
+        self.issuer.sign_with(key)
+        logger.info("another key of the notary is in force verifier_key=%s", self.verifier_key)
 
     async def _until_failed(self) -> None:
         await self._failed.wait()

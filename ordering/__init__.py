@@ -13,6 +13,8 @@ forms with one contract (`ordering.log`):
 | `errors` | what a caller may conclude when something fails | yes |
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
+| `signatures` | who has signed a record, a fill, a new key | yes |
+| `genesis` | making a log somebody's, and reading whose it is | no |
 | `log` | the interface and its durability contract | yes |
 | `clock` | the wall clock | no |
 | `memory` | `MemoryLog` | no |
@@ -20,6 +22,7 @@ forms with one contract (`ordering.log`):
 | `torn` | whether damage is only a write that a crash cut short | no |
 | `stream` | the reader that both local logs share | no |
 | `kafka` | `KafkaLog`: writer, reader, bounds | no |
+| `interruptions` | when a Kafka reader may be reading another log than before | no |
 | `connection`, `endings` | getting to brokers, and leaving them in bounded time | no |
 | `topics` | creating and checking Kafka topics, apart from using them | no |
 

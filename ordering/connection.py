@@ -2,7 +2,8 @@
 
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is
 its version 12: with topic ids, so that a topic that was deleted and created again is told from the first one, and it never
-creates a topic by asking for it. Writers and readers ask so too (`leadership.py`).
+creates a topic by asking for it. Writers and readers ask so too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which
+aiokafka speaks up to version 2: with the cluster's finalized features.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.abstract import AbstractType
-from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from ordering.errors import ConfigurationError, NotReady
@@ -146,6 +147,15 @@ async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> Cl
     return ClusterFacts(answer.cluster_id or "", len(answer.brokers), found)
 
 
+async def finalized_features(client: AIOKafkaAdminClient) -> dict[str, int]:
+    """The levels of the features that the cluster has finalized, such as `metadata.version`; empty when the broker names none."""
+    answer = await client._send_request(FeaturesRequest())
+    encoded = answer.tags.get(_FINALIZED_FEATURES)
+    if answer.error_code or encoded is None:
+        return {}
+    return {name: level for name, level, *_ in _FEATURES.decode(BytesIO(encoded)) or ()}
+
+
 class _Uuid(AbstractType[uuid.UUID]):  # type: ignore[misc]  # aiokafka ships no types, here and below
     @classmethod
     def encode(cls, value: uuid.UUID) -> bytes:
@@ -229,3 +239,41 @@ class TopicsRequest(Request[_TopicsRequest12]):  # type: ignore[misc]
         """What goes over the wire."""
         names: list[tuple[uuid.UUID, str, dict[int, bytes]]] = [(uuid.UUID(int=0), topic, {}) for topic in self._topics]
         return request_struct_class(names, False, False, {})
+
+
+_FINALIZED_FEATURES = 2
+"""The tag of the finalized features in the answer."""
+_FEATURES = CompactArray(("name", CompactString("utf-8")), ("max_level", Int16), ("min_level", Int16), ("tags", TaggedFields))
+
+
+class _FeaturesResponse3(Response):  # type: ignore[misc]
+    API_KEY = 18
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("error_code", Int16),
+        ("api_versions", CompactArray(("api_key", Int16), ("min_version", Int16), ("max_version", Int16), ("tags", TaggedFields))),
+        ("throttle_time_ms", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class _FeaturesRequest3(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 18
+    API_VERSION = 3
+    RESPONSE_TYPE = _FeaturesResponse3
+    SCHEMA = Schema(("software_name", CompactString("utf-8")), ("software_version", CompactString("utf-8")), ("tags", TaggedFields))
+
+    def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
+        """Version 0: of this answer alone, so that a client and a broker can always understand it (KIP-511)."""
+        return ResponseHeader_v0.decode(read_buffer)
+
+
+class FeaturesRequest(Request[_FeaturesRequest3]):  # type: ignore[misc]
+    """ApiVersions, version 3 (Kafka 2.4 and newer)."""
+
+    API_KEY: ClassVar[int] = 18
+
+    def build(self, request_struct_class: type[_FeaturesRequest3]) -> _FeaturesRequest3:
+        """The bytes on the wire: who asks."""
+        return request_struct_class("kafka-notary", "1", {})

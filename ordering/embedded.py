@@ -33,8 +33,9 @@ from ordering.store import (
     open_store,
     read_meta,
     sync_directory,
+    write_meta,
 )
-from ordering.stream import Arrivals, LocalReader, describe, size
+from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
 
 _logger = logging.getLogger(__name__)
 
@@ -122,6 +123,22 @@ class EmbeddedLog:
     def payload_partitions(self) -> int:
         """How many payload partitions the log was created with."""
         return self._meta.payload_partitions
+
+    def add_payload_partitions(self, count: int) -> None:
+        """Have `count` payload partitions from here on, durably; nothing when there are as many. For a command, while no worker runs."""
+        self.check_open()
+        if count <= self.payload_partitions:
+            return
+        self._meta = msgspec.structs.replace(self._meta, payload_partitions=count)
+        write_meta(self._store, self._meta)
+        # A crash here leaves partitions that no record declares: nobody uses them.
+        for stream in range(count):
+            self._offsets_next.setdefault(stream, 0)
+            self._ends_visible.setdefault(stream, 0)
+
+    async def has_partitions(self, count: int) -> None:
+        """Raises `NotReady` when there are fewer."""
+        check_partitions("the embedded log", self.payload_partitions, count)
 
     @property
     def identity(self) -> str:

@@ -52,3 +52,7 @@ class Fatal(NotaryError):
 
 class Condemned(Fatal):
     """What this worker made of the log is known to be wrong (R9): it says nothing more, and no restart makes that right."""
+
+
+class OutOfRange(Fatal):
+    """The log does not have an offset that it had: records are gone, or a broker that was asked is behind."""

@@ -16,6 +16,7 @@ time limit, closing never waits for a broker, and a writer or reader that failed
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -23,12 +24,13 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
 
-from ordering.connection import KafkaSecurity, admin, client_settings, tell
+from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster, tell
 from ordering.endings import Producer, stop_consumer
-from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
+from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
-from ordering.stream import describe
+from ordering.stream import check_partitions, describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
@@ -61,8 +63,17 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 class KafkaLog:
     """A `Log` in two topics of a Kafka cluster. Made by `ordering.topics.create_topics`, used by `open`."""
 
-    def __init__(self, settings: dict[str, Any], prefix: str, payload_partitions: int, identity: str, timeouts: KafkaTimeouts) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        security: KafkaSecurity | None,
+        prefix: str,
+        payload_partitions: int,
+        identity: str,
+        timeouts: KafkaTimeouts,
+    ) -> None:
         """For `open` only."""
+        self._security = security
         self._settings = settings
         self._timeouts = timeouts
         self._identity = identity
@@ -73,6 +84,7 @@ class KafkaLog:
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
         self._leaders: dict[int, str | None] = {}
+        self._prefix = prefix
         self._closed = False
 
     @classmethod
@@ -102,14 +114,27 @@ class KafkaLog:
         # A topic's id is made up when it is created: one that was deleted and created again is another log.
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
-        log = cls(settings, topic_prefix, len(payload.replicas), identity, timeouts)
+        log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
         await log.bounds()
         return log
 
     @property
     def payload_partitions(self) -> int:
-        """How many partitions the payload topic had when the log was opened."""
+        """How many partitions the payload topic had when it was last looked at."""
         return len(self._partitions) - 1
+
+    async def has_partitions(self, count: int) -> None:
+        """Ask the brokers, if fewer than `count` payload partitions are known. Raises `NotReady` when there are fewer."""
+        if self.payload_partitions < count:
+            bootstrap, client_id = self._settings["bootstrap_servers"], self._settings["client_id"]
+            async with admin(bootstrap, client_id, self._security, self._timeouts.open_ms) as client:
+                facts = await describe_cluster(client, list(topic_names(self._prefix)))
+            topic = topic_names(self._prefix)[1]
+            found = len(facts.topics[topic].replicas) if topic in facts.topics else 0
+            self._partitions |= {number: TopicPartition(topic, number) for number in range(self.payload_partitions, found)}
+            async with self._watching:
+                await self._drop_watcher()
+        check_partitions(f"topic {topic_names(self._prefix)[1]}", self.payload_partitions, count)
 
     @property
     def identity(self) -> str:
@@ -149,6 +174,7 @@ class KafkaLog:
         if unknown := offsets_next.keys() - self._partitions.keys():
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {self.payload_partitions}")
         consumer = self._consumer(self._timeouts.request_ms)
+        interruptions = Interruptions(consumer._client)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()
@@ -162,7 +188,7 @@ class KafkaLog:
         # No await since `assign`: the fetcher meets every partition with its position, and never asks for a committed one.
         for stream, partition in self._partitions.items():
             consumer.seek(partition, offsets_next.get(stream, 0))
-        return KafkaReader(consumer, self._partitions, self._timeouts)
+        return KafkaReader(consumer, interruptions, dict(self._partitions), self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
         """Earliest offset and high watermark of the partitions, asked of their leaders now. Raises `NotReady` soon.
@@ -247,7 +273,7 @@ class KafkaWriter:
         self._producer = producer
         self._partitions = partitions
         self._timeouts = timeouts
-        self._turns = {stream: asyncio.Lock() for stream in partitions}
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._limits: set[asyncio.Timeout] = set()
         self._broken: str | None = None
         self._closed = False
@@ -309,8 +335,15 @@ class KafkaWriter:
 class KafkaReader:
     """A `Reader`: one consumer with all partitions assigned, always reading from the leaders."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, partitions: Mapping[int, TopicPartition], timeouts: KafkaTimeouts) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        interruptions: Interruptions,
+        partitions: Mapping[int, TopicPartition],
+        timeouts: KafkaTimeouts,
+    ) -> None:
         self._consumer = consumer
+        self._interruptions = interruptions
         self._partitions = partitions
         self._streams = {partition: stream for stream, partition in partitions.items()}
         self._timeouts = timeouts
@@ -320,7 +353,7 @@ class KafkaReader:
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Records as soon as a broker has any; nothing while brokers are away, which is not an error here.
 
-        Raises `Fatal` for an offset that the log does not have, `NotReady` for all else: then open another reader at the
+        Raises `OutOfRange` for an offset that the log does not have, `NotReady` for all else: then open another reader at the
         offsets that you have reached, because this one may have lost records that it had fetched.
         """
         if self._broken is not None:
@@ -329,7 +362,7 @@ class KafkaReader:
             fetched = await self._consumer.getmany(timeout_ms=timeout_ms)
         except OffsetOutOfRangeError as problem:
             self._broken = tell(problem)
-            raise Fatal(self._out_of_range(problem)) from problem
+            raise OutOfRange(self._out_of_range(problem)) from problem
         except ConsumerStoppedError:
             return []
         except KafkaError as problem:
@@ -349,6 +382,11 @@ class KafkaReader:
         """The consumer's position, which passes what a transaction leaves. We use none; a mirror with exactly-once, or a stranger, may."""
         assignment = self._consumer._subscription.subscription.assignment
         return int(assignment.state_value(self._partitions[stream]).position)
+
+    @property
+    def interruptions(self) -> int:
+        """How often a topic-partition was fetched from again after something had come in between."""
+        return self._interruptions.count
 
     def pause(self, streams: Collection[int]) -> None:
         """What was fetched of a paused stream and not returned is dropped, and fetched again later."""

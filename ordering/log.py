@@ -18,23 +18,16 @@ The contract of every implementation:
 """
 
 from collections.abc import Collection, Mapping
-from hashlib import sha256
-from struct import Struct
 from typing import Final, Protocol
 
 import msgspec
 
 from ordering.errors import Fatal
 
-_DIGESTED = Struct(">iqqI")
-
 ORDERING: Final = -1
 """The number of the ordering stream; payload partitions count from 0."""
 
-PARTITIONS_REMEDY: Final = (
-    "log.payload_partitions is another log's, or partitions were added to this one; "
-    "see docs/runbook.md, 'The number of partitions is wrong'"
-)
+PARTITIONS_REMEDY: Final = "it is another log, or partitions were added to this one by hand; see docs/runbook.md, 'More payload partitions'"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -45,11 +38,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     append_time_ms: int
     key: bytes | None
     value: bytes | None
-
-    def digest(self) -> bytes:
-        """SHA-256 of where it stands, when and what it says: whether a log still holds the record that was read from it (R9)."""
-        parts = (self.stream, self.offset, self.append_time_ms, len(self.key or b""))
-        return sha256(_DIGESTED.pack(*parts) + (self.key or b"") + (self.value or b"")).digest()
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +70,14 @@ class Reader(Protocol):
         """Where this reader stands in a stream: all before it was returned, or is nobody's record (a Kafka transaction leaves markers)."""
         ...
 
+    @property
+    def interruptions(self) -> int:
+        """How often something was fetched after the connection, or the leader, may have been another than before (R10).
+
+        It grows before `poll` returns what was fetched then. Whoever sees it grow has to look whether the log still holds what it held.
+        """
+        ...
+
     def pause(self, streams: Collection[int]) -> None:
         """From now on return nothing from exactly these streams; the others are, or become, unpaused."""
         ...
@@ -96,7 +92,11 @@ class Log(Protocol):
 
     @property
     def payload_partitions(self) -> int:
-        """How many payload partitions there are, for the life of this log."""
+        """How many payload partitions there were when it was last looked at. The log itself says how many of them are used (R10)."""
+        ...
+
+    async def has_partitions(self, count: int) -> None:
+        """Look again how many payload partitions there are, if there seem to be fewer. Raises `NotReady` when there are fewer."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Record
-from ordering.stream import Arrivals, LocalReader, describe, size
+from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
 
 
 class MemoryLog:
@@ -29,6 +29,10 @@ class MemoryLog:
     def payload_partitions(self) -> int:
         """How many payload partitions there are."""
         return self._payload_partitions
+
+    async def has_partitions(self, count: int) -> None:
+        """Raises `NotReady` when there are fewer."""
+        check_partitions("this log", self.payload_partitions, count)
 
     @property
     def identity(self) -> str:

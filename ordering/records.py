@@ -1,70 +1,103 @@
 """The records of the ordering topic, to the byte (docs/formats.md, Log records).
 
-First byte: format version; second byte: kind; then the body, big-endian. `decode` is total: any bytes give a record or `CorruptRecord`.
+First byte: format version; second byte: kind; then the body, big-endian; the last 64 bytes are an Ed25519 signature over all that stands
+before it (`ordering.signatures`). `decode` is total: any bytes give a record or `CorruptRecord`. It does not look at the signature.
+
+A *view* is u64 seen, 32-byte history: what the writer had made of the log when it wrote (R10).
+
+Kinds 1 to 4 are signed by the notary, the others by its owner.
 
 | kind | body |
 |---|---|
-| 1 entry | u64 incarnation, u64 sequence, i64 sent_at, u32 payload partition, u32 count, count x 32-byte transaction ids |
-| 2 register | 16-byte nonce, u16 format version, u16 length, worker name, u16 length, software version |
-| 3 fence | u64 incarnation, u64 last sequence counted |
-| 4 checkpoint | u64 incarnation, u64 tree size, 32-byte root |
+| 1 entry | u64 incarnation, u64 sequence, view, i64 sent_at, u32 payload partition, SHA-256 of the payload, u32 count, transaction ids |
+| 2 register | 16-byte nonce, view, u16 highest format version, u16 length, worker name, u16 length, software version |
+| 3 fence | u64 incarnation of the writer, view, u64 incarnation, u64 last sequence counted |
+| 4 checkpoint | u64 incarnation, view, u64 tree size, 32-byte root |
 | 5 activate | u16 format version |
+| 6 genesis | 16 random bytes, u32 payload partitions, notary's key, owner's key, u16 length, notary name, u16 length, origin |
+| 7 key | 32-byte new public key, its 64-byte endorsement |
+| 8 partitions | u32 payload partitions |
+| 9 retire | u64 incarnation |
+| 10 settle | view |
 """
 
+from collections.abc import Container
 from struct import Struct, error
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from ordering.errors import CorruptRecord
-from ordering.ids import TRANSACTION_ID_BYTES, TransactionId
+from ordering.ids import NAME_BYTES_MAX, TRANSACTION_ID_BYTES, TransactionId
 
 FORMAT_VERSION: Final = 1
 """The highest format version that this software reads; version 1 is active from the start."""
 
-NONCE_BYTES: Final = 16
+ACTIVE_AT_START: Final = frozenset({FORMAT_VERSION})
 
-_ENTRY, _REGISTER, _FENCE, _CHECKPOINT, _ACTIVATE = 1, 2, 3, 4, 5
+NONCE_BYTES: Final = 16
+HASH_BYTES: Final = 32
+PUBLIC_KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
 
 _HEAD = Struct(">BB")
-_ENTRY_BODY = Struct(">QQqII")
-_REGISTER_BODY = Struct(">16sH")
-_FENCE_BODY = Struct(">QQ")
-_CHECKPOINT_BODY = Struct(">QQ32s")
+_ENTRY_BODY = Struct(">QQQ32sqI32sI")
+_REGISTER_BODY = Struct(">16sQ32sH")
+_FENCE_BODY = Struct(">QQ32sQQ")
+_CHECKPOINT_BODY = Struct(">QQ32sQ32s")
+_ACTIVATE_BODY = Struct(">H")
+_GENESIS_BODY = Struct(">16sI32s32s")
+_KEY_BODY = Struct(">32s64s")
+_PARTITIONS_BODY = Struct(">I")
+_RETIRE_BODY = Struct(">Q")
+_SETTLE_BODY = Struct(">Q32s")
 _U16 = Struct(">H")
 _BATCH_KEY = Struct(">QQ")
 
 
+class View(msgspec.Struct, frozen=True, gc=False):
+    """The log as the writer of a record knew it: `seen` records had taken effect, and `history` is the running hash over them (R10)."""
+
+    seen: int
+    history: bytes
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """Batch (incarnation, sequence) stands here in the global order; its content is in payload partition `partition`."""
+    """Batch (incarnation, sequence) takes this place in the global order; its content is in payload partition `partition`."""
 
     incarnation: int
     sequence: int
+    view: View
     sent_at_ms: int
     partition: int
+    payload_hash: bytes
     transaction_ids: tuple[TransactionId, ...]
 
 
 class Register(msgspec.Struct, frozen=True, gc=False):
-    """A worker's new life begins; its incarnation is the ordinal of this record (R5)."""
+    """A new incarnation of a worker begins; its number is the ordinal of this record among all that took effect (R5)."""
 
     nonce: bytes
+    view: View
     format_version: int
     name: str
     software_version: str
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """Life `incarnation` ends, if `sequence_last` is still the last of its sequences counted, 0 for none (R5)."""
+    """`incarnation` ends, if `sequence_last` is still the last of its sequences counted, 0 for none (R5). `writer` is who appends it."""
 
+    writer: int
+    view: View
     incarnation: int
     sequence_last: int
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """What life `incarnation` has as the tree's root at `tree_size` (R9)."""
+    """The root that `incarnation` has at `tree_size` decisions (R9)."""
 
     incarnation: int
+    view: View
     tree_size: int
     root: bytes
 
@@ -75,59 +108,91 @@ class Activate(msgspec.Struct, frozen=True, gc=False):
     format_version: int
 
 
-OrderingRecord: TypeAlias = Entry | Register | Fence | Checkpoint | Activate
+class Genesis(msgspec.Struct, frozen=True, gc=False):
+    """The first record of a log: whose log it is (R10). `salt` makes the log id unique."""
+
+    salt: bytes
+    payload_partitions: int
+    notary_key: bytes
+    owner_key: bytes
+    notary_name: str
+    origin: str
+
+
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """From the next record on only `public_key` signs for the notary. `endorsement` proves that somebody holds its private half."""
+
+    public_key: bytes
+    endorsement: bytes
+
+
+class Partitions(msgspec.Struct, frozen=True, gc=False):
+    """From here on entries may name payload partitions below `payload_partitions`."""
+
+    payload_partitions: int
+
+
+class Retire(msgspec.Struct, frozen=True, gc=False):
+    """`incarnation` ends, and its worker's name has no vote until it registers again (R9)."""
+
+    incarnation: int
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """The owner says that this history stands (R10)."""
+
+    view: View
+
+
+WorkerRecord: TypeAlias = Entry | Register | Fence | Checkpoint
+"""Kinds 1 to 4: workers write them, signed with the notary's key."""
+OwnerRecord: TypeAlias = Activate | Genesis | Key | Partitions | Retire | Settle
+"""Kinds 5 to 10: commands write them, signed with the owner's key."""
+OrderingRecord: TypeAlias = WorkerRecord | OwnerRecord
 
 
 def encode(record: OrderingRecord) -> bytes:
-    """The record's bytes in format version 1. Names longer than 255 UTF-8 bytes are the caller's mistake."""
+    """The record's bytes in format version 1, without the signature. Names longer than 255 UTF-8 bytes are the caller's mistake."""
     match record:
-        case Entry(incarnation, sequence, sent_at_ms, partition, ids):
-            return (
-                _HEAD.pack(FORMAT_VERSION, _ENTRY)
-                + _ENTRY_BODY.pack(incarnation, sequence, sent_at_ms, partition, len(ids))
-                + b"".join(ids)
-            )
-        case Register(nonce, format_version, name, software_version):
-            return (
-                _HEAD.pack(FORMAT_VERSION, _REGISTER) + _REGISTER_BODY.pack(nonce, format_version) + _text(name) + _text(software_version)
-            )
-        case Fence(incarnation, sequence_last):
-            return _HEAD.pack(FORMAT_VERSION, _FENCE) + _FENCE_BODY.pack(incarnation, sequence_last)
-        case Checkpoint(incarnation, tree_size, root):
-            return _HEAD.pack(FORMAT_VERSION, _CHECKPOINT) + _CHECKPOINT_BODY.pack(incarnation, tree_size, root)
+        case Entry(incarnation, sequence, view, sent_at_ms, partition, payload_hash, ids):
+            body = _ENTRY_BODY.pack(incarnation, sequence, view.seen, view.history, sent_at_ms, partition, payload_hash, len(ids))
+            return b"".join((_HEAD.pack(FORMAT_VERSION, 1), body, *ids))
+        case Register(nonce, view, format_version, name, software_version):
+            body = _REGISTER_BODY.pack(nonce, view.seen, view.history, format_version) + _text(name) + _text(software_version)
+            return _HEAD.pack(FORMAT_VERSION, 2) + body
+        case Fence(writer, view, incarnation, sequence_last):
+            return _HEAD.pack(FORMAT_VERSION, 3) + _FENCE_BODY.pack(writer, view.seen, view.history, incarnation, sequence_last)
+        case Checkpoint(incarnation, view, tree_size, root):
+            return _HEAD.pack(FORMAT_VERSION, 4) + _CHECKPOINT_BODY.pack(incarnation, view.seen, view.history, tree_size, root)
         case Activate(format_version):
-            return _HEAD.pack(FORMAT_VERSION, _ACTIVATE) + _U16.pack(format_version)
+            return _HEAD.pack(FORMAT_VERSION, 5) + _ACTIVATE_BODY.pack(format_version)
+        case Genesis(salt, payload_partitions, notary_key, owner_key, notary_name, origin):
+            body = _GENESIS_BODY.pack(salt, payload_partitions, notary_key, owner_key) + _text(notary_name) + _text(origin)
+            return _HEAD.pack(FORMAT_VERSION, 6) + body
+        case Key(public_key, endorsement):
+            return _HEAD.pack(FORMAT_VERSION, 7) + _KEY_BODY.pack(public_key, endorsement)
+        case Partitions(payload_partitions):
+            return _HEAD.pack(FORMAT_VERSION, 8) + _PARTITIONS_BODY.pack(payload_partitions)
+        case Retire(incarnation):
+            return _HEAD.pack(FORMAT_VERSION, 9) + _RETIRE_BODY.pack(incarnation)
+        case Settle(view):
+            return _HEAD.pack(FORMAT_VERSION, 10) + _SETTLE_BODY.pack(view.seen, view.history)
 
 
-def decode(data: bytes | None) -> OrderingRecord:
-    """The record that these bytes are, to the last one; `CorruptRecord` for anything else, never another exception."""
-    if data is None or len(data) < _HEAD.size:
-        raise CorruptRecord("an ordering record has at least two bytes: version and kind")
-    version, kind = data[0], data[1]
-    if version != FORMAT_VERSION:
+def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> OrderingRecord:
+    """The record that these bytes are, signature included, to the last one; `CorruptRecord` for anything else, never another exception.
+
+    `active`: the format versions that are active at the record's place.
+    """
+    if value is None or len(value) < _HEAD.size + SIGNATURE_BYTES:
+        raise CorruptRecord(f"an ordering record has at least {_HEAD.size + SIGNATURE_BYTES} bytes: version, kind and signature")
+    version, kind = value[0], value[1]
+    if version not in active:
         raise CorruptRecord(f"format version {version} is not active")
     try:
-        match kind:
-            case 1:
-                return _decode_entry(data)
-            case 2:
-                return _decode_register(data)
-            case 3:
-                _exactly(data, _HEAD.size + _FENCE_BODY.size)
-                return Fence(*_FENCE_BODY.unpack_from(data, _HEAD.size))
-            case 4:
-                _exactly(data, _HEAD.size + _CHECKPOINT_BODY.size)
-                return Checkpoint(*_CHECKPOINT_BODY.unpack_from(data, _HEAD.size))
-            case 5:
-                _exactly(data, _HEAD.size + _U16.size)
-                (format_version,) = _U16.unpack_from(data, _HEAD.size)
-                if format_version == 0:
-                    raise CorruptRecord("an activate record names format version 0, which is none")
-                return Activate(format_version)
-            case _:
-                raise CorruptRecord(f"kind {kind} is unknown to format version {version}")
+        return _decode_body(kind, value[_HEAD.size : -SIGNATURE_BYTES])
     except (error, UnicodeDecodeError) as problem:
-        raise CorruptRecord(f"an ordering record of kind {kind} does not decode: {problem}") from problem
+        raise CorruptRecord(f"an ordering record of kind {kind} does not decode: {problem}") from None
 
 
 def batch_key(incarnation: int, sequence: int) -> bytes:
@@ -143,20 +208,60 @@ def decode_batch_key(key: bytes | None) -> tuple[int, int]:
     return incarnation, sequence
 
 
-def _decode_entry(data: bytes) -> Entry:
-    incarnation, sequence, sent_at_ms, partition, count = _ENTRY_BODY.unpack_from(data, _HEAD.size)
-    start = _HEAD.size + _ENTRY_BODY.size
-    _exactly(data, start + count * TRANSACTION_ID_BYTES)
-    ids = tuple([data[at : at + TRANSACTION_ID_BYTES] for at in range(start, len(data), TRANSACTION_ID_BYTES)])
-    return Entry(incarnation, sequence, sent_at_ms, partition, ids)
+def _decode_body(kind: int, body: bytes) -> OrderingRecord:
+    match kind:
+        case 1:
+            incarnation, sequence, seen, history, sent_at_ms, partition, payload_hash, count = _ENTRY_BODY.unpack_from(body)
+            _exactly(kind, body, _ENTRY_BODY.size + count * TRANSACTION_ID_BYTES)
+            ids = tuple([body[at : at + TRANSACTION_ID_BYTES] for at in range(_ENTRY_BODY.size, len(body), TRANSACTION_ID_BYTES)])
+            return Entry(incarnation, sequence, View(seen, history), sent_at_ms, partition, payload_hash, ids)
+        case 2:
+            nonce, seen, history, format_version = _REGISTER_BODY.unpack_from(body)
+            name, at = _take_text(body, _REGISTER_BODY.size)
+            software_version, at = _take_text(body, at)
+            _exactly(kind, body, at)
+            return Register(nonce, View(seen, history), format_version, name, software_version)
+        case 3:
+            writer, seen, history, incarnation, sequence_last = _whole(kind, _FENCE_BODY, body)
+            return Fence(writer, View(seen, history), incarnation, sequence_last)
+        case 4:
+            incarnation, seen, history, tree_size, root = _whole(kind, _CHECKPOINT_BODY, body)
+            return Checkpoint(incarnation, View(seen, history), tree_size, root)
+        case 5:
+            (format_version,) = _whole(kind, _ACTIVATE_BODY, body)
+            if format_version == 0:
+                raise CorruptRecord("an activate record names format version 0, which does not exist")
+            return Activate(format_version)
+        case 6:
+            return _decode_genesis(body)
+        case 7:
+            return Key(*_whole(kind, _KEY_BODY, body))
+        case 8:
+            return Partitions(*_whole(kind, _PARTITIONS_BODY, body))
+        case 9:
+            return Retire(*_whole(kind, _RETIRE_BODY, body))
+        case 10:
+            return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
+        case _:
+            raise CorruptRecord(f"kind {kind} is unknown to format version {FORMAT_VERSION}")
 
 
-def _decode_register(data: bytes) -> Register:
-    nonce, format_version = _REGISTER_BODY.unpack_from(data, _HEAD.size)
-    name, at = _take_text(data, _HEAD.size + _REGISTER_BODY.size)
-    software_version, at = _take_text(data, at)
-    _exactly(data, at)
-    return Register(nonce, format_version, name, software_version)
+def _decode_genesis(body: bytes) -> Genesis:
+    salt, payload_partitions, notary_key, owner_key = _GENESIS_BODY.unpack_from(body)
+    notary_name, at = _take_text(body, _GENESIS_BODY.size)
+    origin, at = _take_text(body, at)
+    _exactly(6, body, at)
+    if payload_partitions == 0:
+        raise CorruptRecord("a genesis record declares no payload partition")
+    for text in (notary_name, origin):
+        if not 0 < len(text.encode()) <= NAME_BYTES_MAX:
+            raise CorruptRecord(f"a name or origin in a genesis record has 1 to {NAME_BYTES_MAX} bytes, this one has {len(text.encode())}")
+    return Genesis(salt, payload_partitions, notary_key, owner_key, notary_name, origin)
+
+
+def _whole(kind: int, form: Struct, body: bytes) -> tuple[Any, ...]:
+    _exactly(kind, body, form.size)
+    return form.unpack(body)
 
 
 def _text(text: str) -> bytes:
@@ -164,14 +269,14 @@ def _text(text: str) -> bytes:
     return _U16.pack(len(encoded)) + encoded
 
 
-def _take_text(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = _U16.unpack_from(data, at)
+def _take_text(body: bytes, at: int) -> tuple[str, int]:
+    (length,) = _U16.unpack_from(body, at)
     start = at + _U16.size
-    if start + length > len(data):
+    if start + length > len(body):
         raise CorruptRecord(f"an ordering record ends inside a text of {length} bytes")
-    return data[start : start + length].decode(), start + length
+    return body[start : start + length].decode(), start + length
 
 
-def _exactly(data: bytes, length: int) -> None:
-    if len(data) != length:
-        raise CorruptRecord(f"an ordering record of kind {data[1]} should have {length} bytes and has {len(data)}")
+def _exactly(kind: int, body: bytes, length: int) -> None:
+    if len(body) != length:
+        raise CorruptRecord(f"the body of an ordering record of kind {kind} should have {length} bytes and has {len(body)}")

@@ -79,12 +79,17 @@ def create_store(path: Path, meta: Meta) -> None:
     try:
         store = Rdict(str(path), options(create=True))
         try:
-            store.put(META_KEY, msgspec.json.encode(meta))
-            store.flush_wal(True)
+            write_meta(store, meta)
         finally:
             store.close()
     except Exception as problem:  # rocksdict raises nothing more special
         raise ConfigurationError(f"cannot make a log in {path}: {problem}") from problem
+
+
+def write_meta(store: Rdict, meta: Meta) -> None:
+    """Write the meta row, durably."""
+    store.put(META_KEY, msgspec.json.encode(meta))
+    store.flush_wal(True)
 
 
 def open_store(path: Path) -> tuple[Rdict, str | None]:

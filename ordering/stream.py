@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
-from ordering.errors import ConfigurationError, Fatal, NotReady
+from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.log import ORDERING, Record
 
 POLL_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -72,7 +72,7 @@ class LocalReader:
         self._closed = False
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Records as soon as there are any. Raises `NotReady` after close, `Fatal` for an offset that the log never had."""
+        """Records as soon as there are any. Raises `NotReady` after close, `OutOfRange` for an offset that the log never had."""
         if self._closed:
             raise NotReady("this reader is closed: open another")
         # A replay polls again and again and never waits: the others on this event loop get their turn here.
@@ -91,6 +91,11 @@ class LocalReader:
     def offset_next(self, stream: int) -> int:
         """The offset after the last record returned."""
         return self._offsets_next[stream]
+
+    @property
+    def interruptions(self) -> int:
+        """None: what is read is in this process, or on its disk."""
+        return 0
 
     def pause(self, streams: Collection[int]) -> None:
         """From now on return nothing from exactly these streams."""
@@ -111,7 +116,7 @@ class LocalReader:
         for turn, stream in enumerate(self._turns):
             offset_next, end = self._offsets_next[stream], self._source.end(stream)
             if offset_next > end:
-                raise Fatal(
+                raise OutOfRange(
                     f"{describe(stream)} should be read from offset {offset_next}, and ends at {end}: records that were read before "
                     "are gone, or came from elsewhere; put back the log that has them, or rebuild the index from this one"
                 )
@@ -136,3 +141,9 @@ def size(record: Record) -> int:
 def describe(stream: int) -> str:
     """A stream's name for a person."""
     return "the ordering stream" if stream == ORDERING else f"payload partition {stream}"
+
+
+def check_partitions(log: str, found: int, wanted: int) -> None:
+    """Raise `NotReady` where there are fewer payload partitions than the log's records declare."""
+    if found < wanted:
+        raise NotReady(f"{log} has {found} payload partitions, and its records declare {wanted}")

@@ -6,24 +6,38 @@
 | `<prefix>.payload` | 16 | leaders spread over the brokers |
 
 Both keep every record for ever, on as many disks as it takes to lose one, and never elect a leader that lacks a record.
-A topic with other settings loses or forgets records sooner or later, so no worker starts on it.
+A topic with other settings loses or forgets records sooner or later, so no worker starts on it; one that runs reports it
+(`find_problems`).
+
+Kafka acknowledges from memory: a broker writes to its disk later. A record that all replicas in sync acknowledged is lost when all of them
+lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
+acknowledges.
 """
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import for_code
+from aiokafka.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
-from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, tell
+from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, finalized_features, tell
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import check_payload_partitions
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 REPLICATION_WANTED: Final = 3
+PARTITIONS_MAX: Final = 1000
+"""The most payload partitions that a command makes."""
 ASK_AGAIN_S: Final = 0.05
 
 _FIXED: Final = {
@@ -35,6 +49,11 @@ _FIXED: Final = {
 }
 _AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
 _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+
+_FLUSH: Final = {"flush.messages": "1"}
+_FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
+"""Per feature of the cluster the least level, and how `kafka-features.sh` writes it. Eligible leader replicas keep a leader from being
+elected that lacks acknowledged records when the replicas in sync fail one after the other; they are ready from Kafka 4.1 on."""
 
 _UNKNOWN_TOPIC, _ALREADY_EXISTS = 3, 36
 # What Kafka takes in a topic's name, and so much of it that `.ordering` still fits into 249 characters.
@@ -64,9 +83,12 @@ async def create_topics(
     replication: int | None = None,
     security: KafkaSecurity | None = None,
     *,
+    flush_ordering: bool = False,
     timeout_ms: int = 30_000,
 ) -> CreatedTopics:
     """Create both topics, or check them if they exist already; `replication` is 3, or the number of brokers if there are fewer.
+
+    `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it.
 
     Raises `ConfigurationError` when they cannot be created so, or exist and are wrong, `Fatal` when they exist with another number of
     payload partitions, `NotReady` when the brokers are away.
@@ -79,7 +101,9 @@ async def create_topics(
             replicas = replication or min(REPLICATION_WANTED, facts.brokers)
             # The one that was asked may not have heard of them; who creates topics has. So a rehearsal, which makes nothing, comes first.
             for rehearsal in (True, False):
-                existed = await _create(client, names, payload_partitions, replicas, timeout_ms, rehearsal=rehearsal)
+                existed = await _create(
+                    client, names, payload_partitions, replicas, timeout_ms, rehearsal=rehearsal, flush_ordering=flush_ordering
+                )
                 if existed:
                     break
         if len(existed) == 1:
@@ -95,9 +119,42 @@ async def create_topics(
             f"topic {names[1]} exists already and",
             len(facts.topics[names[1]].replicas),
             payload_partitions,
-            "ask for as many as it has if this is the same notary (--partitions), else for topics of another name (--topic-prefix)",
+            "ask for as many as it has (--partitions), or for topics of another name (--topic-prefix)",
         )
-    return CreatedTopics(() if existed else names, existed, _warnings(facts))
+        warnings = _warnings(facts)
+        if existed and flush_ordering and (await _settings(client, names))[names[0]].get("flush.messages") != "1":
+            warnings = (*warnings, _sentence(names[0], "flush.messages", "another value", "1", "1"))
+    return CreatedTopics(() if existed else names, existed, warnings)
+
+
+async def add_partitions(
+    bootstrap: str, prefix: str, payload_partitions: int, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000
+) -> None:
+    """Extend the payload topic to that many partitions; nothing when it has as many. They may have no leader for a moment.
+
+    Raises `ConfigurationError` when they cannot be made, `NotReady` when the brokers are away.
+    """
+    payload = topic_names(prefix)[1]
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        facts = await describe_cluster(client, [payload])
+        if payload not in facts.topics:
+            raise ConfigurationError(f"topic {payload} does not exist, or this user may not describe it")
+        if len(facts.topics[payload].replicas) >= payload_partitions:
+            return
+        try:
+            await client.create_partitions({payload: NewPartitions(payload_partitions)}, timeout_ms=timeout_ms)
+        except (InvalidPartitionsError, PolicyViolationError, TopicAuthorizationFailedError, InvalidReplicationAssignmentError) as problem:
+            raise ConfigurationError(f"topic {payload} cannot be extended to {payload_partitions} partitions: {tell(problem)}") from None
+
+
+async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:
+    """The settings by which topics or cluster may lose acknowledged records: a sentence each, with what to do; empty when all is well.
+
+    Raises `NotReady` when the brokers are away, `ConfigurationError` when the settings cannot be read.
+    """
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3)
+    return problems
 
 
 async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tuple[ClusterFacts, list[str]]:
@@ -120,7 +177,14 @@ async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tup
 
 
 async def _create(
-    client: AIOKafkaAdminClient, names: tuple[str, str], payload_partitions: int, replication: int, timeout_ms: int, *, rehearsal: bool
+    client: AIOKafkaAdminClient,
+    names: tuple[str, str],
+    payload_partitions: int,
+    replication: int,
+    timeout_ms: int,
+    *,
+    rehearsal: bool,
+    flush_ordering: bool,
 ) -> tuple[str, ...]:
     """Create both, or find out whether that could be done; returns those that existed already."""
     settings = _FIXED | _APPEND_TIME | {setting: str(least) for setting, least in _AT_LEAST.items()}
@@ -128,7 +192,10 @@ async def _create(
     counts = dict(zip(names, (1, payload_partitions), strict=True))
     # Both in one request. A crash or an error between the two leaves one topic without the other, which is said, not mended.
     answer = await client.create_topics(
-        [NewTopic(name, count, replication, topic_configs=settings) for name, count in counts.items()],
+        [
+            NewTopic(name, count, replication, topic_configs=settings | (_FLUSH if flush_ordering and name == names[0] else {}))
+            for name, count in counts.items()
+        ],
         timeout_ms=timeout_ms,
         validate_only=rehearsal,
     )
@@ -169,7 +236,18 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
             now = found[name].get(setting)
             if now is None or int(now) < number:
                 problems.append(_sentence(name, setting, now, f"at least {number}", str(number)))
-    return problems
+    return problems + _feature_problems(await finalized_features(client))
+
+
+def _feature_problems(found: Mapping[str, int]) -> list[str]:
+    """The features of the cluster that are too low. A cluster that names none cannot be judged: Kafka before 3.3, or a proxy."""
+    return [
+        f"The cluster has {feature} at level {found.get(feature, 0)}, wanted at least {least}: "
+        f"kafka-features.sh upgrade {'--release-version' if feature == 'metadata.version' else '--feature'} "
+        f"{written if feature == 'metadata.version' else f'{feature}={written}'}, on brokers of Kafka 4.1 or newer."
+        for feature, (least, written) in _FEATURES_LEAST.items()
+        if found and found.get(feature, 0) < least
+    ]
 
 
 def _sentence(topic: str, setting: str, found: str | None, wanted: str, value: str) -> str:
@@ -177,7 +255,7 @@ def _sentence(topic: str, setting: str, found: str | None, wanted: str, value: s
 
 
 async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, *_APPEND_TIME, "min.insync.replicas"])
+    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, *_APPEND_TIME, *_FLUSH, "min.insync.replicas"])
     answers = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names])
     found: dict[str, dict[str, str | None]] = {}
     for code, text, _, name, entries in answers[0].resources:

@@ -8,6 +8,21 @@ FORMAT_VERSION: Final = 1
 SENT_AT_AHEAD_MAX_MS: Final = 60_000
 """How far append time may be ahead of the sender's clock before it is held back (R6)."""
 
+ELECTORATE_MS: Final = 86_400_000
+"""How long after its last activity, by log time, an incarnation belongs to the electorate (R9)."""
+
+VIEWS_KEPT: Final = 1 << 16
+"""A view of one of the last so many records in effect can be compared (R10); an older one says nothing."""
+
+RECORD_DOMAIN: Final = b"notary/log/v1\n"
+FILL_DOMAIN: Final = b"notary/fill/v1\n"
+LOG_KEY_DOMAIN: Final = b"notary/log-key/v1\n"
+NO_LOG_ID: Final = bytes(32)
+"""Stands for the log id in the signature of the genesis record."""
+SIGNATURE_BYTES: Final = 64
+HASH_BYTES: Final = 32
+FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
+
 TRANSACTION_DOMAIN: Final = b"notary/transaction/v1\n"
 SUBMISSION_DOMAIN: Final = b"notary/submission/v1\n"
 LEAF_PREFIX: Final = b"notary/decision/v1\n"

@@ -1,4 +1,4 @@
-"""The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7)."""
+"""The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7, R10)."""
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -8,9 +8,10 @@ from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log.log import Log, records_since
-from spark_join.order import contents, ordering_records, positions
-from spark_join.order import judged as order
+from spark_join.order import contents, effects, ordering_records, positions
 from spark_join.order.gaps import missing_offsets
+from spark_join.order.identity import Identity
+from spark_join.order.rotations import identity_at_start, with_rotations
 from spark_join.order.signatures import Keys
 from spark_join.state.last_records import last_records
 from spark_join.state.state import State
@@ -32,17 +33,17 @@ class Joined(msgspec.Struct, frozen=True):
 
     requests: DataFrame
     """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
-    checkpoints: DataFrame
-    """offset, incarnation, tree_size, root, counted (see `judged.Order`); those behind a hole too"""
+    identity: Identity
+    """With all keys up to the end of what was read"""
+    records: DataFrame
+    """The ordering topic, behind a hole too: the columns of `ordering_records.SCHEMA`, `contents.with_places` and `effects.Verdict`"""
     unreadable: DataFrame
     faults: DataFrame
     """See `contents.Contents`."""
-    records: DataFrame
-    """The ordering topic as `ordering_records.parse` gives it"""
-    lives: DataFrame
-    """See `judged.Order`; those that begin behind a hole too"""
     entries: DataFrame
-    """See `judged.Order`, with `contents.with_places`; up to the hole"""
+    """Those of `records` that take effect, up to the hole"""
+    carry: bytes
+    """See `effects.Carry`: at the hole, or behind the last record"""
     payload: DataFrame
     """The payload records, orphans of the earlier part too"""
     places: DataFrame
@@ -62,15 +63,10 @@ def rest_of(log: Log, state: State) -> Log:
     """What `log`, read from `state.since` on, has after the part that `state` stands for. Raises `CouldNotVerify` for another log."""
     if not state.offsets_next:
         return log
-    if (log.notary_name, log.payload_partitions) != (state.notary_name, state.payload_partitions):
-        raise CouldNotVerify(
-            f"the earlier run read the log of {state.notary_name!r} with {state.payload_partitions} payload partitions, and this one is of"
-            f" {log.notary_name!r} with {log.payload_partitions}: name a report of the same notary"
-        )
     for place, offset in sorted(state.offsets_next.items()):
-        if log.offsets_end[place] < offset:
+        if (end := log.offsets_end.get(place, 0)) < offset:
             raise CouldNotVerify(
-                f"{place[0]} partition {place[1]} ends at offset {log.offsets_end[place]}, and the earlier run had read it up to {offset}:"
+                f"{place[0]} partition {place[1]} ends at offset {end}, and the earlier run had read it up to {offset}:"
                 " a part of the log is gone, or this is another one"
             )
     found = last_records(log, {place: last.offset for place, last in state.last_records.items()})
@@ -89,31 +85,33 @@ def rest_of(log: Log, state: State) -> Log:
 def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
     """Read the log, of which `state` is the part before. `keys` as in `contents.read_contents`.
 
-    Raises `CouldNotVerify` for a log of a newer format.
+    Raises `CouldNotVerify` for a log that does not begin with a genesis record, and for one of a newer format.
     """
+    identity = with_rotations(identity_at_start(log) if state.identity is None else state.identity, log.ordering, stages)
     payload = state.orphans.unionByName(log.payload)
-    # What a record is, but for its value, is asked for many times; its value once.
+    # The key, hash and place of a payload record are read many times; its value once.
     places = stages.keep(
         "payload records", contents.keyed(log.payload, is_orphan=False).union(contents.keyed(state.orphans, is_orphan=True))
     )
-    records = stages.keep("ordering records", ordering_records.parse(log.ordering))
+    parsed = stages.keep("ordering records", ordering_records.parse(log.ordering, identity))
+    gone = missing_offsets(parsed, places.where(~F.col("is_orphan")), _edges(log, state))
+    applied = stages.keep("effects", effects.apply(contents.with_places(parsed, places, identity), identity, state.carry))
+    records, carried = applied.where(F.col("carry").isNull()).drop("carry"), applied.where(F.col("carry").isNotNull()).head()
     _refuse_newer(records)
-    gone = missing_offsets(records, places.where(~F.col("is_orphan")), _edges(log, state))
-    judged = order.judge(records, log.payload_partitions, state.lives, state.log_time_ms, stages)
-    entries = stages.keep("entries that count", contents.with_places(judged.entries, places))
+    entries = records.where((F.col("kind") == "entry") & F.col("effect"))
     undecided = _undecided(entries)
     if undecided is not None:
         entries = entries.where(F.col("offset") < undecided.from_offset)
-    read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, log.notary_name, keys)))
+    read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, identity.notary_name, keys)))
     repeated = stages.keep("repetitions", positions.repetitions(read.requests, state.ids))
     return Joined(
         requests=stages.keep("first occurrences", positions.with_positions(read.requests, repeated, state.decided)),
-        checkpoints=judged.checkpoints,
+        identity=identity,
+        records=records,
         unreadable=read.unreadable,
         faults=read.faults,
-        records=records,
-        lives=judged.lives,
         entries=entries,
+        carry=state.carry if carried is None else bytes(carried.carry),
         payload=payload,
         places=places,
         gone=gone,
@@ -122,12 +120,10 @@ def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
 
 
 def _refuse_newer(records: DataFrame) -> None:
-    (newer,) = (
-        records.where(F.col("format_version") > FORMAT_VERSION).agg(F.min(F.struct("offset", "format_version")).alias("first")).collect()
-    )
-    if newer.first is not None:
+    newer = records.where((F.col("kind") == "activate") & F.col("effect")).select("offset", "format_version").orderBy("offset").head()
+    if newer is not None:
         raise CouldNotVerify(
-            f"ordering record {newer.first.offset} activates format version {newer.first.format_version}, and this software reads"
+            f"ordering record {newer.offset} activates format version {newer.format_version}, and this software reads"
             f" {FORMAT_VERSION}: verify with a newer version"
         )
 

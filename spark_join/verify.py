@@ -9,28 +9,33 @@ from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
 from spark_join.decisions import tree
-from spark_join.decisions.checkpoints import Counts, compare_roots, counts_of, sizes_of
+from spark_join.decisions.checkpoints import Counts, compare_roots, compared_of, counts_of, sizes_of
 from spark_join.decisions.decide import decide
-from spark_join.engine.octets import u64
 from spark_join.engine.stages import Stages
 from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Undecided, join
 from spark_join.log.log import Log
+from spark_join.order.effects import BEYOND, FOREIGN
 from spark_join.order.gaps import sequence_gaps
-from spark_join.order.notary_name import refuse_other_name
 from spark_join.order.signatures import Keys
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
 from spark_join.violations import LOG, VIOLATION, violations
 
-HOLE_MS_MAX = 600_000
-"""A hole is filled within seconds by whoever runs. One behind which some life spoke for longer than this lost its payload."""
+
+class Skipped(msgspec.Struct, frozen=True):
+    """Ordering records without effect, of one kind of reason."""
+
+    records: int
+    offset_first: int
 
 
 class Verified(msgspec.Struct, frozen=True):
     """What came of it."""
 
+    notary_name: str
+    """As the genesis record names it"""
     decided: int
     """Of the whole log, what came before it too"""
     outcomes: dict[str, int]
@@ -40,6 +45,8 @@ class Verified(msgspec.Struct, frozen=True):
     checkpoints: Counts
     records: dict[str, int]
     """Of the ordering topic, by kind."""
+    skipped: dict[str, Skipped]
+    """Of these, the ones without effect, by reason (`effects.Verdict`)"""
     undecided: Undecided | None
     """Nothing is decided from its ordering offset on"""
     decisions: DataFrame
@@ -59,18 +66,15 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
 
     `keys` as in `contents.read_contents`. Raises `CouldNotVerify`.
     """
-    if exports is not None:
-        refuse_others(exports, log)
     joined = join(log, state, keys, stages)
     if exports is not None:
+        refuse_others(exports, joined)
         refuse_ahead(exports, joined)
     decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     decided = state.decided + sum(counts.values())
-    if not decided:
-        refuse_other_name(joined.unreadable, log.notary_name, signatures=keys is not None)
-    checkpoints = stages.keep("checkpoints", joined.checkpoints)
-    lost = _lost_payload(joined, checkpoints, decided)
+    checkpoints = stages.keep("checkpoints", compared_of(joined.records))
+    lost = _lost_payload(joined, decided)
     trees: set[int] = set()
     if exports is not None:
         if joined.offset_hole is not None and not lost:
@@ -80,11 +84,12 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state's in which a size ends is in both.
-    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, joined.offset_hole, trees, stages)
+    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gaps = sequence_gaps(joined.entries, joined.gone)
     told = [
         compared.violations,
         session.createDataFrame(lost, VIOLATION),
+        _foreign_views(joined),
         _unreadable(joined),
         _unsigned(joined),
         violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
@@ -92,11 +97,13 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     if exports is not None:
         told.append(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
+        joined.identity.notary_name,
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         compared.root,
-        counts_of(checkpoints, decided, joined.offset_hole),
+        counts_of(joined.records),
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
+        _skipped(joined),
         joined.undecided,
         decisions,
         joined.entries,
@@ -114,24 +121,35 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     )
 
 
-def _lost_payload(joined: Joined, checkpoints: DataFrame, decided: int) -> list[tuple[object, ...]]:
-    """The hole at which deciding stopped, if workers are known to have passed it, or had time enough to fill it."""
+def _skipped(joined: Joined) -> dict[str, Skipped]:
+    without_effect = joined.records.where(F.col("skipped").isNotNull()).groupBy("skipped")
+    rows = without_effect.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).orderBy("skipped").collect()
+    return {row.skipped: Skipped(row.records, row.offset_first) for row in rows}
+
+
+def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
+    """The hole at which deciding stopped, if a view from behind it shows that somebody has passed it (R10)."""
     hole = joined.undecided
     if hole is None:
         return []
-    behind = checkpoints.where(F.col("counted") & (F.col("offset") > hole.from_offset))
-    passed = behind.where(F.col("tree_size") > u64(F.lit(decided).cast("bigint")))
-    spoken = joined.records.where((F.col("offset") > hole.from_offset) & F.col("kind").isin("entry", "checkpoint"))
-    spans = spoken.groupBy("incarnation").agg((F.max("append_time_ms") - F.min("append_time_ms")).alias("span_ms"))
-    stale = spans.where(F.col("span_ms") > HOLE_MS_MAX)
-    if passed.isEmpty() and stale.isEmpty():
+    passed = joined.records.where((F.col("offset") > hole.from_offset) & (F.col("view") == BEYOND))
+    first = passed.agg(F.min("offset").alias("offset")).collect()[0].offset
+    if first is None:
         return []
-    found = f"{hole.because}; nothing behind it can be verified"
+    found = f"{hole.because}, and the writer of ordering record {first} had its content; nothing behind it can be verified"
     return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill", LOG)]
 
 
+def _foreign_views(joined: Joined) -> DataFrame:
+    """Well-signed records whose writer had another log before it (R10)."""
+    seen = F.conv(F.hex("seen"), 16, 10)
+    found = F.concat(F.lit("a view of "), seen, F.lit(" records, "), F.lower(F.hex("history")))
+    foreign = joined.records.where(F.col("view") == FOREIGN)
+    return violations(foreign, F.lit("foreign-view"), offset=F.col("offset"), found=found, expected=F.col("expected"))
+
+
 def _unreadable(joined: Joined) -> DataFrame:
-    """Entries whose content counted as a fill, since it is not theirs."""
+    """Entries whose content decides nothing, since it does not decode or has other ids."""
     asked = F.lit("the transactions that the entry names")
     return violations(joined.unreadable, F.lit("id-mismatch"), offset=F.col("offset"), found=F.col("found"), expected=asked)
 

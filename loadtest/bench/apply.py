@@ -19,7 +19,7 @@ def measure(report: Report, seconds: float, seed: int) -> None:
     """The figure `apply`."""
     for inputs, step_requests in CASES:
         with tempfile.TemporaryDirectory(prefix="bench-apply-") as directory:
-            index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench", payload_partitions=1)
+            index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench")
             try:
                 requests, took_s, cpu_s = _apply(index, seconds, seed, inputs, step_requests)
             finally:

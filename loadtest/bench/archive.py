@@ -1,11 +1,11 @@
-"""A long log as its archive, made without a notary: one worker's life, its batches spread over the partitions, nothing refused.
+"""A long log as its archive, made without a notary: one incarnation of one worker, its batches spread over the partitions, all committed.
 
 The same seed gives the same archive. It is written a batch at a time, so it may be longer than memory.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +13,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from joiner.history import extended
 from loadtest.bench.generate import NOTARY, payload_values
 from ordering.log import ORDERING, Record
-from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
+from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key
+from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
 
 PARTITIONS: Final = 16
@@ -30,19 +32,30 @@ _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("k
 
 
 def records(seed: int, requests_min: int, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
-    """A registration, then batches, payload and entry, until there are enough requests. Unsigned ones have random bytes for signatures."""
+    """A genesis, a registration, then batches, payload and entry, until there are enough requests.
+
+    All ordering records are signed. Unsigned submissions have random bytes for signatures.
+    """
     offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+    owner, key = (SigningKey(sha256(f"loadtest.bench {name}".encode()).digest()) for name in ("owner", "notary"))
 
-    def record(stream: int, at_ms: int, key: bytes | None, value: bytes) -> Record:
+    def record(stream: int, at_ms: int, batch: bytes | None, value: bytes) -> Record:
         offsets[stream] += 1
-        return Record(stream, offsets[stream] - 1, at_ms, key, value)
+        return Record(stream, offsets[stream] - 1, at_ms, batch, value)
 
-    yield record(ORDERING, T0_MS, None, encode(Register(bytes(16), FORMAT_VERSION, "filler", "bench")))
+    genesis = Genesis(bytes(16), PARTITIONS, key.public_key, owner.public_key, NOTARY, "notary.example/bench")
+    yield record(ORDERING, T0_MS, None, value := sign_record(genesis, NO_LOG_ID, owner))
+    log_id = history = log_id_of(value)
+    register = Register(bytes(16), View(1, history), FORMAT_VERSION, "filler", "bench")
+    yield record(ORDERING, T0_MS, None, value := sign_record(register, log_id, key))
+    history = extended(history, T0_MS, sha256(value).digest(), mark=False)
     requests = 0
     for sequence, made in enumerate(payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX, signed=signed), 1):
         partition, at_ms = sequence % PARTITIONS, T0_MS + sequence
         yield record(partition, at_ms, batch_key(1, sequence), made.value)
-        yield record(ORDERING, at_ms, None, encode(Entry(1, sequence, at_ms, partition, made.ids)))
+        entry = Entry(1, sequence, View(sequence + 1, history), at_ms, partition, sha256(made.value).digest(), made.ids)
+        yield record(ORDERING, at_ms, None, value := sign_record(entry, log_id, key))
+        history = extended(history, at_ms, sha256(value).digest(), mark=True)
         requests += len(made.ids)
         if requests >= requests_min:
             return
@@ -73,7 +86,7 @@ def write_archive(folder: Path, log: Iterator[Record]) -> None:
             digest = file_digest(file, "sha256").hexdigest()
         files.append(ArchivedFile(path, _topic(stream), max(stream, 0), 0, counts[stream], counts[stream], digest))  # type: ignore[arg-type]
     (folder / "ranges").mkdir()
-    (folder / "ranges/00000001.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, NOTARY, PARTITIONS, files)))
+    (folder / "ranges/00000001.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
 
 
 def read_archive(folder: Path) -> Iterator[Record]:

@@ -25,8 +25,8 @@ WARM_UP_SHARE = 0.25
 
 WARM_UP_PAIRS = 50
 
-ENTRY_BYTES = 34
-"""An entry without its transaction ids."""
+ENTRY_BYTES = 170
+"""An entry without its transaction ids, signature included."""
 
 
 class Idle(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ import asyncio
 import gc
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -17,15 +19,17 @@ from typing import Any
 import msgspec
 import uvloop
 
-from joiner import Driver, DriverSettings, Joiner, Sender, SenderSettings
+from joiner import Batch, Driver, DriverSettings, Joiner, Sender, SenderSettings
 from loadtest.bench.generate import NOTARY, payload_values
 from loadtest.bench.raw import read_back
 from loadtest.bench.report import Report, progress
 from notary.decision import Decision
 from notary.index import Index
+from ordering.genesis import append_genesis
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Log
-from ordering.records import FORMAT_VERSION, Entry, Register, batch_key, encode
+from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key
+from ordering.signatures import SigningKey, sign_record
 from ordering.topics import create_topics
 
 BATCH_BYTES_MAX = 512 << 10
@@ -86,20 +90,25 @@ async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: i
 
 
 async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_min: int, seed: int) -> int:
-    """Append one life's records: its registration, then batches until there are enough requests; how many there are."""
+    """Append a whole log with one worker's records, until there are enough requests; returns how many there are."""
+    key, partitions = SigningKey(bytes(32)), log.payload_partitions
+    log_id = await append_genesis(log, Genesis(bytes(16), partitions, key.public_key, key.public_key, NOTARY, "bench"), key)
+    view = View(1, log_id)
     writer = await log.open_writer()
     try:
-        await writer.append(ORDERING, None, encode(Register(bytes(16), FORMAT_VERSION, "filler", "bench")))
+        register = Register(bytes(16), view, FORMAT_VERSION, "filler", "bench")
+        await writer.append(ORDERING, None, sign_record(register, log_id, key))
         sequence = requests = 0
         made = payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX)
         while requests < requests_min:
             appends = []
             for value in islice(made, IN_FLIGHT):
                 sequence += 1
-                partition = sequence % log.payload_partitions
-                entry = Entry(1, sequence, time.time_ns() // 1_000_000, partition, value.ids)
+                partition = sequence % partitions
+                payload_hash = sha256(value.value).digest()
+                entry = Entry(1, sequence, view, time.time_ns() // 1_000_000, partition, payload_hash, value.ids)
                 appends.append(writer.append(partition, batch_key(1, sequence), value.value))
-                appends.append(writer.append(ORDERING, None, encode(entry)))
+                appends.append(writer.append(ORDERING, None, sign_record(entry, log_id, key)))
                 requests += len(value.ids)
             await asyncio.gather(*appends)
         return requests
@@ -107,22 +116,37 @@ async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_m
         await writer.close()
 
 
+class _NoKeys:
+    """A rebuilder writes nothing."""
+
+    def key_for(self, public_key: bytes) -> None:
+        """None: it has no key."""
+
+    def public_keys(self) -> list[bytes]:
+        """None."""
+        return []
+
+
 async def replay(log: Log, directory: Path, requests: int) -> Replayed:
     """From an empty index in `directory` until it has decided so many requests."""
-    partitions = log.payload_partitions
-    index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, payload_partitions=partitions)
+    index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity)
+    verifiers = ThreadPoolExecutor(2)
     try:
 
         def clock_ms() -> int:
             return time.time_ns() // 1_000_000
 
-        sender: Sender[Decision] = Sender(log, SenderSettings("rebuilder", "bench"), clock_ms, lambda: b"rebuilder's once")
-        joiner = Joiner(NOTARY, partitions, index.joiner_state(partitions), None, sender.unresolved)
-        driver = Driver(log, joiner, index, sender, DriverSettings(), clock_ms)
+        own: dict[tuple[int, int], Batch[Decision]] = {}
+        joiner = Joiner(index.joiner_state(), None, own, "rebuilder")
+        settings = SenderSettings("rebuilder", "bench")
+        sender: Sender[Decision] = Sender(log, joiner, _NoKeys(), own, settings, clock_ms, lambda: b"rebuilder's once")
+        driver = Driver(log, joiner, index, sender, DriverSettings(), clock_ms, executor=verifiers)
         started, cpu = time.perf_counter(), time.process_time()
         running = asyncio.create_task(driver.run())
         try:
-            while index.position_next < requests and not running.done():
+            while index.position_next < requests:
+                if running.done() and index.position_next < requests:
+                    running.result()
                 if time.perf_counter() - started > SECONDS_MAX:
                     raise RuntimeError(f"{index.position_next} of {requests} requests after {SECONDS_MAX:g} s")
                 await asyncio.sleep(0.01)
@@ -130,9 +154,9 @@ async def replay(log: Log, directory: Path, requests: int) -> Replayed:
         finally:
             running.cancel()
             await asyncio.wait([running])
-        if not running.cancelled():
-            running.result()
+        # It has no key to register with, and says so when it has read everything.
         assert index.position_next == requests, f"{index.position_next} decisions of {requests} requests"
         return Replayed(took_s, cpu_s, index.tree.root_at(requests))
     finally:
+        verifiers.shutdown()
         index.close()

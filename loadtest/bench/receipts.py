@@ -67,7 +67,7 @@ def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
 def _share_of_apply(seconds: float, seed: int, decisions: int) -> float:
     """The part of applying a step of 1-input requests that the tree takes, its tiles in the write batch included."""
     with tempfile.TemporaryDirectory(prefix="bench-receipts-") as directory:
-        index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench", payload_partitions=1)
+        index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench")
         try:
             append, tree_s, took_s = index.tree.append, 0.0, 0.0
             ends_at = time.perf_counter() + seconds * 4

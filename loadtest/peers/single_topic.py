@@ -10,6 +10,8 @@ It guarantees what the notary does: the same brokers, replicas and acknowledgeme
 On one machine all leaders share the same cores and the same disk, so the one thing that the split is for, that no single leader carries
 all bytes, is worth nothing here. What shows is its price: two appends for one.
 
+The genesis record, which `notary init` writes, stands there as it is: its first byte is 1, that of a length is 0.
+
 | a record's value | |
 |---|---|
 | u32 length, ordering record | both empty for a fill |
@@ -42,6 +44,7 @@ from notary.worker import Worker, open_log
 from ordering.errors import NotaryError, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
 from ordering.records import Entry, batch_key, decode
+from ordering.signatures import FILL_BYTES
 
 PAYLOAD: Final = 0
 """The only payload partition, as workers see it."""
@@ -61,6 +64,10 @@ class SingleTopicLog:
     def payload_partitions(self) -> int:
         """One."""
         return 1
+
+    async def has_partitions(self, count: int) -> None:
+        """There is one, and genesis says so."""
+        assert count <= 1
 
     @property
     def identity(self) -> str:
@@ -101,8 +108,9 @@ class SingleTopicWriter:
         """Raises `OutcomeUnknown`, both halves of a batch alike."""
         if stream == PAYLOAD:
             assert key is not None, "a payload has its batch's key"
-            if value is None:
-                await self._inner.append(ORDERING, None, join(b"", key, None))
+            assert value is not None, "a payload record has a value"
+            if len(value) == FILL_BYTES:
+                await self._inner.append(ORDERING, None, join(b"", key, value))
             else:
                 await self._half(PAYLOAD, key, value)
             return
@@ -169,6 +177,11 @@ class SingleTopicReader:
                     (self._held if half.stream in self._paused else records).append(half)
         return records
 
+    @property
+    def interruptions(self) -> int:
+        """Of the reader below."""
+        return self._inner.interruptions
+
     def offset_next(self, stream: int) -> int:
         """How far the one partition was read; for a stream that is paused, up to what is held back of it."""
         held = [record.offset for record in self._held if record.stream == stream]
@@ -191,7 +204,9 @@ def join(ordering: bytes, key: bytes | None, payload: bytes | None) -> bytes:
 
 
 def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
-    """What `join` was given."""
+    """What `join` was given; an ordering record that was not joined."""
+    if value[:1] == b"\x01":
+        return value, None, None
     (length,) = _LENGTH.unpack_from(value)
     at = _LENGTH.size + length
     ordering, kind = value[_LENGTH.size : at], value[at]

@@ -26,12 +26,17 @@ from ordering.errors import NotaryError
 EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
 COMMANDS = {
+    "activate": "have records of another format version count from here on",
     "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
     "export": "write the decisions and consumed states of an index as Parquet",
-    "init": "make a notary's key, configuration and, with --kafka, its topics",
-    "key": "show the notary's keys, or put a new one in place of the present one",
+    "init": "make a notary's keys, configuration and log",
+    "key": "show the notary's keys, prepare the next one, or have it take the place of the present one",
+    "log": "show a log's records: who signed them, which took effect, and why others did not",
+    "partitions": "give a log more payload partitions",
     "party": "register the parties whose submissions are taken",
+    "retire": "end a worker's incarnation and its vote",
     "serve": "start a worker, and keep it until it is told to stop",
+    "settle": "say that the history which an index has stands",
     "submit": "have requests decided in a party's name",
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a whole log again in Spark, and compare",

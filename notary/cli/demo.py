@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _play(folder: Path, tell: "_Tell") -> None:
     directory = folder / "notary"
-    tell.step("The operator makes a notary: a key, a configuration, an embedded log.")
+    tell.step("The operator makes a notary: its key, the owner's key (kept beside it here), a configuration, an embedded log.")
     made = json.loads(_command("init", str(directory), "--name", NOTARY, "--origin", "notary.example/demo", "--json"))
     config = directory / "notary.toml"
     tell.step("Two banks make their keys; the operator registers them.")

@@ -1,26 +1,49 @@
-"""`notary init`: a notary's key, configuration and log; with `--kafka`, its two topics."""
+"""`notary init`: a notary's keys, configuration and log, which begins with the record that says whose it is (R10).
+
+With `--kafka` these are the durable steps:
+
+| step | a crash after it leaves |
+|---|---|
+| both topics | empty topics: the next `init` with this prefix goes on |
+| the directory: keys and configuration, all at once | a directory whose log is empty: the same `init` again goes on |
+| the genesis record | nothing to do |
+
+An embedded log is made with its genesis record inside the directory, so there all of it comes at once.
+"""
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import sys
+import time
 import tomllib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
 from notary.cli import EXIT_DONE
 from notary.cli.staged import staged, write
-from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security
+from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security, load
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError
-from ordering.topics import CreatedTopics, create_topics, topic_names
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
+from ordering.genesis import append_genesis, check_empty, first_record, read_genesis
+from ordering.kafka import KafkaLog
+from ordering.records import NONCE_BYTES as SALT_BYTES
+from ordering.records import Genesis
+from ordering.signatures import SigningKey
+from ordering.topics import PARTITIONS_MAX, CreatedTopics, create_topics, topic_names
 
 CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log"
+OWNER_KEY = "owner-key.pem"
 PARTITIONS_DEFAULT = 16
-PARTITIONS_MAX = 1000
+LEADERS_S_MAX = 30.0
+LOOK_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
     parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log")
     parser.add_argument("--topic-prefix", help="<prefix>.ordering and <prefix>.payload (default: notary)")
-    parser.add_argument("--partitions", type=int, help=f"payload partitions of the log, for ever (default: {PARTITIONS_DEFAULT})")
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        default=PARTITIONS_DEFAULT,
+        help=f"payload partitions of the log (default: {PARTITIONS_DEFAULT}); `notary partitions` adds some later",
+    )
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
+    parser.add_argument(
+        "--flush-messages",
+        action="store_true",
+        help="every replica writes the ordering topic to its disk before it acknowledges: for brokers that share their power",
+    )
     parser.add_argument(
         "--log-settings",
         type=Path,
@@ -44,67 +77,180 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make everything; 0 when it is there."""
     directory: Path = arguments.directory
-    check_origin(arguments.origin)
-    name_bytes = len(arguments.name.encode(errors="surrogateescape"))
-    if not 0 < name_bytes <= NAME_BYTES_MAX or not parties.is_utf8(arguments.name):
-        raise ConfigurationError(f"--name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {name_bytes}")
-    if not parties.is_utf8(str(directory)):
-        raise ConfigurationError(f"the directory {str(directory)!r} is not UTF-8")
+    _check(arguments)
     log_settings = _log_settings(arguments)
     kafka = log_settings.kind == "kafka"
-    # The configuration last: a directory that has one is complete.
-    files = (KEY, KEY_HISTORY, PARTIES, CONFIG)
-    names = files if kafka else (LOG, *files)
     made = CreatedTopics((), (), ())
     try:
-        with staged(directory, names) as stage:
-            key = keys.create(stage / KEY)
-            keys.create_history(stage / KEY_HISTORY, arguments.origin, key.public_key())
-            parties.write(stage / PARTIES, {})
-            write(stage / CONFIG, _toml(arguments, log_settings))
+        if kafka and (directory / CONFIG).exists():
+            # An earlier call may have made all of it but the genesis record: the log knows.
+            keys_made = _Keys.load(directory)
+            log_id = asyncio.run(_go_on(arguments, keys_made))
+        else:
+            # The configuration last: a directory that has one is complete.
+            files = (KEY, OWNER_KEY, KEY_HISTORY, PARTIES, CONFIG)
+            with staged(directory, files if kafka else (LOG, *files)) as stage:
+                keys_made = _Keys.create(stage, arguments.origin)
+                parties.write(stage / PARTIES, {})
+                write(stage / CONFIG, _toml(arguments, log_settings))
+                if kafka:
+                    # Not before all that can fail here has been written: of all this, topics alone cannot be taken back.
+                    made = asyncio.run(_topics(arguments, log_settings))
+                else:
+                    log_id = asyncio.run(_embedded(arguments, stage / LOG, keys_made))
             if kafka:
-                # Not before all that can fail here has been written: of all this, topics alone cannot be taken back.
-                made = asyncio.run(_topics(arguments, log_settings))
-            else:
-                EmbeddedLog.create(stage / LOG, log_settings.payload_partitions)
+                # A crash before this leaves a directory whose log is empty: the same command again goes on. The keys come first, for a
+                # log whose keys nobody has would be lost for everyone.
+                log_id = asyncio.run(_genesis(arguments, log_settings, keys_made))
     except OSError as problem:
         raise ConfigurationError(f"cannot make a notary in {directory}: {problem.strerror or problem}") from None
-    warnings, topics = list(made.warnings), list(topic_names(log_settings.topic_prefix)) if kafka else []
-    if made.existed:
-        warnings.append(
-            f"{' and '.join(made.existed)} existed already, and this directory has a key of its own: the workers of one notary share"
-            " one directory's key and parties; copy that directory instead if this is the same notary"
-        )
-    file = directory / CONFIG
-    verifier_key = keys.verifier_key(arguments.origin, key.public_key())
-    for warning in warnings:
-        print(f"notary init: warning: {warning}", file=sys.stderr)
-    if arguments.json:
-        told = {
-            "directory": str(directory),
-            "config": str(file),
-            "verifier_key": verifier_key,
-            "topics": topics,
-            "warnings": warnings,
-        }
-        print(json.dumps(told))
-    else:
-        print(f"configuration  {file}")
-        print(f"key            {directory / KEY} (keep it secret, keep a copy)")
-        print(f"verifier key   {verifier_key}")
-        print(f"log            {', '.join(topics) or directory / LOG}")
-        print(f"next           notary party add NAME --public-key FILE --config {file}")
+    _report(arguments, log_settings, keys_made, log_id, made)
     return EXIT_DONE
 
 
+class _Keys(msgspec.Struct, frozen=True):
+    """The keys of a new notary."""
+
+    notary: Ed25519PrivateKey
+    owner: Ed25519PrivateKey
+
+    @classmethod
+    def create(cls, directory: Path, origin: str) -> "_Keys":
+        """Both, in files, with the history of the notary's."""
+        made = cls(keys.create(directory / KEY), keys.create(directory / OWNER_KEY, keys.OWNERS))
+        keys.create_history(directory / KEY_HISTORY, origin, made.notary.public_key())
+        return made
+
+    @classmethod
+    def load(cls, directory: Path) -> "_Keys":
+        """Those of a directory that is there. Raises `ConfigurationError`."""
+        return cls(keys.load(directory / KEY), keys.load(directory / OWNER_KEY, keys.OWNERS))
+
+    def genesis(self, arguments: argparse.Namespace) -> Genesis:
+        """The first record of their log."""
+        notary_key, owner_key = self.public_keys
+        return Genesis(os.urandom(SALT_BYTES), arguments.partitions, notary_key, owner_key, arguments.name, arguments.origin)
+
+    @property
+    def public_keys(self) -> tuple[bytes, bytes]:
+        """The public halves, the notary's and the owner's."""
+        return self.notary.public_key().public_bytes_raw(), self.owner.public_key().public_bytes_raw()
+
+    @property
+    def owner_signs(self) -> SigningKey:
+        """The owner's key, to sign records with."""
+        return SigningKey(self.owner.private_bytes_raw())
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    check_origin(arguments.origin)
+    for what, text in (("--name", arguments.name), ("--origin", arguments.origin)):
+        size = len(text.encode(errors="surrogateescape"))
+        if not 0 < size <= NAME_BYTES_MAX or not parties.is_utf8(text):
+            raise ConfigurationError(f"{what} has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
+    if not parties.is_utf8(str(arguments.directory)):
+        raise ConfigurationError(f"the directory {str(arguments.directory)!r} is not UTF-8")
+    if not 1 <= arguments.partitions <= PARTITIONS_MAX:
+        raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to {PARTITIONS_MAX}")
+    if arguments.flush_messages and arguments.kafka is None:
+        raise ConfigurationError("--flush-messages goes with --kafka: the embedded log writes to its disk before it acknowledges")
+
+
+async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _Keys) -> bytes:
+    EmbeddedLog.create(directory, arguments.partitions)
+    log = EmbeddedLog.open(directory)
+    try:
+        return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+    finally:
+        await log.close()
+
+
 async def _topics(arguments: argparse.Namespace, log_settings: LogConfig) -> CreatedTopics:
-    return await create_topics(
+    """Create both topics, or find that they are there, fit and are empty."""
+    made = await create_topics(
         log_settings.bootstrap,
         log_settings.topic_prefix,
-        payload_partitions=log_settings.payload_partitions,
+        payload_partitions=arguments.partitions,
         replication=arguments.replication,
         security=kafka_security(log_settings, arguments.directory),
+        flush_ordering=arguments.flush_messages,
     )
+    async with _kafka_log(arguments, log_settings) as log:
+        await check_empty(log)
+    return made
+
+
+async def _genesis(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _Keys) -> bytes:
+    try:
+        async with _kafka_log(arguments, log_settings) as log:
+            return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+    except (NotReady, OutcomeUnknown) as problem:
+        raise NotReady(f"{arguments.directory} is complete, and its log may be empty yet: {problem}. Run the same again to go on") from None
+
+
+async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
+    """Append the genesis record that an earlier call could not, unless it is there. Raises `ConfigurationError` for another notary's."""
+    file = arguments.directory / CONFIG
+    config = load(file, environment={})
+    if config.log.kind != "kafka" or (config.name, config.origin) != (arguments.name, arguments.origin):
+        raise ConfigurationError(f"{file} exists already, of notary {config.name!r}: nothing is overwritten")
+    async with _kafka_log(arguments, config.log) as log:
+        if await first_record(log) is not None:
+            genesis, log_id = await read_genesis(log)
+            if keys_made.public_keys != (genesis.notary_key, genesis.owner_key):
+                raise ConfigurationError(f"{file} exists already, and its log is of notary {genesis.notary_name!r}: nothing is overwritten")
+            return log_id
+    await _topics(arguments, config.log)
+    return await _genesis(arguments, config.log, keys_made)
+
+
+@contextlib.asynccontextmanager
+async def _kafka_log(arguments: argparse.Namespace, log_settings: LogConfig) -> AsyncIterator[KafkaLog]:
+    """The log, as soon as its partitions have leaders: they are new."""
+    give_up_s = time.monotonic() + LEADERS_S_MAX
+    security = kafka_security(log_settings, arguments.directory)
+    while True:
+        try:
+            log = await KafkaLog.open(log_settings.bootstrap, log_settings.topic_prefix, client_id="notary-init", security=security)
+        except NotReady:
+            if time.monotonic() > give_up_s:
+                raise
+            await asyncio.sleep(LOOK_S)
+        else:
+            break
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def _report(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _Keys, log_id: bytes, made: CreatedTopics) -> None:
+    directory, kafka = arguments.directory, log_settings.kind == "kafka"
+    topics = list(topic_names(log_settings.topic_prefix)) if kafka else []
+    file = directory / CONFIG
+    verifier_key = keys.verifier_key(arguments.origin, keys_made.notary.public_key())
+    for warning in made.warnings:
+        print(f"notary init: warning: {warning}", file=sys.stderr)
+    if arguments.json:
+        facts = {
+            "directory": str(directory),
+            "config": str(file),
+            "verifier_key": verifier_key,
+            "owner_key": str(directory / OWNER_KEY),
+            "log_id": log_id.hex(),
+            "topics": topics,
+            "warnings": list(made.warnings),
+        }
+        print(json.dumps(facts))
+        return
+    keep = "move it off this machine: no worker needs it" if kafka else "it lies here for convenience: in earnest keep it off the worker"
+    print(f"configuration  {file}")
+    print(f"key            {directory / KEY} (keep it secret, keep a copy)")
+    print(f"owner key      {directory / OWNER_KEY} (signs changes of the log; keep a copy, and {keep})")
+    print(f"verifier key   {verifier_key}")
+    print(f"log            {', '.join(topics) or directory / LOG}")
+    print(f"log id         {log_id.hex()}")
+    print(f"next           notary party add NAME --public-key FILE --config {file}")
 
 
 def _log_settings(arguments: argparse.Namespace) -> LogConfig:
@@ -117,17 +263,14 @@ def _log_settings(arguments: argparse.Namespace) -> LogConfig:
             given = tomllib.loads(arguments.log_settings.read_bytes().decode())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
             raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
-    flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix, "payload_partitions": arguments.partitions}
-    given = {"payload_partitions": PARTITIONS_DEFAULT} | given | {key: value for key, value in flags.items() if value is not None}
+    flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
+    given |= {key: value for key, value in flags.items() if value is not None}
     # An empty list of brokers is a mistake of a script, and not a wish for an embedded log.
     given["kind"] = "embedded" if arguments.kafka is None else "kafka"
     try:
-        settings = msgspec.convert(given, LogConfig)
+        return msgspec.convert(given, LogConfig)
     except msgspec.ValidationError as problem:
         raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
-    if not 1 <= settings.payload_partitions <= PARTITIONS_MAX:
-        raise ConfigurationError(f"--partitions {settings.payload_partitions} should be 1 to {PARTITIONS_MAX}")
-    return settings
 
 
 def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:

@@ -1,14 +1,23 @@
-"""`notary key show` and `notary key rotate`: the notary's own key, and those before it."""
+"""`notary key show`, `prepare` and `rotate`: the notary's own key, and those before it.
+
+A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `rotate` appends it, between the two halves
+that `notary.keys` describes, with what a crash after each step leaves.
+"""
 
 import argparse
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from notary import keys
-from notary.cli import EXIT_DONE
+from notary.cli import EXIT_DONE, owner
 from notary.config import Config, load
+from ordering.errors import ConfigurationError
+from ordering.signatures import SigningKey, endorse_key
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,50 +25,136 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
         ("show", "print the present verifier key and the key history, checked"),
-        ("rotate", "put a new key in place of the present one, which endorses it; once for a notary, not once for a worker"),
+        ("prepare", "make the key that follows the present one, to be copied to every worker's machine before `rotate`"),
+        ("rotate", "have the log put the prepared key in force; once for a notary, not once for a worker"),
     ):
         action = actions.add_parser(name, help=summary, description=summary)
-        action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
-        action.add_argument("--json", action="store_true", help="say it as JSON")
+        if name == "rotate":
+            owner.add_arguments(action)
+        else:
+            action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+            action.add_argument("--json", action="store_true", help="say it as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show or rotate; 0 when the key file and the history fit each other (afterwards)."""
+    """Show, prepare or rotate; 1 when the log did not take the new key."""
     config = load(arguments.config)
-    action = _rotate if arguments.action == "rotate" else _show
+    if arguments.action == "rotate":
+        return asyncio.run(_rotate(config, arguments))
+    action = _prepare if arguments.action == "prepare" else _show
     action(config, as_json=arguments.json)
     return EXIT_DONE
 
 
+def _files(config: Config) -> tuple[Path, Path, str]:
+    return config.path(config.key_file), config.path(config.key_history_file), config.origin
+
+
 def _show(config: Config, *, as_json: bool) -> None:
-    key = keys.load(config.path(config.key_file)).public_key()
-    history = keys.load_history(config.path(config.key_history_file), config.origin, key)
+    files = _files(config)
+    history = keys.present_history(*files)
+    waiting = keys.prepared(*files)
     if as_json:
         # The member `keys` is as in `GET /v1/notary`: either is what a verifier follows.
-        print(json.dumps({"verifier_key": keys.verifier_key(config.origin, key), "keys": msgspec.to_builtins(history)}))
+        facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
+        print(json.dumps(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
         return
-    print(f"verifier key   {keys.verifier_key(config.origin, key)}")
+    print(f"verifier key   {history[-1].verifier_key}")
     for number, each in enumerate(history, 1):
         print(f"{f'key {number}':<15}{each.verifier_key}")
+    if waiting is not None:
+        print(f"prepared       {waiting.verifier_key}")
 
 
-def _rotate(config: Config, *, as_json: bool) -> None:
-    key_file, history_file = config.path(config.key_file), config.path(config.key_history_file)
-    done = keys.rotate(key_file, history_file, config.origin)
+def _prepare(config: Config, *, as_json: bool) -> None:
+    files = _files(config)
+    with keys.alone_with(files[0]):
+        waiting = keys.prepare(*files)
+    key_next, history_next = keys.next_of(files[0]), keys.next_of(files[1])
     if as_json:
-        told = {
+        facts = {"verifier_key": waiting.present, "prepared": waiting.verifier_key, "found": waiting.found}
+        print(json.dumps(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}))
+        return
+    if waiting.found:
+        print("prepared       already, by an earlier call")
+    print(f"present key    {waiting.present}")
+    print(f"next key       {waiting.verifier_key}")
+    print(f"next           copy {key_next} (mode 600) and {history_next} to every worker's machine, beside the present ones,")
+    print("               then run `notary key rotate` here")
+
+
+async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
+    files = _files(config)
+    key_file, history_file = files[:2]
+    with keys.alone_with(key_file):
+        async with owner.opened(config, "key rotate") as log:
+            signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
+            await log.replay()
+            done = _complete(files, log.state.key)
+            if done is None:
+                waiting = keys.prepare(*files)
+                new = SigningKey(waiting.key.private_bytes_raw())
+                outcome = await log.append(endorse_key(new, log.log_id, log.state.key), signer)
+                if not outcome.took_effect:
+                    return owner.report(outcome, "", {"prepared": waiting.verifier_key}, as_json=arguments.json)
+                # A crash here: the key is in force, workers find it in `.next`, and the same command again goes on.
+                keys.put_in_place(*files)
+                done = _Done(waiting.present, waiting.found, offset=outcome.offset)
+    history = keys.present_history(*files)
+    if arguments.json:
+        facts = {
             "previous_verifier_key": done.previous,
-            "verifier_key": done.verifier_key,
-            "resumed": done.resumed,
+            "verifier_key": history[-1].verifier_key,
+            "offset": done.offset,
+            "resumed": done.offset is None,
             "key_file": str(key_file),
             "key_history_file": str(history_file),
-            "keys": msgspec.to_builtins(done.history),
+            "keys": msgspec.to_builtins(history),
         }
-        print(json.dumps(told))
-        return
-    if done.resumed:
-        print("completed      a rotation that had been interrupted")
+        print(json.dumps(facts))
+        return EXIT_DONE
+    if done.offset is None:
+        print("completed      a rotation that the log had taken already")
+    else:
+        print(f"took effect    ordering record {done.offset}")
     print(f"old key        {done.previous}")
-    print(f"new key        {done.verifier_key}")
-    print(f"next           copy {key_file} and {history_file} to every other worker's machine,")
-    print("               then restart the workers, one after the other; until the last one, receipts are signed with either key")
+    print(f"new key        {history[-1].verifier_key}")
+    if config.log.kind == "embedded":
+        print("next           start the worker again")
+    elif done.was_prepared:
+        print(
+            "next           workers that have the prepared files go on without a restart. On each machine but this one move them in place:"
+        )
+        print(f"               mv {keys.next_of(key_file)} {key_file}; mv {keys.next_of(history_file)} {history_file}")
+    else:
+        print(
+            f"next           copy {key_file} and {history_file} to every other worker's machine now: workers without the key cannot write"
+        )
+    return EXIT_DONE
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """A rotation took place; `offset` is that of its record, None when an earlier call appended it."""
+
+    previous: str
+    was_prepared: bool
+    offset: int | None
+
+
+def _complete(files: tuple[Path, Path, str], in_force: bytes) -> _Done | None:
+    """Put in place what the log has put in force already; None when no rotation is under way. Raises `ConfigurationError`."""
+    key_file, _, origin = files
+    half_placed = keys.finish(*files)
+    waiting = keys.prepared(*files)
+    if waiting is not None and waiting.key.public_key().public_bytes_raw() == in_force:
+        keys.put_in_place(*files)
+        return _Done(waiting.present, was_prepared=True, offset=None)
+    present = keys.load(key_file).public_key()
+    if present.public_bytes_raw() != in_force:
+        here = [keys.verifier_key(origin, key) for key in (present, *([waiting.key.public_key()] if waiting is not None else []))]
+        wanted = keys.verifier_key(origin, Ed25519PublicKey.from_public_bytes(in_force))
+        raise ConfigurationError(
+            f"the key in force in this log is {wanted}, and this machine has {' and '.join(here)}: it missed a rotation."
+            f" Copy key and history from where it took place (docs/runbook.md, Rotating the notary's key)"
+        )
+    return _Done(keys.present_history(*files)[-2].verifier_key, was_prepared=True, offset=None) if half_placed else None

@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
@@ -30,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, as `notary init` makes it")
     parser.add_argument("--name", metavar="W", help="this worker's name, unique among the workers (default: the host's name)")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one")
+    parser.add_argument(
+        "--accept-clock",
+        action="store_true",
+        help="this machine's clock is right, although it is far from the last time in the log: say so once, after looking",
+    )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="what goes to stderr")
 
@@ -38,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve; 0 after a signal, 2 when it cannot go on."""
     flags = {"worker.name": arguments.name, "http.listen": arguments.listen}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    config = msgspec.structs.replace(config, clock_accepted=arguments.accept_clock)
     set_up_logging(arguments.log_level, as_json=arguments.json)
     gc.freeze()  # modules and what they hold stay for ever
     gc.set_threshold(GARBAGE_OBJECTS)

@@ -342,6 +342,7 @@ class App:
                 f"requests being verified: {worker.sender.queue.held_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
+                f"settings by which records may be lost: {' '.join(worker.topic_watch.problems) or 'none'}",
                 f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
                 f"seconds since the last poll: {worker.driver.poll_age_s:.1f}",
                 f"seconds that a stream stands still: {worker.driver.stream_still_s:.1f}",

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from joiner import JoinerState, Ready, RootSeen
+from joiner import JoinerState, LogState, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
 from notary.decision import Decision, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Store, reading
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH
 from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
@@ -53,7 +53,7 @@ class Index:
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
         self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
         agreement = self._meta.get(rows.AGREEMENT_KEY)
-        self.agreement = Agreement() if agreement is None else _decode_agreement(agreement)
+        self.agreement = Agreement() if agreement is None else _decode(_agreement_decoder, agreement)
         self.tree = StoredTree(self._position_next, self._tiles, directory)
 
     @classmethod
@@ -63,7 +63,6 @@ class Index:
         *,
         notary_name: str,
         log_identity: str,
-        payload_partitions: int,
         worker_name: str = "",
         settings: IndexSettings | None = None,
     ) -> "Index":
@@ -77,18 +76,15 @@ class Index:
             directory,
             notary_name=notary_name,
             log_identity=log_identity,
-            payload_partitions=payload_partitions,
             worker_name=worker_name,
         )
 
     @classmethod
-    def over(
-        cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, payload_partitions: int, worker_name: str = ""
-    ) -> "Index":
+    def over(cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, worker_name: str = "") -> "Index":
         """The same on a store that is open, which is closed again if it is refused; `directory` is what messages call it."""
         try:
             with reading(directory):
-                _check_owner(store, directory, notary_name, log_identity, payload_partitions)
+                _check_owner(store, directory, notary_name, log_identity)
                 index = cls(store, directory, worker_name)
             if index.agreement.condemned:
                 raise Condemned(_condemned(directory, index.agreement.condemned))
@@ -114,17 +110,10 @@ class Index:
         """Log time after the last step."""
         return int(self._log_time_ms)
 
-    @property
-    def judged_digest(self) -> bytes | None:
-        """The digest of the last ordering record applied, None before the first."""
-        return self._meta.get(rows.JUDGED_KEY)
-
-    def joiner_state(self, payload_partitions: int) -> JoinerState:
-        """Where the joiner goes on (R8)."""
-        offsets = {stream: self._offsets_next.get(stream, 0) for stream in (ORDERING, *range(payload_partitions))}
+    def joiner_state(self) -> JoinerState:
+        """Where the joiner goes on (R8, R10). Raises `Fatal` for rows that do not fit together."""
         with reading(self.directory):
-            lives = tuple([rows.life_of(key, value) for key, value in self._rows_with(rows.LIFE_PREFIX)])
-        return JoinerState(offsets, self._log_time_ms, lives)
+            return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
         """Decide the step's batches; when this returns they are in the store, with the offsets that go with them."""
@@ -146,8 +135,13 @@ class Index:
         self.tree.append([decision for decision, _ in result.new], lambda key, tile: put(key, tile, tiles))
         position_next = self._position_next + len(result.new)
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
-        if ready.judged is not None:
-            put(rows.JUDGED_KEY, ready.judged.digest(), meta)
+        for effect in ready.effects:
+            put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
+        for stream, mark in ready.marks.items():
+            put(rows.mark_key(stream), rows.mark_row(mark), meta)
+        if ready.log_state is not None:
+            put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
+        put(rows.DOUBTS_KEY, _encode((ready.agreed, ready.doubts)), meta)
         for stream, offset in ready.offsets_next.items():
             if self._offsets_next.get(stream) != offset:
                 put(rows.offset_key(stream), rows.U64.pack(offset), meta)
@@ -158,7 +152,7 @@ class Index:
             with reading(self.directory):
                 agreement = observe(agreement, self._places(ready, result.outcomes), self._worker_name, position_next, self.tree.root_at)
             if agreement != self.agreement:
-                put(rows.AGREEMENT_KEY, _encode_agreement(agreement), meta)
+                put(rows.AGREEMENT_KEY, _encode(agreement), meta)
         # A crash before this line: the step never was, its records are read again. After it: decided, for ever.
         try:
             self._store.write(batch)
@@ -183,7 +177,7 @@ class Index:
         """Mark the index as wrong, on the disk, for ever; the error to stop with."""
         self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
         batch = self._store.new_batch()
-        batch.put(rows.AGREEMENT_KEY, _encode_agreement(self.agreement), self._store.handle(META))
+        batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
         try:
             self._store.write(batch)
             self._flush()
@@ -203,7 +197,7 @@ class Index:
         first = tile * TILE_WIDTH
         self.leaves_at(first, min(TILE_WIDTH, self.position_next - first))
 
-    def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen, int]]:
+    def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
         """The step's roots, each with the size of our tree at its place."""
         sizes = [int(self._position_next)]
         for decisions in outcomes:
@@ -325,24 +319,58 @@ class Index:
             )
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found: list[tuple[bytes, bytes]] = []
-        for key, value in self._meta.items(from_key=prefix):
-            if not key.startswith(prefix):
-                break
-            found.append((key, value))
-        return found
+        return _rows_with(self._meta, prefix)
 
 
 # Sets in one order: the same log makes the same bytes in every process.
-_encode_agreement = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _agreement_decoder = msgspec.msgpack.Decoder(Agreement)
+_log_state_decoder = msgspec.msgpack.Decoder(LogState)
+_doubts_decoder = msgspec.msgpack.Decoder(tuple[int, dict[str, int]])
+
+T = TypeVar("T")
 
 
-def _decode_agreement(row: bytes) -> Agreement:
+def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
     try:
-        return _agreement_decoder.decode(row)
+        return decoder.decode(row)
     except msgspec.MsgspecError as problem:
-        raise CorruptRecord(f"the row of what is known of other workers' roots does not decode: {problem}") from problem
+        raise CorruptRecord(f"a row of the index's metadata does not decode: {problem}") from problem
+
+
+def decode_log_state(row: bytes) -> LogState:
+    """What the log says of itself, of its row; `CorruptRecord` when it does not decode."""
+    return _decode(_log_state_decoder, row)
+
+
+def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: int) -> JoinerState:
+    """The joiner's state of the rows of `META`; `CorruptRecord` when they do not fit together."""
+    lives = tuple([rows.life_of(key, value) for key, value in _rows_with(meta, rows.LIFE_PREFIX)])
+    effects = sorted([rows.effect_of(value) for _, value in _rows_with(meta, rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
+    if effects and effects[-1].seen - effects[0].seen != len(effects) - 1:
+        raise CorruptRecord("the rows of the last records that took effect have a gap")
+    marks = dict([rows.mark_of(key, value) for key, value in _rows_with(meta, rows.MARK_PREFIX)])
+    log_state, doubts = meta.get(rows.LOG_STATE_KEY), meta.get(rows.DOUBTS_KEY)
+    agreed, open_doubts = (0, {}) if doubts is None else _decode(_doubts_decoder, doubts)
+    return JoinerState(
+        {ORDERING: 0, **offsets_next},
+        log_time_ms,
+        lives,
+        None if log_state is None else decode_log_state(log_state),
+        effects,
+        marks,
+        agreed,
+        open_doubts,
+    )
+
+
+def _rows_with(meta: Family, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    for key, value in meta.items(from_key=prefix):
+        if not key.startswith(prefix):
+            break
+        found.append((key, value))
+    return found
 
 
 def _condemned(directory: Path, why: str) -> str:
@@ -352,14 +380,13 @@ def _condemned(directory: Path, why: str) -> str:
     )
 
 
-def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str, payload_partitions: int) -> None:
+def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str) -> None:
     """Mark a new index as ours; refuse one that is not."""
     meta, handle = store.family(META), store.handle(META)
     version = meta.get(rows.FORMAT_KEY)
     ours = {
         rows.NOTARY_KEY: notary_name.encode(),
         rows.LOG_KEY: log_identity.encode(),
-        rows.PARTITIONS_KEY: rows.U32.pack(payload_partitions),
     }
     if version is None:
         batch = store.new_batch()
@@ -378,12 +405,10 @@ def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: 
         there = meta.get(key)
         if there != value:
             raise ConfigurationError(
-                f"the index {directory} is not ours: its {key.decode()} is {_show(key, there)}, wanted {_show(key, value)}."
+                f"the index {directory} is not ours: its {key.decode()} is {_show(there)}, wanted {_show(value)}."
                 " Give this worker its own directory, or move the index away and let it replay the log"
             )
 
 
-def _show(key: bytes, value: bytes | None) -> str:
-    if value is None:
-        return "missing"
-    return str(rows.U32.unpack(value)[0]) if key == rows.PARTITIONS_KEY else repr(value.decode(errors="replace"))
+def _show(value: bytes | None) -> str:
+    return "missing" if value is None else repr(value.decode(errors="replace"))

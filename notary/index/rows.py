@@ -5,36 +5,45 @@
 | `format` | u32 index format version |
 | `notary` | the notary's name, UTF-8 |
 | `log` | the log's identity, UTF-8 |
-| `partitions` | u32 payload partitions |
 | `progress` | u64 next position, i64 log time |
-| `judged` | the digest of the last ordering record applied (`Record.digest`) |
+| `log state` | what the log says of itself, MessagePack of `joiner.LogState` |
+| `doubts` | MessagePack: how many records others last agreed on, and per worker name the open doubt about it (R10) |
 | `agreement` | what is known of the other workers' roots, MessagePack of `notary.agreement.Agreement` |
 | `offset` + i32 stream | u64 next offset; stream -1 is the ordering topic |
-| `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, 16-byte nonce, worker name |
+| `mark` + i32 stream | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
+| `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
+| `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, u16 format version, 16-byte nonce, worker name |
 """
 
 from struct import Struct, error
 from typing import Final
 
-from joiner import Life
+import msgspec
+
+from joiner import Effect, Life, Mark
+from joiner.history import HISTORY_KEPT, NO_CONTENT
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
 
 FORMAT_KEY: Final = b"format"
 NOTARY_KEY: Final = b"notary"
 LOG_KEY: Final = b"log"
-PARTITIONS_KEY: Final = b"partitions"
 PROGRESS_KEY: Final = b"progress"
-JUDGED_KEY: Final = b"judged"
+LOG_STATE_KEY: Final = b"log state"
+DOUBTS_KEY: Final = b"doubts"
 AGREEMENT_KEY: Final = b"agreement"
 OFFSET_PREFIX: Final = b"offset"
 LIFE_PREFIX: Final = b"life"
+MARK_PREFIX: Final = b"mark"
+EFFECT_PREFIX: Final = b"effect"
 
 U32 = Struct(">I")
 U64 = Struct(">Q")
 PROGRESS = Struct(">Qq")
 _STREAM = Struct(">i")
-_LIFE = Struct(">QqB16s")
+_LIFE = Struct(">QqBH16s")
+_MARK = Struct(">Q32s")
+_EFFECT = Struct(">Q32sQq32siQ32s")
 _STATE = Struct(">32sQ")
 _TILE = Struct(">BQ")
 
@@ -62,17 +71,60 @@ def life_key(incarnation: int) -> bytes:
 
 def life_row(life: Life) -> bytes:
     """The meta value of a life."""
-    return _LIFE.pack(life.sequence_last, life.active_at_ms, life.fenced, life.nonce) + life.name.encode()
+    row = _LIFE.pack(life.sequence_last, life.active_at_ms, life.fenced, life.format_version, life.nonce)
+    return row + life.name.encode()
 
 
 def life_of(key: bytes, row: bytes) -> Life:
     """The life of a meta row; `CorruptRecord` when it is none."""
     try:
         (incarnation,) = U64.unpack_from(key, len(LIFE_PREFIX))
-        sequence_last, active_at_ms, fenced, nonce = _LIFE.unpack_from(row)
-        return Life(incarnation, row[_LIFE.size :].decode(), nonce, sequence_last, bool(fenced), active_at_ms)
+        sequence_last, active_at_ms, fenced, format_version, nonce = _LIFE.unpack_from(row)
+        return Life(incarnation, row[_LIFE.size :].decode(), nonce, sequence_last, bool(fenced), active_at_ms, format_version)
     except (error, UnicodeDecodeError) as problem:
         raise CorruptRecord(f"an index row of a life does not decode: {problem}") from problem
+
+
+def mark_key(stream: int) -> bytes:
+    """The meta key of a topic-partition's mark."""
+    return MARK_PREFIX + _STREAM.pack(stream)
+
+
+def mark_row(mark: Mark) -> bytes:
+    """The meta value of a mark."""
+    return _MARK.pack(mark.offset, mark.fingerprint)
+
+
+def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
+    """The topic-partition and mark of a meta row; `CorruptRecord` when it is none."""
+    try:
+        (stream,) = _STREAM.unpack_from(key, len(MARK_PREFIX))
+        return int(stream), Mark(*_MARK.unpack(row))
+    except error as problem:
+        raise CorruptRecord(f"an index row of a mark does not decode: {problem}") from problem
+
+
+def effect_key(seen: int) -> bytes:
+    """The meta key of an effect: a later one takes the place of that which is kept no longer."""
+    return EFFECT_PREFIX + U32.pack(seen % HISTORY_KEPT)
+
+
+def effect_row(effect: Effect) -> bytes:
+    """The meta value of an effect.
+
+    u64 seen, 32-byte history, u64 offset, i64 append time, 32-byte fingerprint, i32 partition (-1: none), u64 content offset, 32-byte
+    content fingerprint.
+    """
+    return _EFFECT.pack(*msgspec.structs.astuple(effect))
+
+
+def effect_of(row: bytes) -> Effect:
+    """The effect of a meta row; `CorruptRecord` when it is none."""
+    try:
+        effect = Effect(*_EFFECT.unpack(row))
+    except error as problem:
+        raise CorruptRecord(f"an index row of a record that took effect does not decode: {problem}") from problem
+    return effect if effect.partition != NO_CONTENT else msgspec.structs.replace(effect, content_fingerprint=b"")
 
 
 def state_row(transaction_id: TransactionId, position: int) -> bytes:

@@ -26,8 +26,10 @@ from typing import Final
 
 from rocksdict import Rdict
 
+from joiner import JoinerState
 from notary.decision import Decision, from_row
 from notary.index import rows
+from notary.index.index import decode_log_state, joiner_state_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
 from notary.index.tiles import StoredTree
@@ -53,7 +55,8 @@ class IndexView:
             self.format_version = self._format_version()
             self.notary_name = self._fact(rows.NOTARY_KEY).decode()
             self.log_identity = self._fact(rows.LOG_KEY).decode()
-            (self.payload_partitions,) = rows.U32.unpack(self._fact(rows.PARTITIONS_KEY))
+            log_state = self._meta.get(rows.LOG_STATE_KEY)
+            self.payload_partitions = 0 if log_state is None else decode_log_state(log_state).payload_partitions
             progress = self._meta.get(rows.PROGRESS_KEY)
             self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
             offsets = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
@@ -71,6 +74,15 @@ class IndexView:
         with reading(self._directory):
             for state, row in self._rows(STATES, STATE_REF_BYTES):
                 yield (state, *rows.state_of(row))
+
+    def rows_of(self, family: str, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Every row of a family from that key on, as it stands on the disk."""
+        return self._family(family).items(from_key=from_key)
+
+    def joiner_state(self) -> JoinerState:
+        """Where a joiner goes on from this moment, as `Index.joiner_state`. Raises `Fatal` for rows that do not fit together."""
+        with reading(self._directory):
+            return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
 
     def _format_version(self) -> int:
         """Asked before anything else is read: what follows may mean something else in another version."""

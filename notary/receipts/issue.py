@@ -42,6 +42,10 @@ class Issuer:
         self._groups: dict[int, tuple[list[list[bytes]], bytes]] = {}
         self.signatures = 0
 
+    def sign_with(self, key: Ed25519PrivateKey) -> None:
+        """From now on sign with another key: the notary's key was rotated."""
+        self._key, self._signed = key, None
+
     def checkpoint(self) -> str:
         """The signed checkpoint of the tree as it is now."""
         self._sign()

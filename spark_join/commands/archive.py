@@ -10,7 +10,6 @@ from spark_join.commands.arguments import add_session_arguments, folder, positiv
 from spark_join.exit_codes import CLEAN
 from spark_join.log.archiving import RANGE_RECORDS_MAX, archive
 from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
-from spark_join.order.notary_name import refuse_no_name
 
 HELP: Final = "take what both topics have grown by into an archive, which is made if there is none"
 
@@ -19,7 +18,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Its flags."""
     command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that have both topics")
     add_kafka_arguments(command)
-    command.add_argument("--notary", metavar="NAME", required=True, help="the notary's name, which the topics do not say")
     command.add_argument("--archive", type=folder, required=True, metavar="DIR", help="the archive; all executors reach it")
     command.add_argument(
         "--range-records",
@@ -33,11 +31,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """An object a line for each range that was added; the exit code. Raises `CouldNotVerify`."""
-    refuse_no_name(chosen.notary)
     added = 0
     with session(chosen) as (opened, _, progress):
         kafka = chosen_kafka(opened, chosen)
-        for each in archive(opened, kafka, chosen.archive, chosen.notary, progress, chosen.range_records):
+        for each in archive(opened, kafka, chosen.archive, progress, chosen.range_records):
             added += 1
             progress.clear()
             print(msgspec.json.encode(each).decode(), flush=True)

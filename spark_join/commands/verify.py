@@ -22,7 +22,6 @@ from spark_join.log.archive import read_archive, unlisted
 from spark_join.log.kafka import read_kafka
 from spark_join.log.kafka_arguments import add_kafka_arguments, chosen_kafka
 from spark_join.log.log import Log
-from spark_join.order.notary_name import refuse_no_name
 from spark_join.order.signatures import read_keys
 from spark_join.report.write import PAGE, VIOLATIONS, Run, refuse_used, write_report
 from spark_join.state.kept import REPORT, STATE, read_state, write_state
@@ -39,7 +38,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     source.add_argument("--archive", type=folder, metavar="DIR", help="the archive of both topics")
     source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
     add_kafka_arguments(command)
-    command.add_argument("--notary", metavar="NAME", help="the notary's name, which the topics do not say (with --bootstrap)")
     command.add_argument("--parties", type=Path, metavar="FILE", help="the parties' keys; without them no signature is checked")
     command.add_argument(
         "--index",
@@ -97,22 +95,16 @@ def _refuse(chosen: argparse.Namespace) -> None:
     refuse_used(chosen.out)
     if chosen.work is None:
         refuse_folder_of_its_own(chosen.master)
-    if chosen.bootstrap is not None and chosen.notary is None:
-        raise CouldNotVerify("the topics do not say whose they are: give the notary's name with --notary")
-    if chosen.notary is not None:
-        refuse_no_name(chosen.notary)
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
 
 
 def _read_log(chosen: argparse.Namespace, opened: SparkSession, progress: Progress, state: State) -> Log:
     if chosen.archive is None:
-        return read_kafka(opened, chosen_kafka(opened, chosen), chosen.notary, state.since)
+        return read_kafka(opened, chosen_kafka(opened, chosen), state.since)
     log = read_archive(opened, chosen.archive, state.since)
     if (found := unlisted(chosen.archive)) is not None:
         warn(chosen, progress, found)
-    if chosen.notary not in (None, log.notary_name):
-        raise CouldNotVerify(f"{chosen.archive} is the archive of {log.notary_name!r}, not of {chosen.notary!r}")
     return log
 
 

@@ -1,10 +1,10 @@
 """Every checkpoint record against the root of its size (R9), all of them in Spark.
 
-A checkpoint says which root so many decisions have. Among workers it counts while its life has begun and has not ended; whether it is true
-is another question. A worker whose life has ended, and which has not read that yet, goes on deciding. What it has decided follows from the
-part of the order that it has read, as everyone's does, so its roots are right too, and all are compared.
+A checkpoint is the claim of one worker that so many decisions have that root. It is compared where its incarnation is not over and its
+view is the history that is read here (R10): then the writer has read the same log, and its root has to be the same. Any other view that
+can be compared is a `foreign-view`, whatever the root.
 
-Only behind a hole there may be checkpoints of more decisions than there are here: who wrote them had the content.
+Behind a hole nobody knows the history here. A checkpoint there is compared if its view is from before the hole.
 """
 
 from collections.abc import Collection
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from spark_join.decisions import tree
 from spark_join.engine.octets import part, u64, unsigned
 from spark_join.engine.stages import Stages
+from spark_join.order.effects import BEYOND, OWN
 from spark_join.violations import violations
 
 
@@ -24,9 +25,9 @@ class Counts(msgspec.Struct, frozen=True):
 
     compared: int
     not_compared: int
-    """Behind a hole, of more decisions than there are here"""
-    passed_over: int
-    """Of all these, those of lives that had not begun or had ended"""
+    """Those with a view from behind the hole"""
+    skipped: int
+    """Those of incarnations that had not begun or were over, or with a view that is not the history here, or without a good signature"""
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -40,14 +41,23 @@ class Compared(msgspec.Struct, frozen=True):
     """By size, of the sizes that were asked for besides, as far as there are so many decisions"""
 
 
-def counts_of(checkpoints: DataFrame, decided: int, offset_hole: int | None) -> Counts:
-    """`checkpoints` as `judged.Order` has them, those behind a hole too."""
-    (found,) = checkpoints.agg(
-        F.count("*").alias("all"),
-        F.count_if(_is_beyond(decided, offset_hole)).alias("not_compared"),
-        F.count_if(~F.col("counted")).alias("passed_over"),
-    ).collect()
-    return Counts(found["all"] - found.not_compared, found.not_compared, found.passed_over)
+def counts_of(records: DataFrame) -> Counts:
+    """`records` as `Joined` has them, those behind a hole too."""
+    (found,) = (
+        records.where(F.col("kind") == "checkpoint")
+        .agg(
+            F.count_if(_is_compared()).alias("compared"),
+            F.count_if(F.col("skipped").isNull() & (F.col("view") == BEYOND)).alias("not_compared"),
+            F.count_if(F.col("skipped").isNotNull()).alias("skipped"),
+        )
+        .collect()
+    )
+    return Counts(found.compared, found.not_compared, found.skipped)
+
+
+def compared_of(records: DataFrame) -> DataFrame:
+    """offset, tree_size (8 bytes) and root of the checkpoints that are compared."""
+    return records.where((F.col("kind") == "checkpoint") & _is_compared()).select("offset", "tree_size", "root")
 
 
 def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> DataFrame:
@@ -57,18 +67,15 @@ def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> D
     return told.union(checkpoints.sparkSession.createDataFrame(wanted, "size bigint")).distinct()
 
 
-def compare_roots(
-    checkpoints: DataFrame, parts: DataFrame, decided: int, offset_hole: int | None, others: Collection[int], stages: Stages
-) -> Compared:
-    """Hold each of `checkpoints`, as `judged.Order` has them, against the root of its size.
+def compare_roots(checkpoints: DataFrame, parts: DataFrame, decided: int, others: Collection[int], stages: Stages) -> Compared:
+    """Compare each of `checkpoints`, as `compared_of` gives them, with the root of its size.
 
     `parts`: `tree.parts` of the `sizes_of` them and the `others`.
     """
     roots = stages.keep("roots", tree.roots(parts))
     asked = roots.where(F.col("size").isin(decided, *others)).collect()
     root_of = {row["size"]: bytes(row.root) for row in asked}
-    compared = checkpoints.where(~_is_beyond(decided, offset_hole))
-    return Compared(_mismatches(compared, roots, decided), root_of[decided], root_of)
+    return Compared(_mismatches(checkpoints, roots, decided), root_of[decided], root_of)
 
 
 def _mismatches(checkpoints: DataFrame, roots: DataFrame, decided: int) -> DataFrame:
@@ -90,9 +97,8 @@ def _sized(checkpoints: DataFrame, decided: int) -> DataFrame:
     return checkpoints.withColumn("size", F.when(~_is_of_more(decided), unsigned(part(F.col("tree_size"), 1, 7))))
 
 
-def _is_beyond(decided: int, offset_hole: int | None) -> Column:
-    """Whether nothing can be said of it."""
-    return F.lit(False) if offset_hole is None else (F.col("offset") > offset_hole) & _is_of_more(decided)
+def _is_compared() -> Column:
+    return F.col("skipped").isNull() & (F.col("view") == OWN)
 
 
 def _is_of_more(decided: int) -> Column:

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from spark_join.engine.file_hashes import refuse_other_bytes
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Joined
-from spark_join.log.log import Log
 
 EXPORT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -56,7 +55,6 @@ class Manifest(msgspec.Struct, frozen=True):
     """What is compared of `manifest.json`; it says more."""
 
     notary: str
-    payload_partitions: int
     decisions: _Count
     tree: ExportedTree
     offsets_next: OffsetsNext
@@ -92,14 +90,11 @@ def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
     return Exports(manifests, _read(session, manifests, "decisions"), _read(session, manifests, "states"))
 
 
-def refuse_others(exports: Exports, log: Log) -> None:
+def refuse_others(exports: Exports, joined: Joined) -> None:
     """Raise `CouldNotVerify` for an export of another notary."""
     for source, manifest in exports.manifests.items():
-        if (manifest.notary, manifest.payload_partitions) != (log.notary_name, log.payload_partitions):
-            raise CouldNotVerify(
-                f"{source} is of {manifest.notary} with {manifest.payload_partitions} payload partitions, and the log of"
-                f" {log.notary_name} with {log.payload_partitions}"
-            )
+        if manifest.notary != joined.identity.notary_name:
+            raise CouldNotVerify(f"{source} is of {manifest.notary}, and the log of {joined.identity.notary_name}")
 
 
 def refuse_ahead(exports: Exports, joined: Joined) -> None:

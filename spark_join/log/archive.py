@@ -29,12 +29,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.constants import NAME_BYTES_MAX
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archived_files import what_is_wrong
 from spark_join.log.log import Log, Place, records_since
 
-ARCHIVE_VERSION: Final = 1
+ARCHIVE_VERSION: Final = 2
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
 _TOPICS = ("ordering", "payload")
 _IS_RANGE: Final = re.compile(r"[0-9]{8}\.json").fullmatch
@@ -69,26 +68,26 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was archived at once."""
 
     archive_version: int
-    notary: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
     payload_partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
+    """Of the topic, which may get more of them"""
     files: list[ArchivedFile]
     """One of each partition that has grown"""
 
 
 def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
-    """The archived log, after all files that are read have been held against the ranges. Raises `CouldNotVerify`.
+    """The archived log, after all files that are read have been compared with the ranges. Raises `CouldNotVerify`.
 
     Of a partition that `since` names, what is before that offset is left out.
     """
     since = since or {}
     ranges = read_ranges(archive)
     listed = [file for each in ranges for file in each.files]
-    ends = ends_of(listed, ranges[0].payload_partitions)
+    ends = ends_of(listed, ranges[-1].payload_partitions)
     files = [file for file in listed if file.offset_end > since.get(file.place, -1)]
     _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     ordering, payload = (records_since(topics[topic], topic, since) for topic in _TOPICS)
-    return Log(ordering, payload, ranges[0].notary, ranges[0].payload_partitions, ends, partial(_at, topics))
+    return Log(ordering, payload, ranges[-1].payload_partitions, ends, partial(_at, topics))
 
 
 def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFrame:
@@ -116,8 +115,10 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
             found = msgspec.json.decode(content, type=Range)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
-        if ranges and (found.notary, found.payload_partitions) != (ranges[0].notary, ranges[0].payload_partitions):
-            raise CouldNotVerify(f"{file} is of another notary than the first range, or counts its partitions otherwise")
+        if ranges and found.payload_partitions < ranges[-1].payload_partitions:
+            raise CouldNotVerify(
+                f"{file} has fewer payload partitions than the range before it, and a topic only gets more: it is another log"
+            )
         ranges.append(found)
     if not ranges and not new:
         raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")

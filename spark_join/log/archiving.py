@@ -23,10 +23,10 @@ from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of
 from spark_join.log.archived_files import Written, what_is_wrong, write_files, write_nothing
 from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.copies import RECORD, Digest, Digester, digests
-from spark_join.log.first_payloads import refuse_other_name
 from spark_join.log.kafka import log_bounds, read_records
 from spark_join.log.log import ORDERING, Place
 from spark_join.log.slices import offsets_in, slices
+from spark_join.order.rotations import refuse_no_genesis
 
 RANGE_RECORDS_MAX: Final = 200_000
 """Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""
@@ -52,7 +52,6 @@ def archive(
     session: SparkSession,
     kafka: Kafka,
     folder: Path,
-    notary_name: str,
     told: Callable[[str], None],
     range_records_max: int = RANGE_RECORDS_MAX,
 ) -> Iterator[Archived]:
@@ -63,7 +62,7 @@ def archive(
     ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
-        _refuse_other_archive(folder, ranges, kafka, notary_name, len(bounds) - 1)
+        _refuse_fewer_partitions(folder, ranges, kafka, len(bounds) - 1)
         files = [file for each in ranges for file in each.files]
         starts = ends_of(files, len(bounds) - 1)
         told("what is archived already")
@@ -71,13 +70,13 @@ def archive(
         _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
         wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
         left = offsets_in(wanted)
-        if left and not any(file.records for file in files if file.topic == "payload"):
-            told("the notary's name")
-            refuse_other_name(session, kafka, wanted, notary_name)
+        if left and not ranges:
+            told("genesis record")
+            _refuse_no_genesis(session, kafka, bounds[ORDERING])
         parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted[ORDERING].offset_end))
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
-            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, notary_name, len(bounds) - 1, []), part, told)
+            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, told)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
             yield Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count}, left)
 
@@ -91,14 +90,19 @@ def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int
     return {("payload", partition): offset for partition, offset in found.items()}
 
 
-def _refuse_other_archive(folder: Path, ranges: list[Range], kafka: Kafka, notary_name: str, payload_partitions: int) -> None:
-    if ranges and ranges[0].notary != notary_name:
-        raise CouldNotVerify(f"{folder} is the archive of {ranges[0].notary!r}, not of {notary_name!r}: name another folder with --archive")
-    if ranges and ranges[0].payload_partitions != payload_partitions:
+def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, payload_partitions: int) -> None:
+    if ranges and ranges[-1].payload_partitions > payload_partitions:
         raise CouldNotVerify(
-            f"{folder} is of a log with {ranges[0].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}: it"
-            " is another log"
+            f"{folder} is of a log with {ranges[-1].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}:"
+            " it is another log"
         )
+
+
+def _refuse_no_genesis(session: SparkSession, kafka: Kafka, bounds: Bounds) -> None:
+    """Raise `CouldNotVerify` where the ordering topic does not begin with a genesis record."""
+    there = {ORDERING: Bounds(0, 1)} if bounds.offset_first < bounds.offset_end else {}
+    first = read_records(session, kafka, there).select("value").head() if there else None
+    refuse_no_genesis(None if first is None or first.value is None else bytes(first.value))
 
 
 def _refuse_other_log(

@@ -19,7 +19,6 @@ TASK_RECORDS_MAX: Final = 100_000
 def read_kafka(
     session: SparkSession,
     kafka: Kafka,
-    notary_name: str,
     since: Mapping[Place, int] | None = None,
     *,
     task_records_max: int = TASK_RECORDS_MAX,
@@ -48,7 +47,7 @@ def read_kafka(
     def at(places: Mapping[Place, int]) -> DataFrame:
         return read_records(session, kafka, {place: Bounds(offset, offset + 1) for place, offset in places.items()})
 
-    return Log(read["ordering"], read["payload"], notary_name, len(bounds) - 1, ends, at)
+    return Log(read["ordering"], read["payload"], len(bounds) - 1, ends, at)
 
 
 def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:

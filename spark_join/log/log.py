@@ -18,8 +18,8 @@ class Log(msgspec.Struct, frozen=True):
 
     ordering: DataFrame
     payload: DataFrame
-    notary_name: str
     payload_partitions: int
+    """How many the topic has; the log declares as many or fewer"""
     offsets_end: Mapping[Place, int]
     """Behind the last record of each partition"""
     at: Callable[[Mapping[Place, int]], DataFrame]

@@ -40,7 +40,6 @@ _CLOSED: Final = {_TYPE: "LogAppendTime", "message.timestamp.after.max.ms": None
 class Restored(msgspec.Struct, frozen=True):
     """What is there now."""
 
-    notary: str
     records: dict[str, int]
     """By topic."""
     appended: int
@@ -67,7 +66,7 @@ def restore(
     that no range lists.
     """
     ranges = read_ranges(folder)
-    notary, payload_partitions = ranges[0].notary, ranges[0].payload_partitions
+    payload_partitions = ranges[-1].payload_partitions
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
     places = list(ends)
@@ -90,7 +89,7 @@ def restore(
         if is_done:
             if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
                 admin.change(kafka.payload, _CLOSED)
-            return Restored(notary, _by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, warned))
+            return Restored(_by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, warned))
         replicas = _replicas(admin, kafka, _make_ready(admin, counts), warned)
         told("records")
         sent = _send_all(session, kafka, jobs)
@@ -101,7 +100,7 @@ def restore(
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
     records = _by_topic({place: each.digest.records for place, each in sent.items()})
-    return Restored(notary, records, sum(each.appended for each in sent.values()), replicas)
+    return Restored(records, sum(each.appended for each in sent.values()), replicas)
 
 
 def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, int]:

@@ -1,7 +1,8 @@
-"""What each entry that counts asks for: the first record of its key in its partition (R3), as requests.
+"""The content of each entry (R3), and the requests in it.
 
-Values are decoded where they were read, so that nothing larger than what is decided is moved between tasks. Only keys and offsets are moved
-to find out which record is the first of its key.
+The content is the first record in the entry's partition, under its key, that is either the value whose SHA-256 the entry names or a good
+signed fill for it. Only keys, hashes and fills are moved to find it. Values are decoded where they were read, so that nothing larger than
+what is decided is moved between tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_join.constants import KEY_BYTES
+from spark_join.constants import FILL_BYTES, HASH_BYTES, KEY_BYTES
+from spark_join.engine.octets import part
+from spark_join.engine.octets import sha256 as hash_of
+from spark_join.order.identity import Identity
 from spark_join.order.payloads import Reader, Request, Submission
 from spark_join.order.signatures import Keys, Signatures
 
@@ -28,41 +32,61 @@ class Contents(msgspec.Struct, frozen=True):
     requests: DataFrame
     """offset, ordinal (within the entry), log_time_ms, id, inputs, references, from_ms, until_ms"""
     unreadable: DataFrame
-    """offset, found: entries whose content is there, and does not decode or has other ids; it counted as a fill. faults: how many of its
-    submissions their parties did not sign; null where it does not decode, or asks nothing"""
+    """offset, found: entries whose content has the right hash, and does not decode or has other ids"""
     faults: DataFrame
     """offset, id (of the submission's first request), party, fault: submissions that the party did not sign"""
 
 
 def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
-    """partition, offset, append_time_ms and key of `payload` records, and is_orphan, whether they are those of an earlier state."""
-    return payload.select("partition", "offset", "append_time_ms", "key", F.lit(is_orphan).alias("is_orphan"))
+    """partition, offset, append_time_ms, key, value_hash, fill (the value if it has a fill's length, else null) of `payload` records, and
+    is_orphan: whether they are those of an earlier state."""
+    fill = F.when(F.length("value") == FILL_BYTES, F.col("value"))
+    value_hash = hash_of(F.col("value")).alias("value_hash")
+    return payload.select(
+        "partition", "offset", "append_time_ms", "key", value_hash, fill.alias("fill"), F.lit(is_orphan).alias("is_orphan")
+    )
 
 
-def with_places(entries: DataFrame, places: DataFrame) -> DataFrame:
-    """`entries` with `content_offset` and `content_append_time_ms`, where and when the content of each came; null for a hole.
+def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> DataFrame:
+    """`records` (`ordering_records.SCHEMA`) with what is found of the contents of well-signed entries, null where there is none:
+    `content_offset`, `content_append_time_ms`, and `mark`, 1 for a payload, 0 for a fill.
 
     `places` are the payload records as `keyed` gives them.
     """
-    contents = places.where(F.length("key") == KEY_BYTES).groupBy("partition", "key")
-    firsts = contents.agg(F.min("offset").alias("content_offset"), F.min_by("append_time_ms", "offset").alias("content_append_time_ms"))
-    named = entries.withColumn("key", F.concat("incarnation", "sequence"))
-    return named.join(firsts, ["partition", "key"], "left").drop("key")
+    entries = records.where((F.col("kind") == "entry") & F.col("signed")).select(
+        F.col("offset").alias("entry_offset"), "partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash"
+    )
+    contents = places.where(F.length("key") == KEY_BYTES).select(
+        "partition", "key", F.struct("offset", "append_time_ms").alias("place"), "value_hash", "fill"
+    )
+    near = entries.join(contents, ["partition", "key"])
+    payloads = near.where(F.col("value_hash") == F.col("payload_hash")).select("entry_offset", "place", F.lit(1).alias("mark"))
+    named = near.where(part(F.col("fill"), 0, HASH_BYTES) == F.col("payload_hash"))
+    asked = named.select("entry_offset", "partition", "key", "payload_hash", "fill", "place.offset", "place.append_time_ms")
+    fills = asked.mapInArrow(_good_fills(identity), asked.schema).select(
+        "entry_offset", F.struct("offset", "append_time_ms").alias("place"), F.lit(0).alias("mark")
+    )
+    firsts = payloads.union(fills).groupBy("entry_offset").agg(F.min(F.struct("place", "mark")).alias("first"))
+    found = firsts.select(
+        F.col("entry_offset").alias("offset"),
+        F.col("first.place.offset").alias("content_offset"),
+        F.col("first.place.append_time_ms").alias("content_append_time_ms"),
+        F.col("first.mark").alias("mark"),
+    )
+    return records.join(found, "offset", "left")
 
 
 def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Keys | None) -> DataFrame:
-    """The entries with what their contents say: `ids_digest`, `requests` and `faults`; all null for a fill.
+    """The entries whose content is a payload, with what that asks: `ids_digest`, `requests` and `faults`.
 
     `keys` are the parties' (`signatures.read_keys`); None for signatures that are not checked.
     """
     values = payload.where((F.length("key") == KEY_BYTES) & F.col("value").isNotNull()).select("partition", "offset", "value")
     decoded = values.mapInArrow(_decoder(notary_name, keys), _SCHEMA)
-    with_value = decoded.withColumn("has_value", F.lit(True))
-    asked = entries.withColumnRenamed("ids_digest", "asked")
-    return asked.join(with_value, ["partition", "content_offset"], "left").select(
+    asked = entries.where(F.col("mark") == 1).withColumnRenamed("ids_digest", "asked")
+    return asked.join(decoded, ["partition", "content_offset"]).select(
         "offset",
         "log_time_ms",
-        F.coalesce("has_value", F.lit(False)).alias("has_value"),
         F.col("ids_digest").isNotNull().alias("decodes"),
         F.coalesce(F.col("ids_digest") == F.col("asked"), F.lit(False)).alias("counts"),
         "requests",
@@ -78,11 +102,20 @@ def split(contents: DataFrame) -> Contents:
         requests=counting.select("offset", "log_time_ms", F.posexplode("requests").alias("ordinal", "request")).select(
             "offset", "ordinal", "log_time_ms", "request.*"
         ),
-        unreadable=contents.where(F.col("has_value") & ~F.col("counts")).select(
-            "offset", found.alias("found"), F.when(F.size("requests") > 0, F.size("faults")).alias("faults")
-        ),
+        unreadable=contents.where(~F.col("counts")).select("offset", found.alias("found")),
         faults=counting.select("offset", F.explode("faults").alias("fault")).select("offset", "fault.*"),
     )
+
+
+def _good_fills(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    names = ("fill", "entry_offset", "partition", "key", "payload_hash")
+
+    def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+            yield batch.filter(pa.array([identity.is_fill(*row) for row in rows], pa.bool_()))
+
+    return kept
 
 
 def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -2,12 +2,12 @@
 
 Two kinds of numbers in the log have no gap as long as nothing is lost:
 
-- **A life numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request on its way in each partition. Kafka refuses the
-  next one when one before it is missing, so an append that fails is the last of its life. Among the entries of a life that count, then,
-  none is passed over, whatever crashed.
+- **An incarnation numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request on its way in each partition. Kafka
+  refuses the next one when one before it is missing, so an append that fails is the last of its incarnation. Among the entries of an
+  incarnation that count, then, none is passed over, whatever crashed.
 - **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted.
 
-A gap in a life where the offsets show that records are gone is not told besides.
+A gap in an incarnation is not reported besides where the offsets show that records are gone.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -53,10 +53,10 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
 
 
 def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
-    """offset (of the ordering topic; null for the payload topic), found, expected: what is passed over in lives and in partitions.
+    """offset (of the ordering topic; null for the payload topic), found, expected: what is passed over in incarnations and in partitions.
 
-    `entries` are those that count, with offset, incarnation, sequence and reached, the highest of its life before (8 bytes each); `gone` as
-    `missing_offsets` gives it.
+    `entries` are those that count, with offset, incarnation, sequence and reached, the highest of its incarnation before (8 bytes each);
+    `gone` as `missing_offsets` gives it.
     """
     numbered = entries.select("offset", *[_number(name).alias(name) for name in ("incarnation", "sequence", "reached")])
     if gone is None:
@@ -73,7 +73,7 @@ def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
 
 
 def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
-    """The entries that pass over others, without an offset of the ordering topic missing since the one of their life before them.
+    """The entries that pass over others, without an offset of the ordering topic missing since the one of their incarnation before them.
 
     A mirror that writes in transactions leaves a gap for each. So they are counted up to each entry, and no task gets them all.
     """
@@ -83,7 +83,7 @@ def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
     counted = counted.withColumn("gaps", F.coalesce("gaps", F.lit(0)))
     last = counted.select("incarnation", F.col("sequence").alias("reached"), F.col("gaps").alias("gaps_last"))
     placed = _passing(counted).join(last, ["incarnation", "reached"], "left")
-    # What a life had reached in an earlier part stands before all gaps of this one.
+    # What an incarnation had reached in an earlier part stands before all gaps of this one.
     return placed.where(F.col("gaps") == F.coalesce("gaps_last", F.lit(0)))
 
 
@@ -93,7 +93,11 @@ def _passing(numbered: DataFrame) -> DataFrame:
 
 def _told(passing: DataFrame) -> DataFrame:
     found = F.concat(
-        F.lit("batch "), F.col("sequence").cast("string"), F.lit(" of life "), F.col("incarnation").cast("string"), F.lit(" counts next")
+        F.lit("batch "),
+        F.col("sequence").cast("string"),
+        F.lit(" of incarnation "),
+        F.col("incarnation").cast("string"),
+        F.lit(" counts next"),
     )
     expected = F.concat(F.lit("batch "), (F.col("reached") + 1).cast("string"))
     return passing.select("offset", found.alias("found"), expected.alias("expected"))

@@ -1,70 +1,141 @@
-"""The records of the ordering topic as typed columns (docs/formats.md, Ordering records).
+"""The records of the ordering topic as typed columns (docs/formats.md, Log records), and whether each is signed by the right key.
 
 | kind | columns that are set |
 |---|---|
-| `entry` | incarnation, sequence, sent_at_ms, partition, count, ids_digest |
-| `register` | nonce, name |
-| `fence` | incarnation, sequence |
-| `checkpoint` | incarnation, tree_size, root |
+| `entry` | incarnation, sequence, seen, history, sent_at_ms, partition, payload_hash, count, ids_digest |
+| `register` | nonce, seen, history, format_version, name |
+| `fence` | seen, history, incarnation, sequence |
+| `checkpoint` | incarnation, seen, history, tree_size, root |
 | `activate` | format_version |
-| `malformed` | none: a byte too few or too many, a version that is not active, a kind that is none, text that is not UTF-8 |
+| `partitions`, `retire`, `settle` | partitions; incarnation; seen, history |
+| `genesis` | partitions |
+| `key` | none: `rotations` reads them |
+| `malformed` | none: a byte too few or too many, a version that is not active, an unknown kind, text that is not UTF-8 |
 
-`incarnation`, `sequence` and `tree_size` are the 8 bytes of a u64 (see `octets`); `ids_digest` is the SHA-256 of the
-transaction ids, one after the other: of all columns they alone would grow with the requests.
+`incarnation`, `sequence`, `seen` and `tree_size` are the 8 bytes of a u64: they compare as bytes, and Spark's longs would not hold them
+all. `ids_digest` is the SHA-256 of the transaction ids, one after the other: of all columns the ids alone grow with the requests.
 """
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from struct import Struct, error
+from typing import Any, Final
 
-from spark_join.constants import FORMAT_VERSION, ID_BYTES
-from spark_join.engine.octets import part, sha256, signed, unsigned
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
-_HEAD_BYTES = 34
-"""Of an entry, before its ids."""
+from spark_join.constants import FORMAT_VERSION, ID_BYTES, NAME_BYTES_MAX, SIGNATURE_BYTES
+from spark_join.order.identity import Identity
+
+Fields = dict[str, Any]
+"""The columns of one record that are set, by name, `kind` among them."""
+
+_HEAD_BYTES: Final = 2
+_FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
+    1: (
+        "entry",
+        Struct(">8s8s8s32sqI32sI"),
+        ("incarnation", "sequence", "seen", "history", "sent_at_ms", "partition", "payload_hash", "count"),
+    ),
+    2: ("register", Struct(">16s8s32sH"), ("nonce", "seen", "history", "format_version")),
+    3: ("fence", Struct(">8s8s32s8s8s"), ("writer", "seen", "history", "incarnation", "sequence")),
+    4: ("checkpoint", Struct(">8s8s32s8s32s"), ("incarnation", "seen", "history", "tree_size", "root")),
+    5: ("activate", Struct(">H"), ("format_version",)),
+    6: ("genesis", Struct(">16sI32s32s"), ("salt", "partitions", "notary_key", "owner_key")),
+    7: ("key", Struct(">32s64s"), ("public_key", "endorsement")),
+    8: ("partitions", Struct(">I"), ("partitions",)),
+    9: ("retire", Struct(">8s"), ("incarnation",)),
+    10: ("settle", Struct(">8s32s"), ("seen", "history")),
+}
+"""By the kind's number: its name, the fixed part of its body, and the columns of that."""
+_TEXTS: Final = {"register": ("name", "software_version"), "genesis": ("notary_name", "origin")}
+"""The texts behind it: u16 length, UTF-8."""
+_U16 = Struct(">H")
+_BINARY, _LONG = pa.binary(), pa.int64()
+_COLUMNS: Final = {
+    "kind": pa.string(),
+    "incarnation": _BINARY,
+    "sequence": _BINARY,
+    "seen": _BINARY,
+    "history": _BINARY,
+    "sent_at_ms": _LONG,
+    "partition": _LONG,
+    "payload_hash": _BINARY,
+    "count": _LONG,
+    "ids_digest": _BINARY,
+    "nonce": _BINARY,
+    "name": _BINARY,
+    "format_version": _LONG,
+    "tree_size": _BINARY,
+    "root": _BINARY,
+    "partitions": _LONG,
+}
+SCHEMA: Final = pa.schema(
+    [
+        ("offset", _LONG),
+        ("append_time_ms", _LONG),
+        ("signed", pa.bool_()),
+        ("value_hash", _BINARY),
+        *_COLUMNS.items(),
+    ]
+)
 
 
-def parse(ordering: DataFrame) -> DataFrame:
-    """`ordering` has offset, append_time_ms and value; the result offset, append_time_ms, kind and the columns above."""
-    value = F.col("value")
-    length = F.length(value)
-    count = unsigned(part(value, 30, 4))
-    name_bytes = unsigned(part(value, 20, 2))
-    name = part(value, 22, name_bytes)
-    software_bytes = unsigned(part(value, 22 + name_bytes, 2))
-    software = part(value, 24 + name_bytes, software_bytes)
-    format_version = unsigned(part(value, 2, 2))
-    well_formed = {
-        "entry": length == _HEAD_BYTES + ID_BYTES * count,
-        "register": (length == 24 + name_bytes + software_bytes) & _is_text(name) & _is_text(software),
-        "fence": length == 18,
-        "checkpoint": length == 50,
-        "activate": (length == 4) & (format_version > 0),
-    }
-    kind = F.lit("malformed")
-    for number, (what, condition) in enumerate(well_formed.items(), 1):
-        said = part(value, 0, 2) == F.lit(bytes((FORMAT_VERSION, number)))
-        kind = F.when(said & F.coalesce(condition, F.lit(False)), what).otherwise(kind)
-
-    def of(column: Column, *kinds: str) -> Column:
-        return F.when(F.col("kind").isin(*kinds), column).otherwise(F.lit(None))
-
-    return ordering.withColumn("kind", kind).select(
-        "offset",
-        "append_time_ms",
-        "kind",
-        of(part(value, 2, 8), "entry", "fence", "checkpoint").alias("incarnation"),
-        of(part(value, 10, 8), "entry", "fence").alias("sequence"),
-        of(signed(part(value, 18, 8)), "entry").alias("sent_at_ms"),
-        of(unsigned(part(value, 26, 4)), "entry").alias("partition"),
-        of(count, "entry").alias("count"),
-        of(sha256(part(value, _HEAD_BYTES, length)), "entry").alias("ids_digest"),
-        of(part(value, 2, 16), "register").alias("nonce"),
-        of(name, "register").alias("name"),
-        of(part(value, 10, 8), "checkpoint").alias("tree_size"),
-        of(part(value, 18, 32), "checkpoint").alias("root"),
-        of(format_version, "activate").alias("format_version"),
-    )
+def read(value: bytes | None) -> Fields:
+    """The fields of one record; of one that does not decode to its last byte only the kind, `malformed`."""
+    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[0] == FORMAT_VERSION and value[1] in _FORMS:
+        kind, fixed, names = _FORMS[value[1]]
+        body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
+        try:
+            fields = {"kind": kind, **dict(zip(names, fixed.unpack_from(body), strict=True))}
+            if _is_whole(fields, body[fixed.size :]):
+                return fields
+        except (error, UnicodeDecodeError):
+            pass
+    return {"kind": "malformed"}
 
 
-def _is_text(octets: Column) -> Column:
-    return F.is_valid_utf8(octets.cast("string"))
+def parse(ordering: DataFrame, identity: Identity) -> DataFrame:
+    """`ordering` has offset, append_time_ms and value; the result the columns of `SCHEMA`."""
+    return ordering.select("offset", "append_time_ms", "value").mapInArrow(_parser(identity), from_arrow_schema(SCHEMA))
+
+
+def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            offsets = batch.column("offset").to_pylist()
+            values = batch.column("value").to_pylist()
+            rows = [read(value) for value in values]
+            signed = [identity.has_signed(row["kind"], offset, value) for row, offset, value in zip(rows, offsets, values, strict=True)]
+            hashes = [sha256(value or b"").digest() for value in values]
+            columns = [pa.array([row.get(name) for row in rows], type_) for name, type_ in _COLUMNS.items()]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column("offset").cast(_LONG),
+                    batch.column("append_time_ms").cast(_LONG),
+                    pa.array(signed, pa.bool_()),
+                    pa.array(hashes, _BINARY),
+                    *columns,
+                ],
+                schema=SCHEMA,
+            )
+
+    return parsed
+
+
+def _is_whole(fields: Fields, rest: bytes) -> bool:
+    """Whether `rest` is what follows the fixed part; adds the fields that it makes."""
+    kind = fields["kind"]
+    if kind == "entry":
+        fields["ids_digest"] = sha256(rest).digest()
+        return len(rest) == ID_BYTES * int(fields["count"])
+    for name in _TEXTS.get(kind, ()):
+        (length,) = _U16.unpack_from(rest)
+        text, rest = rest[_U16.size : _U16.size + length], rest[_U16.size + length :]
+        text.decode()
+        if len(text) != length or (kind == "genesis" and not 0 < length <= NAME_BYTES_MAX):
+            return False
+        fields[name] = text
+    may_not_be_zero = {"activate": "format_version", "genesis": "partitions"}.get(kind, "kind")
+    return not rest and bool(fields[may_not_be_zero])

@@ -74,7 +74,7 @@ class Reader:
         self._prefix = TRANSACTION_DOMAIN + len(name).to_bytes(2, "big") + name
 
     def read(self, value: bytes) -> list[Submission] | None:
-        """The batch's submissions; None for what counts as a fill (R3)."""
+        """The batch's submissions; None for a value that does not decode, which decides nothing (R3)."""
         try:
             return [self._submission(each) for each in _decode(value)]
         except (msgspec.DecodeError, ValueError, OverflowError, RecursionError):

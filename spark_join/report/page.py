@@ -113,8 +113,8 @@ def _summary(said: Mapping[str, Any]) -> str:
     told = [
         ("root over all", said["root"]),
         ("checkpoints compared", f"{checkpoints['compared']:,}"),
-        ("not compared", f"{checkpoints['not_compared']:,}, behind the hole"),
-        ("passed over", f"{checkpoints['passed_over']:,} of these: of lives that had not begun or had ended"),
+        ("not compared", f"{checkpoints['not_compared']:,}, with views from behind the hole"),
+        ("skipped", f"{checkpoints['skipped']:,}, of incarnations that are over, of other histories, or not signed"),
         ("signatures", "checked" if said["signatures_checked"] else "not checked"),
     ]
     return _table(("outcome", "decisions", "share"), rows) + _table(("", ""), told)
@@ -188,7 +188,9 @@ def _ranges(said: Mapping[str, Any]) -> str:
         for partition, (first, end) in partitions.items()
     ]
     kinds = [(kind, f"{count:,}") for kind, count in said["ordering_records"].items()]
-    return _table(("", "from offset", "up to, exclusive"), rows) + _table(("ordering records", "how many"), kinds)
+    skipped = [(reason, f"{each['records']:,}", f"{each['offset_first']:,}") for reason, each in said["skipped"].items()]
+    without_effect = _table(("without effect, because of its", "records", "first at offset"), skipped) if skipped else ""
+    return _table(("", "from offset", "up to, exclusive"), rows) + _table(("ordering records", "how many"), kinds) + without_effect
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

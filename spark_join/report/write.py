@@ -28,7 +28,7 @@ from spark_join.state.kept import REPORT, STATE
 from spark_join.state.state import State
 from spark_join.verify import Verified
 
-REPORT_VERSION: Final = 1
+REPORT_VERSION: Final = 2
 VIOLATIONS: Final = "violations"
 PAGE: Final = "report.html"
 
@@ -106,10 +106,11 @@ def _said(log: Log, verified: Verified, run: Run, counts: Mapping[tuple[str, str
     hole = verified.undecided
     return {
         "report_version": REPORT_VERSION,
-        "notary": log.notary_name,
+        "notary": verified.notary_name,
         "verified_at": f"{run.at:%Y-%m-%dT%H:%M:%SZ}",
         "ranges": {topic: _ranges(log, run.state, topic) for topic in ("ordering", "payload")},
         "ordering_records": dict(sorted(verified.records.items())),
+        "skipped": msgspec.to_builtins(verified.skipped),
         "decisions": verified.decided,
         "outcomes": verified.outcomes,
         "root": verified.root.hex(),

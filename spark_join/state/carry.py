@@ -5,14 +5,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.constants import COMMITTED, KEY_BYTES
-from spark_join.engine.octets import part, sha256
+from spark_join.engine.octets import part, sha256, u64
 from spark_join.engine.stages import Stages
 from spark_join.join import Joined
 from spark_join.log.log import ORDERING, Log, Place
+from spark_join.order.effects import carry_of
+from spark_join.order.identity import Identity
 from spark_join.state.last_records import last_records
 from spark_join.state.state import State
-
-_NO_SEQUENCE = bytes(8)
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -33,16 +33,13 @@ class Decided(msgspec.Struct, frozen=True):
 def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages: Stages, *, signatures: bool) -> State:
     """The state at the end of `log`, or at its first hole. Of the tables that grow it has only what came to those of `state`."""
     offset_next = log.offsets_end[ORDERING] if joined.offset_hole is None else joined.offset_hole
-    lives = stages.keep("lives", _lives(joined, offset_next))
-    (log_time,) = joined.entries.agg(F.max("log_time_ms").alias("ms")).collect()
     committed = decided.decisions.where(F.col("outcome") == COMMITTED).select("position")
     consumers = joined.requests.join(committed, "position", "left_semi").sort("position")
     return State(
-        notary_name=log.notary_name,
-        payload_partitions=log.payload_partitions,
+        identity=_up_to(joined.identity, offset_next),
         offsets_next={**log.offsets_end, ORDERING: offset_next},
         last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
-        log_time_ms=state.log_time_ms if log_time.ms is None else log_time.ms,
+        carry=joined.carry,
         decided=decided.count,
         root=decided.root,
         signatures_checked=state.signatures_checked and signatures,
@@ -51,39 +48,46 @@ def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages
         consumed=consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by")),
         hashes=decided.hashes.sort("position"),
         chunks=decided.chunks,
-        lives=lives.drop("incarnation"),
-        orphans=_orphans(joined, lives, stages),
+        orphans=_orphans(joined, stages),
     )
 
 
-def _lives(joined: Joined, offset_next: int) -> DataFrame:
-    """Lives that began before that ordering offset, as they were there."""
-    highest = joined.entries.groupBy("incarnation").agg(F.max("sequence").alias("highest"))
-    ended = F.when(F.col("offset_end") < offset_next, F.col("offset_end"))
-    reached = F.when(ended.isNull(), F.coalesce("highest", "reached", F.lit(_NO_SEQUENCE)))
-    begun = joined.lives.where(F.col("offset_first") < offset_next).join(highest, "incarnation", "left")
-    return begun.select("incarnation", "nonce", "name", "offset_first", ended.alias("offset_end"), reached.alias("reached"))
+def _up_to(identity: Identity, offset_next: int) -> Identity:
+    """`identity` without the keys that `key` records behind the hole put in force: the next run reads these again."""
+    known = tuple([each for each in identity.notary_keys if each[0] <= offset_next])
+    return msgspec.structs.replace(identity, notary_keys=known)
 
 
 def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
     """Of the last record of each partition; of those that have none here nothing."""
-    judged = joined.records.where(F.col("offset") < offset_next).select(
+    applied = joined.records.where(F.col("offset") < offset_next).select(
         F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset"
     )
     read = joined.places.where(~F.col("is_orphan")).select(F.lit("payload").alias("topic"), "partition", "offset")
-    rows = judged.union(read).groupBy("topic", "partition").agg(F.max("offset").alias("offset")).collect()
+    rows = applied.union(read).groupBy("topic", "partition").agg(F.max("offset").alias("offset")).collect()
     return {(row.topic, row.partition): row.offset for row in rows}
 
 
-def _orphans(joined: Joined, lives: DataFrame, stages: Stages) -> DataFrame:
-    """The first record of each key that an entry may still name: of a life that goes on and has not come so far, or that has not begun."""
+def _orphans(joined: Joined, stages: Stages) -> DataFrame:
+    """The payload records under each key that an entry may still name, the first of each value.
+
+    Such a key is of an incarnation that has not begun, or that is not over and has not reached the sequence.
+    """
     keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
-        "partition", "offset", "key", part(F.col("key"), 0, 8).alias("incarnation"), part(F.col("key"), 8, 8).alias("sequence")
+        "partition",
+        "offset",
+        "key",
+        "value_hash",
+        part(F.col("key"), 0, 8).alias("incarnation"),
+        part(F.col("key"), 8, 8).alias("sequence"),
     )
-    has_begun = lives.select("incarnation", "offset_end", "reached", F.lit(True).alias("has_begun"))
-    waits = F.col("has_begun").isNull() | (F.col("offset_end").isNull() & (F.col("sequence") > F.col("reached")))
-    waiting = keyed.join(has_begun, "incarnation", "left").where(waits)
-    firsts = stages.keep("orphans", waiting.groupBy("partition", "key").agg(F.min("offset").alias("offset")).drop("key"))
-    (lowest,) = firsts.agg(F.min("offset").alias("offset")).collect()
+    begun = [(number, each.over, each.reached) for number, each in enumerate(carry_of(joined.carry).incarnations, 1)]
+    schema = "number bigint, over boolean, reached binary"
+    incarnations = joined.places.sparkSession.createDataFrame(begun, schema).withColumn("incarnation", u64(F.col("number")))
+    waits = F.col("over").isNull() | (~F.col("over") & (F.col("sequence") > F.col("reached")))
+    waiting = keyed.join(incarnations, "incarnation", "left").where(waits & F.col("value_hash").isNotNull())
+    firsts = waiting.groupBy("partition", "key", "value_hash").agg(F.min("offset").alias("offset")).drop("key", "value_hash")
+    kept = stages.keep("orphans", firsts)
+    (lowest,) = kept.agg(F.min("offset").alias("offset")).collect()
     # Files know which offsets they have, so the values of most are not read again.
-    return joined.payload.where(F.col("offset") >= F.lit(lowest.offset)).join(firsts, ["partition", "offset"], "left_semi")
+    return joined.payload.where(F.col("offset") >= F.lit(lowest.offset)).join(kept, ["partition", "offset"], "left_semi")

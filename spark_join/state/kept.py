@@ -2,6 +2,7 @@
 
     <out>/report.json                                 says that nothing was wrong, and the SHA-256 of the next one
     <out>/state/state.json                            numbers, and all files with theirs
+    <out>/state/carry.msgpack                         `effects.Carry`
     <out>/state/<table>/<number of the run>/*.parquet rows
 
 Of the tables that grow, a run writes the rows that it adds. The files of the runs before it are linked into its own folder (copied where
@@ -28,12 +29,14 @@ from spark_join.engine.file_hashes import file_hashes, refuse_other_bytes
 from spark_join.engine.whole import rows_in, write_whole
 from spark_join.errors import CouldNotVerify
 from spark_join.log.log import Place
+from spark_join.order.identity import Identity
 from spark_join.state.state import GROWING, STANDING, LastRecord, State
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"
+_CARRY = "carry.msgpack"
 DECISIONS_A_FILE: Final = 250_000
 """Of each table that grows, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
 _Of = TypeVar("_Of")
@@ -55,11 +58,9 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_version: int
     run: int
     """1 for one that began at the start of the log"""
-    notary: str
-    payload_partitions: int
+    identity: Identity
     offsets_next: dict[str, dict[int, int]]
     last_records: dict[str, dict[int, LastRecord]]
-    log_time_ms: int
     decisions: int
     root: str
     signatures_checked: bool
@@ -98,14 +99,15 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         if row.problem is not None:
             raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")
     files += [_File(written[row.path], row.path, row.found) for row in found]
+    (folder / _CARRY).write_bytes(added.carry)
+    files.append(_File("carry", _CARRY, sha256(added.carry).hexdigest()))
+    assert added.identity is not None
     manifest = _Manifest(
         STATE_VERSION,
         run,
-        added.notary_name,
-        added.payload_partitions,
+        added.identity,
         _by_topic(added.offsets_next),
         _by_topic(added.last_records),
-        added.log_time_ms,
         added.decided,
         added.root.hex(),
         added.signatures_checked,
@@ -120,7 +122,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
 
 
 def read_state(session: SparkSession, out: Path) -> State:
-    """The state that a run kept in its folder `out`, after all of it has been held against itself. Raises `CouldNotVerify`."""
+    """The state that a run kept in its folder `out`, after all of it has been compared with itself. Raises `CouldNotVerify`."""
     manifest, folder = _manifest(out)
     _refuse_other_files(folder, manifest)
     refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
@@ -131,11 +133,10 @@ def read_state(session: SparkSession, out: Path) -> State:
         found = "which do not make a tree" if root is None else f"whose root is {root.hex()}"
         raise CouldNotVerify(f"{folder} has leaves {found}, and {_MANIFEST} says root {manifest.root}: {_AGAIN}")
     return State(
-        notary_name=manifest.notary,
-        payload_partitions=manifest.payload_partitions,
+        identity=manifest.identity,
         offsets_next=_by_place(manifest.offsets_next),
         last_records=_by_place(manifest.last_records),
-        log_time_ms=manifest.log_time_ms,
+        carry=(folder / _CARRY).read_bytes(),
         decided=manifest.decisions,
         root=bytes.fromhex(manifest.root),
         signatures_checked=manifest.signatures_checked,

@@ -1,17 +1,17 @@
-"""What is known of a log up to some ordering record: all that judging the rest of it takes, and no more.
+"""The part of a log up to some ordering record: all that deciding the rest of it takes, and no more.
 
-Everything up to `offsets_next` of the ordering topic is judged, nothing from there on. What the rules need of that part:
+Everything up to `offsets_next` of the ordering topic is applied, nothing from there on. What the rules need of that part:
 
 | rule | what is carried over |
 |---|---|
-| R2, R5 | lives: nonce, name, where each began and ended, and of those that go on the highest sequence that counted |
-| R3 | orphans: the first record of each key that an entry may still name, as they were read. A later one of that key is not the first |
-| R6 | the log time of the last entry that counted |
+| R2, R5, R6, R9 | carry: all incarnations, how many payload partitions are declared, the log time |
+| R3 | orphans: payload records of each key that an entry may still name, one of each value |
+| R10 | identity: the log id, all keys that were in force. carry: how many records took effect, the last 2^16 histories, the last settle |
 | R7 | the ids that are decided, how many, and who consumed which state |
 | R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
 
-Whose signature is bad, and whether a hole is one, follows from what comes. `ids`, `consumed`, `hashes` and `chunks` grow with the log and
-only by rows; `lives` and `orphans` stand as they are.
+A log of format version 2 is not read, so the active versions need no place here. `ids`, `consumed`, `hashes` and `chunks` grow with the log
+and only by rows; `carry` and `orphans` are written anew.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from spark_join.decisions.tree import ROOT_OF_NOTHING
 from spark_join.log.log import Place
+from spark_join.order.identity import Identity
 
 GROWING: Final = {
     "ids": "id binary",
@@ -31,7 +32,6 @@ GROWING: Final = {
     "chunks": "size bigint, hash binary",
 }
 STANDING: Final = {
-    "lives": "nonce binary, name binary, offset_first bigint, offset_end bigint, reached binary",
     "orphans": "offset bigint, append_time_ms bigint, key binary, value binary, partition int",
 }
 
@@ -45,15 +45,15 @@ class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a log that is judged. Without one it is the start of any log (`start`)."""
+    """The part of a log that is applied. Without one it is the start of any log (`start`)."""
 
-    notary_name: str = ""
-    payload_partitions: int = 0
+    identity: Identity | None = None
     offsets_next: Mapping[Place, int] = {}
     """Where to read on, in each partition; nothing for the start."""
     last_records: Mapping[Place, LastRecord] = {}
-    """Of each partition that has one: of the ordering topic the last that was judged"""
-    log_time_ms: int = 0
+    """Of each partition that has one: of the ordering topic the last that was applied"""
+    carry: bytes = b""
+    """See `effects.Carry`; nothing for the start"""
     decided: int = 0
     root: bytes = ROOT_OF_NOTHING
     signatures_checked: bool = True
@@ -66,14 +66,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """position and hash of each leaf"""
     chunks: DataFrame
     """size and hash: the root of each full chunk by itself, and where it ends"""
-    lives: DataFrame
-    """nonce, name, offset_first; offset_end (null while it goes on); reached (8 bytes, null when it has ended)"""
     orphans: DataFrame
     """Payload records"""
 
     @property
     def since(self) -> dict[Place, int]:
-        """From which offset on a log has to be read to be judged further; `join.rest_of` looks at the last records, and drops them."""
+        """From which offset on a log has to be read to be decided further; `join.rest_of` looks at the last records, and drops them."""
         return {**self.offsets_next, **{place: last.offset for place, last in self.last_records.items()}}
 
 
@@ -85,7 +83,6 @@ def start(session: SparkSession) -> State:
         consumed=empty["consumed"],
         hashes=empty["hashes"],
         chunks=empty["chunks"],
-        lives=empty["lives"],
         orphans=empty["orphans"],
     )
 

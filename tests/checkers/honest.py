@@ -1,29 +1,40 @@
-"""An honest notary, for the tests of the checkers: a log in lists, a real joiner and index, clients that write down what they are told."""
+"""An honest notary, for the tests of the checkers: a signed log in lists, a real joiner and index, clients that record their answers."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from joiner import Joiner, JoinerLimits
 from notary.decision import DecisionJson, to_json
 from notary.index import Index, IndexSettings
 from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey
-from ordering.log import ORDERING
-from ordering.records import Checkpoint, Entry, batch_key
+from ordering.log import ORDERING, Record
+from ordering.records import Entry, OrderingRecord, View, batch_key, encode
 from payload import decode_submission, encode_batch
 from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.indexes import Rows
-from tests.joiner.history import NOTARY
-from tests.joiner.history import History as Log
+from tests.checkers.signed_log import NOTARY, ORIGIN, SignedLog, private_key
 
-ORIGIN = "notary.example/checked"
 PARTITIONS = 3
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+
+
+class Log(SignedLog):
+    """A signed log that takes records as the notary's own types, too."""
+
+    def ordering(self, record: OrderingRecord, at: int | None = None) -> Record:
+        """Append that record, with the view that it has and the signature that its kind wants."""
+        value = encode(record)
+        return self.put(ORDERING, None, self.signed(value[1], value[2:]), at)
+
+    def own_view(self) -> View:
+        """The history of the whole log, as a record carries it."""
+        return View(*self.view())
 
 
 class Honest:
@@ -31,11 +42,10 @@ class Honest:
 
     def __init__(self, directory: Path, log: Log | None = None) -> None:
         self.log = log or Log(PARTITIONS)
-        self.index = Index.open(directory, notary_name=NOTARY, log_identity="L", payload_partitions=PARTITIONS, settings=SMALL)
-        self.joiner = Joiner(NOTARY, PARTITIONS, self.index.joiner_state(PARTITIONS), JoinerLimits(step_requests_max=3))
-        key = Ed25519PrivateKey.from_private_bytes(bytes(32))
-        self.issuer = Issuer(ORIGIN, key, self.index.tree.view)
-        self.key = str(VerifierKey(ORIGIN, key.public_key().public_bytes_raw()))
+        self.index = Index.open(directory, notary_name=NOTARY, log_identity="L", settings=SMALL)
+        self.joiner = Joiner(self.index.joiner_state(), JoinerLimits(step_requests_max=3))
+        self.issuer = Issuer(ORIGIN, self.log.key, self.index.tree.view)
+        self.key = str(VerifierKey(ORIGIN, self.log.key.public_key().public_bytes_raw()))
         self.history = History()
         self.notes: list[str] = []
         self.party = Party(NOTARY)
@@ -46,7 +56,9 @@ class Honest:
         """Read all there is, or the order before the offset `until`, in small steps."""
         while True:
             records = []
-            for stream, offset in self.joiner.read_next().items():
+            read_next = self.joiner.read_next()
+            for stream in self.log.streams:
+                offset = read_next.get(stream, 0)
                 end = len(self.log.streams[stream]) if stream != ORDERING or until is None else until
                 records += self.log.streams[stream][offset:end][:7]
             ready = self.joiner.step(records, 0)
@@ -56,14 +68,17 @@ class Honest:
                 return
 
     def append(self, incarnation: int, submissions: list[Submission], partition: int = 0, *values: bytes | None) -> None:
-        """Append a batch, its payload first; `values` instead of its content."""
+        """Append a batch, its payload first; `values` instead of its content, None for a fill. The entry names the first that is none."""
         decoded = [decode_submission(submission.body, NOTARY) for submission in submissions]
         ids = tuple([request.transaction_id for each in decoded for request in each.requests])
         sequence = self._sequences[incarnation] = self._sequences.get(incarnation, 0) + 1
-        for content in values or [encode_batch([each.encoded for each in decoded])]:
+        contents = values or (encode_batch([each.encoded for each in decoded]),)
+        named = next((value for value in contents if value is not None), encode_batch([each.encoded for each in decoded]))
+        for value in contents:
+            content = self.log.fill_value(incarnation, sequence, named, partition) if value is None else value
             self.log.put(partition, batch_key(incarnation, sequence), content)
         last = self.log.streams[ORDERING][-1].append_time_ms
-        self.log.ordering(Entry(incarnation, sequence, last, partition, ids))
+        self.log.ordering(Entry(incarnation, sequence, self.log.own_view(), last, partition, sha256(named).digest(), ids))
 
     def send(self, *requests: Mapping[str, Any], incarnation: int = 1, partition: int = 0) -> Submission:
         """Sign and send; the connection breaks."""
@@ -113,6 +128,7 @@ def busy(directory: Path, spends: int = 0) -> Honest:
     notary.ask(spend(state("v"), time_window={"from": None, "until": 5}), spend(state("v"), time_window={"from": 5, "until": None}))
     notary.answer(first)  # the same again, under a later checkpoint
     log.put(ORDERING, None, b"\x01\x63 garbage")
+    log.entry(1, 99, "forged", by=private_key("thief"))
     log.put(1, b"garbage", b"garbage")
     unheard = [notary.party.submission(spend(state(f"unheard {n}"))) for n in range(5)]
     for submission, value in zip(unheard, (None, b"", b"[", b"{}", b"null"), strict=True):
@@ -120,7 +136,7 @@ def busy(directory: Path, spends: int = 0) -> Honest:
     log.register("w2", "second life")
     log.fence(1, 99)
     notary.ask(spend(state("u")), spend(state("u"), content="double"), incarnation=3, partition=1)
-    log.ordering(Checkpoint(3, 2, bytes(32)))
+    log.checkpoint(3, 2)
     log.payload(4, 1, "orphan", partition=2)
     for n in range(0, spends, 6):
         requests = [spend(state(f"{m}", 0), state(f"{m}", 1), state(f"{m}", 2), state(f"{m}", 3)) for m in range(n, n + 6)]

@@ -1,9 +1,14 @@
-"""What a worker keeps in memory and where it would read on, held against the payloads that can still count (R5, R8)."""
+"""Checks what a worker keeps in memory, and where it would read on, against the payloads that may still be contents (R3, R5, R8)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
-from tests.checkers.replay import ORDERING, Replayed, Streams, first_contents
+from tests.checkers.records import Entry, ordering_record
+from tests.checkers.replay import ORDERING, LogRecord, Replayed, Streams, by_key, replay
 from tests.checkers.violation import Kind, Violation
+
+Name = tuple[int, int]
+"""Incarnation and sequence of a batch."""
 
 
 def violations(
@@ -14,34 +19,43 @@ def violations(
     offsets_next: Mapping[int, int],
     buffered_records: int,
     name: str = "worker",
+    whole: Replayed | None = None,
 ) -> list[Violation]:
-    """Hold a worker's joiner, after a step, against its log.
+    """Compare a worker's joiner, after a step, with its log.
 
-    `replayed`: the log as far as this worker has judged it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: how far it has
-    read each stream (`Joiner.read_next`). `offsets_next`: from where it would read again (`Index.joiner_state`). `buffered_records`: how
-    many payloads it keeps (`Joiner.buffered_records`).
+    `replayed`: the log as far as this worker has applied it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: how far it has
+    read each topic-partition (`Joiner.read_next`). `offsets_next`: from where it would read again (`Index.joiner_state`); what is not in
+    there is read from its start. `buffered_records`: the number of payload records it keeps (`Joiner.buffered_records`). `whole`: all of
+    the log, replayed; it is replayed here if it is not given.
     """
     head = offsets_next[ORDERING]
     if replayed.offset_end != head:
-        return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_end}, where the log can be judged to")]
+        return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_end}, where the log can be applied to")]
     found: list[Violation] = []
     least = most = 0
+    entries = _entries_from(streams.get(ORDERING, ()), head)
+    contents = {(batch.incarnation, batch.sequence): batch for batch in (whole or replay(streams)).batches}
     for partition, records in streams.items():
         if partition == ORDERING:
             continue
-        for (incarnation, sequence), record in first_contents(records).items():
+        read = read_next.get(partition, 0)
+        for (incarnation, sequence), candidates in by_key(records).items():
             if not _may_count(replayed, incarnation, sequence):
-                # A sequence of 0 never counts, which shows when its life has registered; it is let go with the next that counts.
-                most += sequence == 0 and record.offset < read_next[partition] and replayed.life(incarnation) is not None
+                # A sequence of 0 never counts, which shows when its incarnation has registered; it leaves with the next that counts.
+                if sequence == 0 and replayed.life(incarnation) is not None:
+                    most += sum([record.offset < read for record in candidates])
                 continue
-            if record.offset < offsets_next[partition]:
+            most += sum([record.offset < read for record in candidates])
+            batch = contents.get((incarnation, sequence))
+            if batch is not None:
+                needed = [record for record in candidates if (partition, record.offset) == (batch.partition, batch.content_offset)]
+            else:
+                needed = _may_be_content(candidates, partition, entries.get((incarnation, sequence), []))
+            least += sum([record.offset < read for record in needed])
+            if needed and needed[0].offset < offsets_next.get(partition, 0):
                 place = f"{name}, partition {partition}, payload ({incarnation}, {sequence})"
-                found.append(
-                    Violation(Kind.FORGOTTEN, place, f"read again from {offsets_next[partition]}", f"from {record.offset} or before")
-                )
-            if record.offset < read_next[partition]:
-                least += 1
-                most += 1
+                wanted = f"from {needed[0].offset} or before"
+                found.append(Violation(Kind.FORGOTTEN, place, f"read again from {offsets_next[partition]}", wanted))
     if buffered_records < least:
         found.append(Violation(Kind.FORGOTTEN, f"{name}, memory", buffered_records, f"{least} payloads that may still count"))
     if buffered_records > most:
@@ -49,8 +63,33 @@ def violations(
     return found
 
 
+def _entries_from(ordering: Sequence[LogRecord], head: int) -> dict[Name, list[Entry]]:
+    """The entries from the head on, signed or not, by the names of their batches."""
+    found: dict[Name, list[Entry]] = {}
+    for record in ordering:
+        said = ordering_record(record.value) if record.offset >= head else None
+        if isinstance(said, Entry):
+            found.setdefault((said.incarnation, said.sequence), []).append(said)
+    return found
+
+
+def _may_be_content(candidates: Sequence[LogRecord], partition: int, entries: Sequence[Entry]) -> list[LogRecord]:
+    """The records of a batch key that a worker must not lose; it may keep the others.
+
+    Without an entry any value may be the one that the entry will name, so each counts where it stands first. With entries it is the first
+    value that one of them names.
+    """
+    first: dict[bytes, LogRecord] = {}
+    for record in candidates:
+        first.setdefault(sha256(record.value or b"").digest(), record)
+    if not entries:
+        return list(first.values())
+    named = {entry.payload_hash for entry in entries if entry.partition == partition}
+    return [record for hash_, record in first.items() if hash_ in named][:1]
+
+
 def _may_count(replayed: Replayed, incarnation: int, sequence: int) -> bool:
-    """Whether an entry of that name may count yet: its life has not registered, or goes on and has not come so far."""
+    """Whether an entry of that name may count yet: its incarnation has not registered, or is not over and has not come so far."""
     if incarnation > len(replayed.lives):
         return True
     life = replayed.life(incarnation)

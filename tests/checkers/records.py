@@ -1,31 +1,59 @@
-"""The records of the ordering topic and the keys of the payload topic, read from the contract's tables (docs/formats.md, Log records)."""
+"""The records of the log, read from the contract's tables (docs/formats.md, Log records): layouts, signatures, history.
 
-from struct import error, unpack_from
-from typing import NamedTuple
+Signatures are checked by OpenSSL, as the notary's own are made by libsodium. Where the two differ, the stricter one is right: OpenSSL takes
+points of small order, with which one signature can be good for every message.
+"""
+
+from collections.abc import Container
+from functools import lru_cache
+from hashlib import sha256
+from struct import Struct
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FORMAT_VERSION = 1
+"""The highest that this reading knows."""
+SIGNATURE = 64
+NO_LOG_ID = bytes(32)
+VERIFIED_KEPT = 8_192
+
+
+class View(NamedTuple):
+    """The history that the writer of a record had: `seen` records had taken effect, and `history` is the hash over them."""
+
+    seen: int
+    history: bytes
 
 
 class Entry(NamedTuple):
     incarnation: int
     sequence: int
+    view: View
     sent_at: int
     partition: int
+    payload_hash: bytes
     ids: tuple[str, ...]
 
 
 class Register(NamedTuple):
     nonce: bytes
+    view: View
+    format_version: int
     name: str
 
 
 class Fence(NamedTuple):
+    writer: int
+    view: View
     incarnation: int
     sequence_last: int
 
 
 class Root(NamedTuple):
     incarnation: int
+    view: View
     size: int
     root: bytes
 
@@ -34,18 +62,73 @@ class Activate(NamedTuple):
     version: int
 
 
-Ordering = Entry | Register | Fence | Root | Activate
+class Genesis(NamedTuple):
+    salt: bytes
+    partitions: int
+    notary_key: bytes
+    owner_key: bytes
+    name: str
+    origin: str
 
 
-def ordering_record(value: bytes | None) -> Ordering | None:
-    """The record, None for what every worker skips: it does not decode to its last byte, or version or kind are unknown."""
-    if value is None or len(value) < 2 or value[0] != FORMAT_VERSION:
+class Key(NamedTuple):
+    public_key: bytes
+    endorsement: bytes
+
+
+class Partitions(NamedTuple):
+    partitions: int
+
+
+class Retire(NamedTuple):
+    incarnation: int
+
+
+class Settle(NamedTuple):
+    view: View
+
+
+Ordering = Entry | Register | Fence | Root | Activate | Genesis | Key | Partitions | Retire | Settle
+OWNERS = (Activate, Genesis, Key, Partitions, Retire, Settle)
+"""The owner's key signs these, the notary's the others."""
+
+
+def view_of(record: Ordering) -> View | None:
+    """The record's view, None for the kinds that have none."""
+    return record.view if isinstance(record, Entry | Register | Fence | Root | Settle) else None
+
+
+def ordering_record(value: bytes | None, active: Container[int] = (FORMAT_VERSION,)) -> Ordering | None:
+    """The record, None if it does not decode to its last byte in a version that is active. Nothing is said of its signature."""
+    if value is None or len(value) < 2 + SIGNATURE or value[0] not in active:
         return None
+    body = _Bytes(value[2:-SIGNATURE])
     try:
-        record, end = _read(value)
-    except (error, UnicodeDecodeError):
+        record = _body(value[1], body)
+    except (_EndError, UnicodeDecodeError):
         return None
-    return record if end == len(value) else None
+    return record if body.at_end() else None
+
+
+def is_signed(value: bytes, log_id: bytes, public_key: bytes) -> bool:
+    """Whether that key signed the ordering record for that log; for genesis the log id is 32 zero bytes."""
+    return verified(public_key, value[-SIGNATURE:], b"notary/log/v1\n" + log_id + value[:-SIGNATURE])
+
+
+def is_endorsed(record: Key, log_id: bytes, key_in_force: bytes) -> bool:
+    """Whether the new key has signed that it follows the one in force."""
+    return verified(record.public_key, record.endorsement, b"notary/log-key/v1\n" + log_id + key_in_force)
+
+
+def is_fill(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
+    """Whether the value is a fill for the batch of that key in that partition, whose entry names `payload_hash`."""
+    message = b"notary/fill/v1\n" + log_id + partition.to_bytes(4, "big") + key + payload_hash
+    return len(value) == 32 + SIGNATURE and value[:32] == payload_hash and verified(public_key, value[32:], message)
+
+
+def next_history(history: bytes, append_time: int, value: bytes, mark: int) -> bytes:
+    """H(n + 1), of H(n) and the record that takes effect; `mark` is 1 for an entry joined with its payload, else 0."""
+    return sha256(history + append_time.to_bytes(8, "big", signed=True) + sha256(value).digest() + bytes([mark])).digest()
 
 
 def batch_key(key: bytes | None) -> tuple[int, int] | None:
@@ -55,28 +138,103 @@ def batch_key(key: bytes | None) -> tuple[int, int] | None:
     return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
 
 
-def _read(value: bytes) -> tuple[Ordering | None, int]:
-    """(the record, where it ends)."""
-    kind = value[1]
-    if kind == 1:
-        incarnation, sequence, sent_at, partition, count = unpack_from(">QQqII", value, 2)
-        end = 34 + 32 * count
-        if end != len(value):  # before anything is made of a count that somebody invented
-            return None, end
-        ids = tuple([value[at : at + 32].hex() for at in range(34, end, 32)])
-        return Entry(incarnation, sequence, sent_at, partition, ids), end
-    if kind == 2:
-        nonce, _, length = unpack_from(">16sHH", value, 2)
-        name = value[22 : 22 + length].decode()
-        (length_version,) = unpack_from(">H", value, 22 + length)
-        end = 24 + length + length_version
-        value[24 + length : end].decode()
-        return Register(nonce, name), end
-    if kind == 3:
-        return Fence(*unpack_from(">QQ", value, 2)), 18
-    if kind == 4:
-        return Root(*unpack_from(">QQ32s", value, 2)), 50
-    if kind == 5:
-        (version,) = unpack_from(">H", value, 2)
-        return (Activate(version) if version else None), 4
-    return None, 2
+def key_of(incarnation: int, sequence: int) -> bytes:
+    """The payload record's key of a batch."""
+    return incarnation.to_bytes(8, "big") + sequence.to_bytes(8, "big")
+
+
+# ---- layouts ----
+
+
+class _EndError(Exception):
+    """There are fewer bytes than the layout has."""
+
+
+class _Bytes:
+    """Bytes that are taken from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, length: int) -> bytes:
+        if length > len(self._data) - self._at:
+            raise _EndError
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def fixed(self, layout: Struct) -> tuple[Any, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def text(self) -> str:
+        return self.take(int.from_bytes(self.take(2), "big")).decode()
+
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
+
+_ENTRY = Struct(">QQQ32sqI32sI")
+_REGISTER = Struct(">16sQ32sH")
+_FENCE = Struct(">QQ32sQQ")
+_ROOT = Struct(">QQ32sQ32s")
+_GENESIS = Struct(">16sI32s32s")
+_KEY = Struct(">32s64s")
+_VIEW = Struct(">Q32s")
+
+
+def _body(kind: int, body: _Bytes) -> Ordering | None:
+    match kind:
+        case 1:
+            incarnation, sequence, seen, history, sent_at, partition, payload_hash, count = body.fixed(_ENTRY)
+            ids = body.take(32 * count)
+            hexed = tuple([ids[at : at + 32].hex() for at in range(0, len(ids), 32)])
+            return Entry(incarnation, sequence, View(seen, history), sent_at, partition, payload_hash, hexed)
+        case 2:
+            nonce, seen, history, version = body.fixed(_REGISTER)
+            name, _ = body.text(), body.text()
+            return Register(nonce, View(seen, history), version, name)
+        case 3:
+            writer, seen, history, incarnation, last = body.fixed(_FENCE)
+            return Fence(writer, View(seen, history), incarnation, last)
+        case 4:
+            incarnation, seen, history, size, root = body.fixed(_ROOT)
+            return Root(incarnation, View(seen, history), size, root)
+        case 5:
+            version = int.from_bytes(body.take(2), "big")
+            return Activate(version) if version else None
+        case 6:
+            genesis = Genesis(*body.fixed(_GENESIS), body.text(), body.text())
+            named = all(1 <= len(text.encode()) <= 255 for text in (genesis.name, genesis.origin))
+            return genesis if genesis.partitions and named else None
+        case 7:
+            return Key(*body.fixed(_KEY))
+        case 8:
+            return Partitions(int.from_bytes(body.take(4), "big"))
+        case 9:
+            return Retire(int.from_bytes(body.take(8), "big"))
+        case 10:
+            return Settle(View(*body.fixed(_VIEW)))
+    return None
+
+
+# ---- Ed25519 ----
+
+_P = 2**255 - 19
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = {0, 1, _P - 1, _P, _P + 1, _ORDER_8, _P - _ORDER_8}
+"""The y coordinates of the points of order 1, 2, 4 and 8, as they may be written in 255 bits."""
+
+
+def _is_small(point: bytes) -> bool:
+    return int.from_bytes(point, "little") & (2**255 - 1) in _SMALL_ORDER
+
+
+@lru_cache(maxsize=VERIFIED_KEPT)
+def verified(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether this is that key's signature over the message. The last answers are kept, since logs are replayed often."""
+    if len(public_key) != 32 or len(signature) != SIGNATURE or _is_small(public_key) or _is_small(signature[:32]):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,6 +1,6 @@
-"""What a notary leaves when it is over, and the checkers on all of it: its log, the indexes of its workers, what its clients were told.
+"""All that a notary leaves when it is over, and the checkers on it: its log, the indexes of its workers, the answers to its clients.
 
-The log is the judge: it is decided all over again by brute force, and everything else is held against that.
+The log decides what is right: the replay decides it all over again by brute force, and everything else is compared with that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,15 @@ from functools import cached_property
 from tests.checkers import indexes, receipts
 from tests.checkers.history import History
 from tests.checkers.indexes import Rows
-from tests.checkers.replay import Replayed, Streams, replay
+from tests.checkers.replay import Replayed, Seen, Streams, replay
 from tests.checkers.violation import Kind, Violation
 
 
 @dataclass(frozen=True)
 class Remains:
-    """All of one notary; `name` is what its requests were signed for."""
+    """All of one notary. Its name, keys and partitions stand in the log."""
 
-    name: str
     verifier_keys: Sequence[str]
-    partitions: int
     streams: Streams
     indexes: Mapping[str, Rows]
     """By the names of the workers."""
@@ -28,26 +26,40 @@ class Remains:
 
     @cached_property
     def replayed(self) -> Replayed:
-        """What the log says."""
-        return replay(self.streams, self.name, self.partitions)
+        """All that the log says."""
+        return replay(self.streams)
 
-    def violations(self, *, roots_right: bool = True) -> list[Violation]:
-        """Everything that is not as one honest notary leaves it. `roots_right`: so are the roots that workers wrote into the log."""
+    def violations(self, *, roots_right: bool = True, views_own: bool = True) -> list[Violation]:
+        """Everything that is not as one honest notary leaves it.
+
+        `roots_right`: so are the roots that workers wrote into the log. `views_own`: no record was lost, so every view is the log's own.
+        """
         replayed = self.replayed
         found = indexes.all_violations(self.indexes, replayed)
         found += self.history.violations(replayed.decisions, set(replayed.consumed))
         found += receipts.violations(self.verifier_keys, self.history.receipts(), replayed.tree)
-        return found + (_wrong_roots(replayed) if roots_right else [])
+        if roots_right:
+            found += _wrong_roots(replayed)
+        return found + (_foreign_views(replayed) if views_own else [])
 
 
 def _wrong_roots(replayed: Replayed) -> list[Violation]:
-    """Every root that counts is that of the log's own tree (R9)."""
+    """The roots that count and are not those of the log's own tree (R9)."""
     found: list[Violation] = []
     for checkpoint in [checkpoint for checkpoint in replayed.checkpoints if checkpoint.counted]:
-        place = f"the root that life {checkpoint.incarnation} wrote at offset {checkpoint.offset}"
+        place = f"the root that incarnation {checkpoint.incarnation} wrote at offset {checkpoint.offset}"
         if checkpoint.size > len(replayed.decisions):
             wanted = f"{len(replayed.decisions)} at most, as many as the log decides"
             found.append(Violation(Kind.AHEAD_OF_LOG, place, f"{checkpoint.size} decisions", wanted))
         elif checkpoint.root != replayed.root(checkpoint.size):
             found.append(Violation(Kind.OTHER_TREE, place, checkpoint.root, replayed.root(checkpoint.size)))
     return found
+
+
+def _foreign_views(replayed: Replayed) -> list[Violation]:
+    """The well-signed records whose writers had another history than the log has (R10)."""
+    return [
+        Violation(Kind.FOREIGN_VIEW, f"ordering record {applied.offset}", applied.record, "a view that is the log's own history")
+        for applied in replayed.records
+        if applied.view is Seen.FOREIGN
+    ]

@@ -1,24 +1,52 @@
-"""What a complete log decides, by brute force. Imports nothing of the notary: the formats are read here, from the contract's tables.
+"""Replays a complete log by brute force. Imports nothing of the notary: the contract's tables alone say how it is read.
 
-Everything is at hand, so there is no buffer, no step and no waiting: the ordering records are judged one by one (R2, R5), each content is
-looked up as the first of its key in its whole partition (R3), and decided on plain dictionaries (R6, R7).
+Everything is at hand, so there is no buffer, no step and no waiting. The ordering records are applied one by one: layout, signature by the
+key in force (R10), view, and the condition of their kind (R2, R5). Each content is looked up in its whole partition (R3), and decided on
+plain dictionaries (R6, R7).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Protocol
 
 from tests.checkers.judge import hashed, judge
-from tests.checkers.records import FORMAT_VERSION, Activate, Entry, Fence, Register, Root, batch_key, ordering_record
+from tests.checkers.records import (
+    FORMAT_VERSION,
+    NO_LOG_ID,
+    OWNERS,
+    Activate,
+    Entry,
+    Fence,
+    Genesis,
+    Key,
+    Ordering,
+    Partitions,
+    Register,
+    Retire,
+    Root,
+    Settle,
+    View,
+    batch_key,
+    is_endorsed,
+    is_fill,
+    is_signed,
+    key_of,
+    next_history,
+    ordering_record,
+    view_of,
+)
 from tests.checkers.requests import requests_of
 from tests.checkers.tree import Tree, leaf_of
 
 ORDERING = -1
 SENT_AT_AHEAD_MAX_MS = 60_000
+ELECTORATE_MS = 86_400_000
 
 
 class LogRecord(Protocol):
-    """What a reader of the log returns (`ordering.log.Record`)."""
+    """A record as a reader of the log returns it (`ordering.log.Record`)."""
 
     @property
     def offset(self) -> int: ...
@@ -31,38 +59,85 @@ class LogRecord(Protocol):
 
 
 Streams = Mapping[int, Sequence[LogRecord]]
-"""-1 is the ordering topic, 0, 1, 2, ... the payload partitions; one that is not there is empty."""
+"""By topic-partition: -1 is the ordering topic, 0, 1, 2, ... the payload partitions; one that is not there is empty."""
+
+
+VIEWS_KEPT = 1 << 16
+"""A settle record for an older history does not count (docs/rules.md)."""
+
+
+class Seen(StrEnum):
+    """How the view of a record compares with the history of this replay at the record's place."""
+
+    OWN = "own"
+    FOREIGN = "foreign"
+    """More records than had taken effect there, or another hash."""
+    NOT_COMPARABLE = "not-comparable"
+    """A view of no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
+
+
+class Why(StrEnum):
+    """The reason for which an ordering record takes no effect, the first that applies."""
+
+    MALFORMED = "malformed"
+    BAD_SIGNATURE = "bad-signature"
+    OTHER_VIEW = "other-view"  # a settle record, or a checkpoint, of another history than this replay's
+    CONDITION = "condition"  # that of its kind does not hold: a repeated record, a sequence that has passed, a fenced incarnation, ...
+    CHECKPOINT = "checkpoint"  # these never take effect; this one is compared
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One ordering record, and its effect."""
+
+    offset: int
+    record: Ordering | None
+    why_not: Why | None
+    """None when it took effect."""
+    view: Seen | None
+    """None for records that have no view, and for those that are malformed or badly signed."""
+    seen_after: int
+    history_after: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """An entry that counted; a filled one asked nothing."""
+    """An entry that took effect; one that is filled, or has a payload that does not decode, decided nothing."""
 
     offset: int
     incarnation: int
     sequence: int
     log_time: int
     filled: bool
+    """It decided nothing. `signed_fill` says whether a fill is why."""
     ids: tuple[str, ...]
     positions: tuple[int, ...]  # of the decision of each id, made here or before
+    partition: int
+    content_offset: int
+    """Of its payload or fill in that partition."""
+    signed_fill: bool
 
 
 @dataclass(slots=True)
 class Life:
-    """One life of one worker."""
+    """One incarnation of one worker."""
 
     incarnation: int
     name: str
     nonce: bytes = b""
     sequence_last: int = 0
     fenced: bool = False
-    fenced_by: int = 0  # the incarnation of its successor's register record; 0 when a peer fenced it
+    """It is over: fenced by a peer or by its successor, or retired."""
+    fenced_by: int = 0  # the incarnation of its successor's register record; 0 when a peer fenced it, or the owner retired it
     active_at: int = 0  # the log time at which it registered or last had an entry counted
+    retired: bool = False
+    format_version: int = 1
+    """The highest that it reads, as it said when it registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint record; it counts if its life was registered and not fenced there."""
+    """A well-signed checkpoint record; it counts if its incarnation is not over there, and its view is the history of this replay."""
 
     offset: int
     incarnation: int
@@ -73,7 +148,7 @@ class Checkpoint:
 
 @dataclass
 class Replayed:
-    """What a log says."""
+    """All that a log says."""
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """By position, as the contract's JSON objects."""
@@ -82,24 +157,54 @@ class Replayed:
     batches: list[Batch] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
-    """Life 1 first."""
+    """By incarnation, 1 first."""
     log_time: int = 0
     offset_end: int = 0
-    """The offset after the last record that could be judged; next comes a hole, an activation of an unknown version, or nothing."""
+    """The offset after the last record that could be applied; next comes a hole, an activation of an unknown version, or nothing."""
     ended_by: str = "end"
-    """end | hole | activate"""
+    """end | hole | activate | no-genesis"""
     leaves: list[bytes] = field(default_factory=list)
     tree: Tree = field(init=False)
 
+    genesis: Genesis | None = None
+    log_id: bytes = NO_LOG_ID
+    keys: list[bytes] = field(default_factory=list)
+    """All public keys of the notary that have been in force; the last one is."""
+    partitions: int = 0
+    """Payload partitions declared so far."""
+    versions: list[int] = field(default_factory=lambda: [1])
+    """The format versions that are active."""
+    settled: int = 0
+    """`seen` of the last settle record that took effect."""
+    histories: list[bytes] = field(default_factory=lambda: [b""])
+    """H(n) at place n; there is no H(0)."""
+    records: list[Applied] = field(default_factory=list)
+    """Every ordering record applied or skipped, in order."""
+
     def __post_init__(self) -> None:
         self.tree = Tree(self.leaves)
+
+    @property
+    def name(self) -> str:
+        """The notary's name, empty before genesis."""
+        return "" if self.genesis is None else self.genesis.name
+
+    @property
+    def seen(self) -> int:
+        """The number of records that have taken effect."""
+        return len(self.histories) - 1
+
+    @property
+    def history(self) -> bytes:
+        """H(seen), empty before genesis."""
+        return self.histories[-1]
 
     def root(self, size: int) -> bytes:
         """The root of the tree of the first `size` decisions."""
         return self.tree.root(size)
 
     def passing(self) -> list[Batch]:
-        """The batches that count though one before them in their life, at least, does not: no broker of Kafka leaves that."""
+        """The batches that count though one before them in their incarnation, at least, does not: no broker of Kafka leaves that."""
         last: dict[int, int] = {}
         found = []
         for batch in self.batches:
@@ -109,82 +214,242 @@ class Replayed:
         return found
 
     def life(self, incarnation: int) -> Life | None:
-        """The life, if it has registered and is not fenced."""
+        """The incarnation, if it has registered and is not over."""
         life = self.lives[incarnation - 1] if 1 <= incarnation <= len(self.lives) else None
         return None if life is None or life.fenced else life
 
+    def compare(self, view: View) -> Seen:
+        """Compare a view with the history so far."""
+        if view.seen == 0:
+            return Seen.NOT_COMPARABLE
+        return Seen.OWN if view.seen <= self.seen and self.histories[view.seen] == view.history else Seen.FOREIGN
 
-def replay(streams: Streams, notary: str, partitions: int, offset_stop: int | None = None) -> Replayed:
-    """The whole log, or its order before `offset_stop`."""
-    contents = [first_contents(streams.get(partition, ())) for partition in range(partitions)]
-    replayed = Replayed()
-    nonces: set[bytes] = set()
-    consumer: dict[str, str] = {}
-    positions: dict[str, int] = {}
+
+def replay(streams: Streams, offset_stop: int | None = None) -> Replayed:
+    """Replay the whole log, or its order before `offset_stop`."""
+    run = _Replay(streams)
     for record in streams.get(ORDERING, ()):
         if offset_stop is not None and record.offset >= offset_stop:
             break
-        said = ordering_record(record.value)
-        if isinstance(said, Entry):
-            life = replayed.life(said.incarnation)
-            if life is not None and said.sequence > life.sequence_last and said.partition < partitions:
-                key = said.incarnation, said.sequence
-                if key not in contents[said.partition]:
-                    replayed.ended_by = "hole"
-                    return replayed
-                life.sequence_last = said.sequence
-                log_time = max(replayed.log_time, min(record.append_time_ms, said.sent_at + SENT_AT_AHEAD_MAX_MS))
-                replayed.log_time = life.active_at = log_time
-                _decide(replayed, record.offset, said, contents[said.partition][key].value, notary, consumer, positions)
-        elif isinstance(said, Register):
-            if said.nonce not in nonces:
-                nonces.add(said.nonce)
-                incarnation = len(replayed.lives) + 1
-                for life in replayed.lives:
-                    if life.name == said.name and not life.fenced:
-                        life.fenced, life.fenced_by = True, incarnation
-                active_at = max(replayed.log_time, record.append_time_ms)
-                replayed.lives.append(Life(incarnation, said.name, said.nonce, active_at=active_at))
-        elif isinstance(said, Fence):
-            life = replayed.life(said.incarnation)
-            if life is not None and life.sequence_last == said.sequence_last:
-                life.fenced = True
-        elif isinstance(said, Root):
-            counted = replayed.life(said.incarnation) is not None
-            replayed.checkpoints.append(Checkpoint(record.offset, said.incarnation, said.size, said.root, counted))
-        elif isinstance(said, Activate) and said.version > FORMAT_VERSION:
-            replayed.ended_by = "activate"
-            return replayed
-        replayed.offset_end = record.offset + 1
-    return replayed
+        if not run.apply(record):
+            break
+        run.replayed.offset_end = record.offset + 1
+    return run.replayed
 
 
-def first_contents(partition: Sequence[LogRecord]) -> dict[tuple[int, int], LogRecord]:
-    """R3: by batch, the first record with its key."""
-    first: dict[tuple[int, int], LogRecord] = {}
+def by_key(partition: Iterable[LogRecord]) -> dict[tuple[int, int], list[LogRecord]]:
+    """The records of a payload partition that have a value and a batch key, by (incarnation, sequence), in the order of the log."""
+    found: dict[tuple[int, int], list[LogRecord]] = {}
     for record in partition:
         key = batch_key(record.key)
-        if key is not None:
-            first.setdefault(key, record)
-    return first
+        if key is not None and record.value is not None:
+            found.setdefault(key, []).append(record)
+    return found
 
 
-def _decide(
-    replayed: Replayed, offset: int, entry: Entry, value: bytes | None, notary: str, consumer: dict[str, str], positions: dict[str, int]
-) -> None:
-    """R7, for each request of the batch in turn. `consumer`: hashes by state; `positions`: by transaction id."""
-    requests = None if value is None else requests_of(value, notary)
-    if requests is not None and tuple([id_ for id_, _ in requests]) != entry.ids:
-        requests = None
-    for id_, request in requests or ():
-        if id_ in positions:
-            continue
-        reason, conflicts = judge(request, consumer, replayed.log_time)
-        position = positions[id_] = len(replayed.decisions)
+class _Replay:
+    """A log, and what has been made of it so far."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.replayed = Replayed()
+        self._contents = {partition: by_key(payloads) for partition, payloads in streams.items() if partition != ORDERING}
+        self._nonces: set[bytes] = set()
+        self._consumer: dict[str, str] = {}
+        """By the text of a state: the hash of the id of the transaction that consumed it."""
+        self._positions: dict[str, int] = {}
+        """By transaction id."""
+
+    def apply(self, record: LogRecord) -> bool:
+        """Apply or skip the next ordering record; False if it stays ahead, and `ended_by` says why."""
+        replayed = self.replayed
+        said = ordering_record(record.value, replayed.versions)
+        if replayed.genesis is None and not self._begin(said, record):
+            replayed.ended_by = "no-genesis"
+            return False
+        view: Seen | None = None
+        mark = 0
+        if said is None or record.value is None:
+            why: Why | None = Why.MALFORMED
+        elif not self._is_signed(said, record.value):
+            why = Why.BAD_SIGNATURE
+        else:
+            seen_by = view_of(said)
+            view = None if seen_by is None else replayed.compare(seen_by)
+            if isinstance(said, Root):
+                why = self._checkpoint(said, record.offset, view)
+            elif isinstance(said, Settle) and (view != Seen.OWN or replayed.seen - said.view.seen >= VIEWS_KEPT):
+                why = Why.OTHER_VIEW
+            elif not self._condition(said, record):
+                why = Why.CONDITION
+            else:
+                effect = self._effect(said, record)
+                if effect is None:
+                    return False
+                why, mark = None, effect
+                if not isinstance(said, Genesis):
+                    replayed.histories.append(next_history(replayed.history, record.append_time_ms, record.value, mark))
+        replayed.records.append(Applied(record.offset, said, why, view, replayed.seen, replayed.history))
+        return True
+
+    def _begin(self, said: Ordering | None, record: LogRecord) -> bool:
+        """The first record of the topic is a genesis record that the owner whom it names has signed, or the log is nobody's."""
+        if not isinstance(said, Genesis) or record.value is None or not is_signed(record.value, NO_LOG_ID, said.owner_key):
+            return False
+        self.replayed.genesis = said
+        return True
+
+    def _is_signed(self, said: Ordering, value: bytes) -> bool:
+        """By the key that signs such records here. A key record has the new key's signature too."""
+        replayed = self.replayed
+        assert replayed.genesis is not None
+        owner = replayed.genesis.owner_key
+        if isinstance(said, Genesis):
+            return is_signed(value, NO_LOG_ID, owner)
+        if not is_signed(value, replayed.log_id, owner if isinstance(said, OWNERS) else replayed.keys[-1]):
+            return False
+        return not isinstance(said, Key) or is_endorsed(said, replayed.log_id, replayed.keys[-1])
+
+    def _checkpoint(self, said: Root, offset: int, view: Seen | None) -> Why:
+        own = view == Seen.OWN
+        counted = own and self.replayed.life(said.incarnation) is not None
+        self.replayed.checkpoints.append(Checkpoint(offset, said.incarnation, said.size, said.root, counted))
+        if not own:
+            return Why.OTHER_VIEW
+        return Why.CHECKPOINT if counted else Why.CONDITION
+
+    def _condition(self, said: Ordering, record: LogRecord) -> bool:
+        """The contract's last column: whether the record takes effect."""
+        replayed = self.replayed
+        match said:
+            case Entry():
+                life = replayed.life(said.incarnation)
+                return life is not None and said.sequence > life.sequence_last and said.partition < replayed.partitions
+            case Register():
+                return said.nonce not in self._nonces
+            case Fence():
+                life = replayed.life(said.incarnation)
+                return life is not None and said.sequence_last == life.sequence_last
+            case Activate():
+                return said.version not in replayed.versions and all(life.format_version >= said.version for life in self._electorate())
+            case Genesis():
+                return not replayed.keys
+            case Key():
+                return said.public_key not in replayed.keys
+            case Partitions():
+                return said.partitions > replayed.partitions
+            case Retire():
+                return replayed.life(said.incarnation) is not None
+            case Settle():
+                # A copy of a settle record would else take effect again, for it is still the reader's own history.
+                return said.view.seen > replayed.settled
+        return False
+
+    def _effect(self, said: Ordering, record: LogRecord) -> int | None:
+        """The record takes effect; its mark. None when it stays ahead: an entry without content, or an activation of an unknown version."""
+        replayed = self.replayed
+        match said:
+            case Entry():
+                content = self._content(said)
+                if content is None:
+                    replayed.ended_by = "hole"
+                    return None
+                return self._join(said, record, content)
+            case Register():
+                self._register(said, record)
+            case Fence():
+                replayed.lives[said.incarnation - 1].fenced = True
+            case Activate():
+                if said.version > FORMAT_VERSION:
+                    replayed.ended_by = "activate"
+                    return None
+                replayed.versions.append(said.version)
+            case Genesis():
+                assert record.value is not None
+                replayed.log_id = sha256(record.value).digest()
+                replayed.histories.append(replayed.log_id)
+                replayed.keys.append(said.notary_key)
+                replayed.partitions = said.partitions
+            case Key():
+                replayed.keys.append(said.public_key)
+            case Partitions():
+                replayed.partitions = said.partitions
+            case Retire():
+                life = replayed.lives[said.incarnation - 1]
+                life.fenced = life.retired = True
+            case Settle():
+                replayed.settled = said.view.seen
+        return 0
+
+    def _electorate(self) -> Iterator[Life]:
+        """R9: the incarnations that are not over and have been active within a day of log time."""
+        since = self.replayed.log_time - ELECTORATE_MS
+        return (life for life in self.replayed.lives if not life.fenced and life.active_at >= since)
+
+    def _register(self, said: Register, record: LogRecord) -> None:
+        replayed = self.replayed
+        self._nonces.add(said.nonce)
+        incarnation = len(replayed.lives) + 1
+        for life in replayed.lives:
+            if life.name == said.name and not life.fenced:
+                life.fenced, life.fenced_by = True, incarnation
+        active_at = max(replayed.log_time, record.append_time_ms)
+        replayed.lives.append(Life(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version))
+
+    def _content(self, entry: Entry) -> LogRecord | None:
+        """R3: the first record in its partition under its key that is the payload the entry names, or a signed fill for it."""
+        replayed = self.replayed
+        key = key_of(entry.incarnation, entry.sequence)
+        for record in self._contents.get(entry.partition, {}).get((entry.incarnation, entry.sequence), ()):
+            value = record.value
+            assert value is not None
+            if sha256(value).digest() == entry.payload_hash:
+                return record
+            if is_fill(value, replayed.log_id, entry.partition, key, entry.payload_hash, replayed.keys[-1]):
+                return record
+        return None
+
+    def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
+        """The entry with its content; its mark, 1 for a payload."""
+        replayed = self.replayed
+        life = replayed.lives[entry.incarnation - 1]
+        life.sequence_last = entry.sequence
+        log_time = max(replayed.log_time, min(record.append_time_ms, entry.sent_at + SENT_AT_AHEAD_MAX_MS))
+        replayed.log_time = life.active_at = log_time
+        value = content.value
+        assert value is not None
+        mark = int(sha256(value).digest() == entry.payload_hash)
+        requests = requests_of(value, replayed.name) if mark else None
+        if requests is not None and tuple([id_ for id_, _ in requests]) != entry.ids:
+            requests = None
+        for id_, request in requests or ():
+            if id_ not in self._positions:
+                self._decide(id_, request)
+        ids = tuple([id_ for id_, _ in requests or ()])
+        positions = tuple([self._positions[id_] for id_ in ids])
+        batch = Batch(
+            record.offset,
+            entry.incarnation,
+            entry.sequence,
+            log_time,
+            requests is None,
+            ids,
+            positions,
+            entry.partition,
+            content.offset,
+            signed_fill=not mark,
+        )
+        replayed.batches.append(batch)
+        return mark
+
+    def _decide(self, id_: str, request: Mapping[str, Any]) -> None:
+        """R7: the decision of a transaction that has none."""
+        replayed = self.replayed
+        reason, conflicts = judge(request, self._consumer, replayed.log_time)
+        position = self._positions[id_] = len(replayed.decisions)
         if reason is None:
             by = hashed(id_)
             for state in request.get("inputs", ()):
-                consumer[state] = by
+                self._consumer[state] = by
                 replayed.consumed[state] = (id_, position)
         decision = {
             "transaction_id": id_,
@@ -196,8 +461,3 @@ def _decide(
         }
         replayed.decisions.append(decision)
         replayed.leaves.append(leaf_of(decision))
-    ids = tuple([id_ for id_, _ in requests or ()])
-    batch = Batch(
-        offset, entry.incarnation, entry.sequence, replayed.log_time, requests is None, ids, tuple([positions[id_] for id_ in ids])
-    )
-    replayed.batches.append(batch)

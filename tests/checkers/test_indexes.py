@@ -8,11 +8,10 @@ import pytest
 from ordering.log import Record
 from ordering.records import batch_key
 from tests.checkers import indexes
-from tests.checkers.honest import PARTITIONS, Honest, busy
+from tests.checkers.honest import Honest, busy
 from tests.checkers.indexes import Rows
 from tests.checkers.replay import Replayed, replay
 from tests.checkers.violation import Kind
-from tests.joiner.history import NOTARY
 
 Changed = dict[str, list[tuple[bytes, bytes]]]
 
@@ -27,7 +26,7 @@ def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 
 @pytest.fixture(scope="module")
 def replayed(notary: Honest) -> Replayed:
-    return replay(notary.log.streams, NOTARY, PARTITIONS)
+    return replay(notary.log.streams)
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ def test_index_that_is_behind_is_sound(until: int, notary: Honest, replayed: Rep
 def test_index_of_a_log_that_was_cut_is_ahead(notary: Honest, rows: Changed) -> None:
     """Decisions that the log does not give any more are one violation."""
     cut = notary.log.streams | {2: notary.log.streams[2][:1]}
-    replayed = replay(cut, NOTARY, PARTITIONS)
+    replayed = replay(cut)
     assert replayed.ended_by == "hole"
     assert [violation.kind for violation in indexes.violations(rows, replayed)] == [Kind.AHEAD_OF_LOG]
 
@@ -172,9 +171,11 @@ def test_index_of_another_log_is_found(notary: Honest, tmp_path: Path) -> None:
     """Had a fill come first, the transactions of its batch were not decided there, and all that follows would be other rows."""
     behind = Honest(tmp_path / "index", notary.log)
     behind.read(12)
-    fill = Record(0, 0, 0, batch_key(1, 1), None)
+    named = notary.log.streams[0][0].value
+    assert named is not None
+    fill = Record(0, 0, 0, batch_key(1, 1), notary.log.fill_value(1, 1, named))
     filled = notary.log.streams | {0: [fill, *notary.log.streams[0]]}
-    kinds = {violation.kind for violation in indexes.violations(behind.rows(), replay(filled, NOTARY, PARTITIONS))}
+    kinds = {violation.kind for violation in indexes.violations(behind.rows(), replay(filled))}
     assert kinds == {Kind.WRONG_DECISION, Kind.WRONG_POSITION, Kind.WRONG_STATE, Kind.WRONG_TILE}
     behind.index.close()
 

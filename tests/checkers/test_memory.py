@@ -2,39 +2,63 @@
 
 import pytest
 
-from joiner import Joiner, JoinerState
-from ordering.log import ORDERING
+from joiner import Joiner
+from ordering.log import ORDERING, Record
 from tests.checkers import memory
+from tests.checkers.records import key_of
 from tests.checkers.replay import replay
+from tests.checkers.signed_log import SignedLog
 from tests.checkers.violation import Kind, Violation
-from tests.joiner.history import NOTARY, History, Reading, rest
 
 PARTITIONS = 2
 
 
-def a_log() -> History:
-    """A head at a hole, behind it a payload that came early; one of a life that has not registered; one that is past, one fenced."""
-    log = History(PARTITIONS)
+def a_log() -> SignedLog:
+    """A head at a hole, and payloads: one behind the hole, one of an incarnation that has not registered, some that are past or never."""
+    log = SignedLog(PARTITIONS)
     log.register("w1")
+    log.payload(1, 1, "other bytes")
     log.payload(1, 1, "a")
     log.entry(1, 1, "a")
     log.payload(1, 1, "a")
     log.entry(1, 2, "hole", partition=1)
     log.entry(1, 3, "early")
     log.payload(1, 3, "early")
+    log.put(0, key_of(1, 3), None)
     log.payload(2, 1, "ahead", partition=1)
+    log.payload(2, 1, "ahead, other bytes", partition=1)
     log.payload(2, 0, "never", partition=1)
     return log
 
 
-def held(log: History, joiner: Joiner, offsets_next: dict[int, int], buffered: int) -> list[Violation]:
-    replayed = replay(log.streams, NOTARY, PARTITIONS, offsets_next[ORDERING])
-    return memory.violations(log.streams, replayed, read_next=joiner.read_next(), offsets_next=offsets_next, buffered_records=buffered)
+class Worker:
+    """A joiner that is handed records, and what is persisted of it."""
+
+    def __init__(self) -> None:
+        self.joiner = Joiner()
+        self.offsets_next = {ORDERING: 0}
+
+    def step(self, *records: Record) -> None:
+        ready = self.joiner.step(records, 0)
+        if ready.advanced:
+            self.offsets_next = dict(ready.offsets_next)
 
 
-def reading(log: History) -> Reading:
-    worker = Reading()
-    worker.step(*rest(log, JoinerState(dict.fromkeys(range(ORDERING, PARTITIONS), 0))))
+def found_in(log: SignedLog, worker: Worker, offsets_next: dict[int, int] | None = None, more: int = 0) -> list[Violation]:
+    offsets = worker.offsets_next if offsets_next is None else offsets_next
+    return memory.violations(
+        log.streams,
+        replay(log.streams, offsets[ORDERING]),
+        read_next=worker.joiner.read_next(),
+        offsets_next=offsets,
+        buffered_records=worker.joiner.buffered_records + more,
+    )
+
+
+def reading(log: SignedLog) -> Worker:
+    """A worker that has read all."""
+    worker = Worker()
+    worker.step(*[record for records in log.streams.values() for record in records])
     return worker
 
 
@@ -42,38 +66,56 @@ def test_joiner_keeps_what_may_count() -> None:
     """Record by record, and all at once: a joiner keeps each payload that may still count, and would read each again."""
     log = a_log()
     log.register("w2")
-    log.fill(1, 2, partition=1)
+    log.fill(1, 2, "hole", partition=1)
     log.fence(2, 0)
-    for records in ([[record] for stream in log.streams.values() for record in stream], [rest(log, Reading().state)]):
-        worker = Reading()
-        for some in records:
-            worker.step(*some)
-            assert held(log, worker.joiner, dict(worker.state.offsets_next), worker.joiner.buffered_records) == []
+    everything = [record for records in log.streams.values() for record in records]
+    for pieces in ([[record] for record in everything], [everything]):
+        worker = Worker()
+        for piece in pieces:
+            worker.step(*piece)
+            assert found_in(log, worker) == []
 
 
-@pytest.mark.parametrize(("too_many", "kind"), [(1, Kind.HOARDED), (-1, Kind.FORGOTTEN)])
-def test_wrong_number_of_payloads_is_found(too_many: int, kind: Kind) -> None:
-    """One payload too many in memory never leaves it; one too few is never found again."""
+def test_joiner_at_a_hole_keeps_what_may_count() -> None:
+    """A joiner whose head waits keeps what lies behind, and may drop what is no content of its head."""
     log = a_log()
+    log.payload(1, 2, "no content of the hole", partition=1)
     worker = reading(log)
-    found = held(log, worker.joiner, dict(worker.state.offsets_next), worker.joiner.buffered_records + too_many)
-    assert [violation.kind for violation in found] == [kind]
+    assert worker.joiner.hole is not None
+    assert found_in(log, worker) == []
+
+
+@pytest.mark.parametrize(("too_many", "kind"), [(2, Kind.HOARDED), (-1, Kind.FORGOTTEN)])
+def test_wrong_number_of_payloads_is_found(too_many: int, kind: Kind) -> None:
+    """Payloads too many in memory never leave it; one too few is never found again."""
+    log = a_log()
+    assert [violation.kind for violation in found_in(log, reading(log), more=too_many)] == [kind]
 
 
 def test_resuming_past_a_payload_is_found() -> None:
     """An offset to read again from that lies behind a payload which may still count loses it at the next start (R8)."""
     log = a_log()
     worker = reading(log)
-    offsets = dict(worker.state.offsets_next)
-    offsets[0] += 1
-    found = held(log, worker.joiner, offsets, worker.joiner.buffered_records)
+    early = next(record.offset for record in log.streams[0] if record.key == key_of(1, 3))
+    found = found_in(log, worker, {**worker.offsets_next, 0: early + 1})
     assert [violation.kind for violation in found] == [Kind.FORGOTTEN]
     assert "partition 0, payload (1, 3)" in found[0].place
+    assert found_in(log, worker, {**worker.offsets_next, 0: early}) == []
+
+
+def test_resuming_past_one_of_two_values_is_found() -> None:
+    """Without an entry each value under a key may be its content, so the second must be read again as well as the first (R3)."""
+    log = SignedLog(PARTITIONS)
+    log.payload(1, 1, "a")
+    second = log.payload(1, 1, "b")
+    worker = reading(log)
+    assert found_in(log, worker) == []
+    assert [violation.kind for violation in found_in(log, worker, {ORDERING: 1, 0: second.offset})] == [Kind.FORGOTTEN]
+    assert [violation.kind for violation in found_in(log, worker, more=-1)] == [Kind.FORGOTTEN]
 
 
 def test_head_ahead_of_the_log_is_found() -> None:
-    """A worker that judged past a hole of its log is ahead of it."""
+    """A worker that applied past a hole of its log is ahead of it."""
     log = a_log()
     worker = reading(log)
-    offsets = dict(worker.state.offsets_next) | {ORDERING: 3}
-    assert [violation.kind for violation in held(log, worker.joiner, offsets, 3)] == [Kind.AHEAD_OF_LOG]
+    assert [violation.kind for violation in found_in(log, worker, {**worker.offsets_next, ORDERING: 4})] == [Kind.AHEAD_OF_LOG]

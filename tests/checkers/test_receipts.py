@@ -9,12 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary.receipts.checkpoint import Checkpoint
 from notary.receipts.note import VerifierKey, sign_note
 from tests.checkers import receipts
-from tests.checkers.honest import NOTARY, ORIGIN, PARTITIONS, Honest, busy
+from tests.checkers.honest import Honest, busy
 from tests.checkers.replay import Replayed, replay
+from tests.checkers.signed_log import ORIGIN, private_key
 from tests.checkers.tree import Tree
 from tests.checkers.violation import Kind
 
-KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+KEY = private_key("notary")
 OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 TRUSTED = str(VerifierKey(ORIGIN, KEY.public_key().public_bytes_raw()))
 OTHER_TRUSTED = str(VerifierKey(ORIGIN, OTHER_KEY.public_key().public_bytes_raw()))
@@ -30,7 +31,7 @@ def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 
 @pytest.fixture(scope="module")
 def replayed(notary: Honest) -> Replayed:
-    return replay(notary.log.streams, NOTARY, PARTITIONS)
+    return replay(notary.log.streams)
 
 
 def _signed(size: int, root: bytes, *keys: Ed25519PrivateKey, origin: str = ORIGIN) -> str:

@@ -1,112 +1,96 @@
-"""The replay says what the joiner and the index say, of any log; and, where a worked example exists, what that says."""
+"""The replay reads the log as the contract says: its worked example to the byte, and each rule with a log of a few records."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from struct import pack
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner import JoinerLimits
-from ordering.log import ORDERING
-from ordering.records import Activate, Checkpoint
-from tests.asking.party import digest, state
-from tests.checkers import indexes, memory, receipts
-from tests.checkers.history import Submission
-from tests.checkers.honest import Honest, busy
-from tests.checkers.replay import replay
+from ordering.log import ORDERING, Record
+from tests.checkers.records import NO_LOG_ID, View, key_of, verified
+from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.requests import requests_of
+from tests.checkers.signed_log import NOTARY, ORIGIN, T0, SignedLog, payload_of, private_key, public, state
 from tests.checkers.tree import leaf_of
-from tests.checkers.violation import describe
-from tests.joiner.history import NOTARY, History
-from tests.properties.test_joiner import PARTITIONS, MemoryStreams, Worker, histories
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())
-SHARED = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-FEW = settings(SHARED, max_examples=40)
+EXAMPLE = VECTORS["log"]
+PARTITIONS = 2
+DAY_MS = 86_400_000
 
 
-@SHARED
-@given(histories())
-def test_replay_joins_as_the_joiner_does(history: tuple[list[Any], list[list[Any]]]) -> None:
-    """Of any log the batches, log times, lives and the first hole are the joiner's, which keeps in memory what it must and no more."""
-    streams = MemoryStreams(*history)
-    worker = Worker(streams, JoinerLimits())
-    worker.read_all(0)
-    log = {stream: [streams.record(stream, offset) for offset in range(streams.end(stream))] for stream in range(ORDERING, PARTITIONS)}
-    replayed = replay(log, NOTARY, PARTITIONS)
-    joined = [(b.offset, b.incarnation, b.sequence, b.log_time, b.filled, tuple(map(bytes.fromhex, b.ids))) for b in replayed.batches]
-    assert joined == worker.plain()
-    assert replayed.offset_end == worker.joiner.offset_head
-    assert replayed.ended_by == ("end" if worker.joiner.hole is None else "hole")
-    for life in replayed.lives:
-        other = worker.joiner.lives.get(life.incarnation)
-        assert other is not None
-        assert (life.name, life.nonce, life.sequence_last) == (other.name, other.nonce, other.sequence_last)
-        assert (life.fenced, life.active_at) == (other.fenced, other.active_at_ms)
-        successor = next((later for later in replayed.lives[life.incarnation :] if later.name == life.name), None)
-        assert life.fenced_by in (0, 0 if successor is None else successor.incarnation)
-        assert life.fenced or not successor
-    assert worker.joiner.lives.get(len(replayed.lives) + 1) is None
-    kept = {"read_next": worker.joiner.read_next(), "offsets_next": worker._offsets, "buffered_records": worker.joiner.buffered_records}
-    assert memory.violations(log, replayed, **kept) == []
+def worked_log() -> dict[int, list[Record]]:
+    """The log of the worked example."""
+    order = [
+        Record(ORDERING, offset, record["append_time"], None, bytes.fromhex(record["value_hex"]))
+        for offset, record in enumerate(EXAMPLE["ordering"])
+    ]
+    streams: dict[int, list[Record]] = {ORDERING: order, 0: [], 1: []}
+    for record in EXAMPLE["payload"]:
+        records = streams[record["partition"]]
+        key, value = bytes.fromhex(record["key_hex"]), bytes.fromhex(record["value_hex"])
+        records.append(Record(record["partition"], len(records), EXAMPLE["ordering"][0]["append_time"], key, value))
+    return streams
 
 
-few_states = st.lists(st.integers(0, 4).map(lambda n: state("few", n)), max_size=3, unique=True)
-windows = st.sampled_from([None, None, None, {"from": None, "until": 1_000_010}, {"from": 1_000_010, "until": None}])
+def why_not(replayed: Replayed, record: Record) -> Why | None:
+    """The reason for which that ordering record took no effect."""
+    return next(applied.why_not for applied in replayed.records if applied.offset == record.offset)
 
 
-@st.composite
-def asked(draw: st.DrawFn) -> dict[str, Any]:
-    """A request of a small universe, so that conflicts, references to what is consumed and repeated ids are frequent."""
-    inputs, references, window = draw(few_states), draw(few_states), draw(windows)
-    request: dict[str, Any] = {"inputs": inputs, "references": references, "content_hash": digest("one")}
-    if window or not inputs + references:
-        request["time_window"] = window or {"from": 0, "until": None}
-    return request
+def decided(replayed: Replayed) -> list[str]:
+    """The reasons of all decisions."""
+    return [decision["reason"] or "committed" for decision in replayed.decisions]
 
 
-@FEW
-@given(st.lists(st.tuples(st.lists(asked(), min_size=1, max_size=4), st.booleans(), st.integers(0, PARTITIONS - 1)), max_size=12))
-def test_honest_notary_has_no_violations(plan: list[Any]) -> None:
-    """Whatever clients ask, a joiner and an index that read the log give what the replay gives, and their receipts and answers hold."""
-    with TemporaryDirectory() as directory:
-        notary = Honest(Path(directory) / "index")
-        notary.log.register("w1")
-        for requests, answered, partition in plan:
-            once = list({json.dumps(request): request for request in requests}.values())
-            submission = notary.party.submission(*once)
-            if len(set(submission.ids)) < len(submission.ids):
-                continue  # the same states in another order: one transaction, and so no submission
-            submission = notary.send(*once, partition=partition)
-            if answered:
-                notary.answer(submission)
-        notary.read()
-        _hold(notary)
-        notary.index.close()
+# ---- worked examples ----
 
 
-def _hold(notary: Honest) -> None:
-    replayed = replay(notary.log.streams, NOTARY, PARTITIONS)
+def test_worked_example_of_a_log() -> None:
+    """After each record of the worked example the number and the history are those that it names, and what it says takes effect does."""
+    replayed = replay(worked_log())
     assert replayed.ended_by == "end"
-    found = indexes.violations(notary.rows(), replayed)
-    found += notary.history.violations(replayed.decisions, replayed.consumed.keys())
-    found += receipts.violations([notary.key], notary.history.receipts(), replayed.tree, notary.notes)
-    assert not found, describe(found)
+    assert replayed.log_id.hex() == EXAMPLE["log_id"]
+    found = [(applied.why_not is None, applied.seen_after, applied.history_after.hex()) for applied in replayed.records]
+    assert found == [(record["takes_effect"], record["seen_after"], record["history_after"]) for record in EXAMPLE["ordering"]]
 
 
-def test_busy_notary_has_no_violations(tmp_path: Path) -> None:
-    """Conflicts, windows, fills, garbage, fences, retries and more than a tile of decisions: nothing is flagged."""
-    notary = busy(tmp_path / "index", spends=260)
-    _hold(notary)
-    replayed = replay(notary.log.streams, NOTARY, PARTITIONS)
-    assert len(replayed.decisions) > 256
-    assert {decision["reason"] for decision in replayed.decisions} == {None, "input-conflict", "reference-conflict", "outside-time-window"}
-    assert sum(batch.filled for batch in replayed.batches) == 5
-    assert [(life.name, life.fenced) for life in replayed.lives] == [("w1", False), ("w2", True), ("w2", False)]
-    assert [(checkpoint.size, checkpoint.counted) for checkpoint in replayed.checkpoints] == [(2, True)]
-    notary.index.close()
+def test_worked_example_says_why() -> None:
+    """Each record that takes no effect has its reason, and each view that is signed is the log's own."""
+    replayed = replay(worked_log())
+    assert [applied.why_not for applied in replayed.records if applied.why_not] == [Why.BAD_SIGNATURE, Why.CHECKPOINT, Why.CONDITION]
+    assert [applied.view for applied in replayed.records] == [
+        None,  # genesis
+        Seen.OWN,
+        Seen.OWN,
+        Seen.OWN,
+        None,  # key
+        None,  # its view is not looked at: it has no good signature
+        Seen.OWN,
+        Seen.OWN,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_worked_example_of_contents() -> None:
+    """Of four records under the batches' keys the payload, the fill and the later payload are the contents, and decide what they should."""
+    replayed = replay(worked_log())
+    assert [(batch.sequence, batch.content_offset, batch.signed_fill) for batch in replayed.batches] == [
+        (1, 1, False),
+        (2, 2, True),
+        (4, 4, False),
+    ]
+    ids = [request["transaction_id"] for request in VECTORS["requests"]]
+    assert [decision["transaction_id"] for decision in replayed.decisions] == ids
+    assert (replayed.name, replayed.partitions) == (VECTORS["notary"], 3)
+    assert [key.hex() for key in replayed.keys] == EXAMPLE["notary_keys_hex"]
+    assert [(life.name, life.fenced, life.retired) for life in replayed.lives] == [("w1", True, True)]
+    assert [(checkpoint.size, checkpoint.counted) for checkpoint in replayed.checkpoints] == [(0, True)]
 
 
 def test_worked_example_of_ids() -> None:
@@ -121,56 +105,620 @@ def test_worked_example_of_leaves() -> None:
     """Leaves and root are those of the worked example."""
     leaves = [leaf_of(each["decision"]) for each in VECTORS["decisions"]]
     assert [leaf.hex() for leaf in leaves] == [each["leaf_hex"] for each in VECTORS["decisions"]]
-    replayed = replay({}, "", 0)
+    replayed = replay({})
     replayed.leaves.extend(leaves)
     assert replayed.root(3).hex() == VECTORS["root_of_the_three_leaves"]
 
 
-def test_stops_before_an_unknown_version() -> None:
-    """What comes after the activation of a version that nobody knows is not judged; an activation of a known one changes nothing."""
-    log = History(PARTITIONS)
-    log.register("w1")
-    log.ordering(Activate(1))
-    log.entry(1, 1, "a")
+def test_every_byte_of_the_worked_example_matters() -> None:
+    """Whichever byte of an ordering record is changed, the history after it is another, or its signature is bad."""
+    streams = worked_log()
+    for number, applied in enumerate(replay(streams).records):
+        value = streams[ORDERING][number].value
+        assert value is not None
+        if number == 0 or applied.why_not:
+            continue
+        for at in range(0, len(value), 7):
+            flipped = value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+            record = Record(ORDERING, number, applied.offset, None, flipped)
+            found = replay({**streams, ORDERING: [*streams[ORDERING][:number], record]}).records[-1]
+            assert found.why_not in (Why.BAD_SIGNATURE, Why.MALFORMED)
+
+
+@given(st.none() | st.binary(max_size=300) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 12), st.binary()))
+def test_any_bytes_are_skipped(value: bytes | None) -> None:
+    """A log takes any bytes in either topic, and says the same as without them."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.put(ORDERING, None, value)
+    log.put(0, key_of(1, 1), value)
+    log.put(0, value, b"")
+    log.batch(1, 1, "a")
+    replayed = log.replayed()
+    assert (replayed.seen, decided(replayed)) == (3, ["committed"])
+    assert replayed.records[2].why_not in (Why.MALFORMED, Why.BAD_SIGNATURE)
+
+
+# ---- genesis ----
+
+
+def test_genesis_says_whose_log_it_is() -> None:
+    """Name, origin, first key and partitions come from the first record."""
+    log = SignedLog(3)
+    replayed = log.replayed()
+    assert replayed.genesis is not None
+    assert (replayed.name, replayed.genesis.origin, replayed.partitions, replayed.keys) == (NOTARY, ORIGIN, 3, [public(log.key)])
+    assert (replayed.seen, replayed.history) == (1, log.log_id)
+
+
+def _unsigned_genesis(log: SignedLog) -> bytes:
+    genesis = log.streams[ORDERING][0].value
+    assert genesis is not None
+    return genesis[:-1] + bytes([genesis[-1] ^ 1])
+
+
+@pytest.mark.parametrize("first", [lambda log: b"garbage", lambda log: log.signed(8, pack(">I", 5)), _unsigned_genesis])
+def test_log_without_genesis_is_nobodys(first: Callable[[SignedLog], bytes]) -> None:
+    """A log whose first record is anything but a signed genesis says nothing, whatever comes after."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.batch(1, 1, "a")
+    log.streams[ORDERING].insert(0, Record(ORDERING, -1, T0, None, first(log)))
+    replayed = replay(log.streams)
+    assert (replayed.ended_by, replayed.seen, replayed.decisions, replayed.records) == ("no-genesis", 0, [], [])
+
+
+def test_second_genesis_takes_no_effect() -> None:
+    """Neither a copy of the genesis record nor another owner's changes anything."""
+    log = SignedLog(PARTITIONS)
+    copy = log.again(log.streams[ORDERING][0])
+    other = log.again(SignedLog(5, "another ").streams[ORDERING][0])
+    replayed = log.replayed()
+    assert (why_not(replayed, copy), why_not(replayed, other)) == (Why.CONDITION, Why.BAD_SIGNATURE)
+    assert (replayed.seen, replayed.history, replayed.partitions) == (1, log.log_id, PARTITIONS)
+
+
+# ---- signatures ----
+
+
+def test_record_without_a_good_signature_changes_nothing() -> None:
+    """Records under another key, of another log, or by the owner in the place of the notary are skipped, and the other way round."""
+    log, other = SignedLog(PARTITIONS), SignedLog(PARTITIONS, "another ")
+    log.register()
     log.payload(1, 1, "a")
-    log.ordering(Activate(2))
-    log.entry(1, 2, "b")
-    log.payload(1, 2, "b")
-    replayed = replay(log.streams, NOTARY, PARTITIONS)
-    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions)) == ("activate", 3, 1)
+    skipped = [
+        log.entry(1, 1, "a", by=private_key("thief")),
+        log.entry(1, 1, "a", by=log.owner),
+        log.put(ORDERING, None, other.register().value),
+        log.write(8, pack(">I", 9), by=log.key),
+        log.write(9, pack(">Q", 1), by=log.key),
+        log.write(5, pack(">H", 65535), by=log.key),
+    ]
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.BAD_SIGNATURE] * len(skipped)
+    assert (replayed.seen, replayed.ended_by, replayed.partitions) == (2, "end", PARTITIONS)
+    log.entry(1, 1, "a")
+    assert decided(log.replayed()) == ["committed"]
 
 
-def test_replays_up_to_a_place() -> None:
-    """The order may be judged as far as a worker has come, with all payloads at hand."""
-    log = History(PARTITIONS)
+def test_points_of_small_order_sign_nothing() -> None:
+    """OpenSSL takes the neutral point as a key that has signed every message; the replay does not."""
+    neutral = (1).to_bytes(32, "little")
+    assert not verified(neutral, neutral + bytes(32), b"message")
+
+
+# ---- entries (R2, R3) ----
+
+
+def test_entry_counts_once_and_in_order() -> None:
+    """A copy, an earlier sequence, a sequence of 0, and an incarnation that has not registered are skipped (R2)."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.batch(1, 2, "a")
+    log.again(log.streams[ORDERING][-1])
+    for incarnation, sequence in ((1, 1), (1, 0), (2, 1), (0, 1)):
+        log.batch(incarnation, sequence, "b")
+    replayed = log.replayed()
+    assert [applied.why_not for applied in replayed.records[3:]] == [Why.CONDITION] * 5
+    assert (replayed.seen, len(replayed.decisions)) == (3, 1)
+
+
+def test_entry_needs_a_declared_partition() -> None:
+    """An entry may name a partition from the record on that declares it, and an earlier one is skipped for ever."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.batch(1, 1, "a", partition=2)
+    log.partitions(3)
+    log.batch(1, 2, "b", partition=2)
+    replayed = log.replayed()
+    assert [(batch.sequence, batch.partition) for batch in replayed.batches] == [(2, 2)]
+    assert replayed.partitions == 3
+
+
+def test_first_good_content_wins() -> None:
+    """Of all records under a batch's key in its partition the first counts that has the entry's hash or is a fill for it (R3)."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.payload(1, 1, "a", partition=1)  # another partition
+    log.put(0, key_of(1, 1), None)
+    log.payload(1, 1, "other bytes")
+    log.fill(1, 1, "other bytes")
+    log.fill(1, 1, "a", by=private_key("thief"))
+    payload = log.payload(1, 1, "a")
+    log.fill(1, 1, "a")
+    log.entry(1, 1, "a")
+    assert [(batch.content_offset, batch.signed_fill) for batch in log.replayed().batches] == [(payload.offset, False)]
+
+
+def test_fill_before_the_payload_wins() -> None:
+    """A fill that comes first empties the batch, and its mark stands in the history."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.entry(1, 1, "a")
+    assert log.replayed().ended_by == "hole"
+    log.fill(1, 1, "a")
+    log.payload(1, 1, "a")
+    filled = log.replayed()
+    assert (filled.decisions, filled.seen, [batch.signed_fill for batch in filled.batches]) == ([], 3, [True])
+    log.streams[0].reverse()
+    joined = log.replayed()
+    assert decided(joined) == ["committed"]
+    assert joined.histories[:3] == filled.histories[:3]
+    assert joined.history != filled.history
+
+
+def _fill_elsewhere(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 1, value, partition=1)
+
+
+def _fill_of_another_batch(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 2, value)
+
+
+def _fill_of_another_hash(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 1, value + b" ")
+
+
+def _fill_of_another_log(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 1, value, log_id=bytes(32))
+
+
+def _fill_by_the_owner(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 1, value, by=log.owner)
+
+
+def _fill_that_begins_with_another_hash(log: SignedLog, value: bytes) -> bytes:
+    return bytes(32) + log.fill_value(1, 1, value)[32:]
+
+
+def _longer_fill(log: SignedLog, value: bytes) -> bytes:
+    return log.fill_value(1, 1, value) + b"\0"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        _fill_elsewhere,
+        _fill_of_another_batch,
+        _fill_of_another_hash,
+        _fill_of_another_log,
+        _fill_by_the_owner,
+        _fill_that_begins_with_another_hash,
+        _longer_fill,
+    ],
+)
+def test_fill_for_something_else_is_skipped(bad: Callable[[SignedLog, bytes], bytes]) -> None:
+    """A fill for another partition, batch, hash or log, by another key or of another length leaves the hole open."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.entry(1, 1, "a")
+    log.put(0, key_of(1, 1), bad(log, payload_of("a")))
+    assert log.replayed().ended_by == "hole"
+    log.payload(1, 1, "a")
+    assert decided(log.replayed()) == ["committed"]
+
+
+@pytest.mark.parametrize("bytes_", [b"", b"[", b"{}", payload_of("other")])
+def test_payload_of_the_right_hash_that_decides_nothing(bytes_: bytes) -> None:
+    """A payload that does not decode, or has other ids than its entry, decides nothing, and its mark is that of a payload."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.payload(1, 1, value=bytes_)
+    log.entry(1, 1, value=bytes_, ids=["00" * 32])
+    replayed = log.replayed()
+    assert [(batch.filled, batch.signed_fill, batch.ids) for batch in replayed.batches] == [(True, False, ())]
+    assert (replayed.seen, replayed.decisions) == (3, [])
+
+
+def test_log_time_is_held_against_the_senders_clock() -> None:
+    """A broker's clock alone pushes log time a minute ahead of the sender's at most, and log time never falls."""
+    log = SignedLog(PARTITIONS)
+    log.register(at=T0)
+    for sequence, (at, sent_at) in enumerate([(T0 + 5, T0), (T0 + 900_000, T0), (T0 + 900_000, T0 + 850_000), (T0, T0)], 1):
+        log.payload(1, sequence, str(sequence))
+        log.entry(1, sequence, str(sequence), at=at, sent_at=sent_at)
+    assert [batch.log_time - T0 for batch in log.replayed().batches] == [5, 60_000, 900_000, 900_000]
+
+
+def test_spent_states_conflict() -> None:
+    """Two transactions with one input: the first is committed, the second names it."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    two = payload_of("a").replace(b'"content_hash":"', b'"content_hash":"00', 1).replace(b'"content_hash":"00', b'"content_hash":"')
+    log.batch(1, 1, "a")
+    other = json.loads(two)
+    other[0]["requests"][0]["content_hash"] = "11" * 32
+    value = json.dumps(other).encode()
+    log.payload(1, 2, value=value, partition=1)
+    log.entry(1, 2, value=value, partition=1)
+    log.batch(1, 3, "a")
+    replayed = log.replayed()
+    assert decided(replayed) == ["committed", "input-conflict"]
+    assert [batch.positions for batch in replayed.batches] == [(0,), (1,), (0,)]
+    assert set(replayed.consumed) == {state("a")}
+
+
+# ---- incarnations (R5) ----
+
+
+def test_register_names_an_incarnation() -> None:
+    """A register record ends the earlier incarnation of its name; the same nonce again does nothing."""
+    log = SignedLog(PARTITIONS)
     log.register("w1")
-    for sequence, label in enumerate("abc", 1):
-        log.entry(1, sequence, label)
-        log.payload(1, sequence, label)
-    replayed = replay(log.streams, NOTARY, PARTITIONS, offset_stop=3)
-    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions)) == ("end", 3, 2)
+    log.register("w2")
+    again = log.again(log.streams[ORDERING][-1])
+    log.register("w1")
+    replayed = log.replayed()
+    assert why_not(replayed, again) == Why.CONDITION
+    assert [(life.name, life.fenced, life.fenced_by) for life in replayed.lives] == [("w1", True, 3), ("w2", False, 0), ("w1", False, 0)]
 
 
-def test_checkpoints_count_while_their_life_goes_on() -> None:
-    """A checkpoint record of a life that has not registered, or was fenced, does not count."""
-    log = History(PARTITIONS)
+def test_fence_compares_the_last_sequence() -> None:
+    """A fence takes effect if its last sequence is still the last one counted, and once."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    log.register("w2")
+    log.batch(1, 1, "a")
+    skipped = [log.fence(1, 0, writer=2), log.fence(3, 0, writer=2)]
+    log.fence(1, 1, writer=2)
+    skipped.append(log.again(log.streams[ORDERING][-1]))
+    log.batch(1, 2, "b")
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 3
+    assert [(life.fenced, life.fenced_by, life.retired) for life in replayed.lives] == [(True, 0, False), (False, 0, False)]
+    assert decided(replayed) == ["committed"]
+
+
+def test_retire_ends_an_incarnation() -> None:
+    """A retired incarnation is over until its name registers again; one that is over or has not begun is not retired."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    unborn = log.retire(2)
+    log.retire(1)
+    log.batch(1, 1, "a")
+    log.register("w1")
+    log.again(log.streams[ORDERING][3])
+    log.batch(2, 1, "b")
+    replayed = log.replayed()
+    assert why_not(replayed, unborn) == Why.CONDITION
+    assert [(life.fenced, life.retired, life.fenced_by) for life in replayed.lives] == [(True, True, 0), (False, False, 0)]
+    assert len(replayed.decisions) == 1
+
+
+# ---- keys ----
+
+
+def test_only_the_new_key_signs_after_a_key_record() -> None:
+    """From the record after a key record on the former key signs neither entries nor fills."""
+    log = SignedLog(PARTITIONS)
+    former = log.key
+    log.register()
+    log.rotate("second")
+    old = log.entry(1, 1, "a", by=former)
+    log.entry(1, 1, "a")
+    log.fill(1, 1, "a", by=former)
+    assert log.replayed().ended_by == "hole"
+    log.fill(1, 1, "a")
+    replayed = log.replayed()
+    assert (why_not(replayed, old), replayed.seen, len(replayed.batches)) == (Why.BAD_SIGNATURE, 4, 1)
+
+
+def test_fill_is_signed_by_the_key_at_its_entrys_place() -> None:
+    """A fill under the former key is good for an entry before the key record, and one under the new key is not."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.entry(1, 1, "a")
+    log.streams[0].append(log.fill(1, 1, "a"))
+    view = log.view()
+    log.streams[0].clear()
+    body = log.key_body(private_key("second"))
+    log.write(7, body)
+    log.fill(1, 1, "a", by=private_key("second"))
+    assert log.replayed().ended_by == "hole"
+    log.fill(1, 1, "a")
+    replayed = log.replayed()
+    assert (replayed.seen, replayed.histories[3]) == (4, view.history)
+    assert replayed.keys == [public(log.key), public(private_key("second"))]
+
+
+def test_former_key_never_comes_back() -> None:
+    """Copied and freshly signed key records of a key that has been in force take no effect."""
+    log = SignedLog(PARTITIONS)
+    first = log.key
+    second = log.rotate("second")
+    log.rotate("third")
+    copied = log.again(second)
+    fresh = [log.write(7, log.key_body(key)) for key in (first, private_key("second"), private_key("third"))]
+    replayed = log.replayed()
+    assert why_not(replayed, copied) == Why.BAD_SIGNATURE  # its endorsement names a key that is no longer in force
+    assert [why_not(replayed, record) for record in fresh] == [Why.CONDITION] * 3
+    assert replayed.keys[-1] == public(private_key("third"))
+
+
+def test_key_record_needs_the_new_keys_signature() -> None:
+    """A key record whose new key has not signed, or has signed to follow another, is skipped."""
+    log = SignedLog(PARTITIONS)
+    new = private_key("second")
+    bodies = [log.key_body(new, by=log.owner), log.key_body(new, by=log.key), log.key_body(new, follows=public(log.owner))]
+    skipped = [log.write(7, body) for body in bodies]
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.BAD_SIGNATURE] * 3
+    assert replayed.keys == [public(log.key)]
+
+
+# ---- partitions, versions ----
+
+
+def test_partitions_only_grow() -> None:
+    """A partitions record that declares as many or fewer, and so a copy of an old one, takes no effect."""
+    log = SignedLog(PARTITIONS)
+    skipped = [log.partitions(2), log.partitions(0)]
+    three = log.partitions(3)
+    log.partitions(5)
+    skipped += [log.again(three), log.partitions(5)]
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 4
+    assert (replayed.partitions, replayed.seen) == (5, 3)
+
+
+def test_stops_before_an_unknown_version() -> None:
+    """The replay ends before the activation of a version that it does not know; an active version is not activated again."""
+    log = SignedLog(PARTITIONS)
+    log.register(reads=2)
+    one = log.activate(1)
+    log.batch(1, 1, "a")
+    two = log.activate(2)
+    log.batch(1, 2, "b")
+    replayed = log.replayed()
+    assert why_not(replayed, one) == Why.CONDITION
+    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions)) == ("activate", two.offset, 1)
+
+
+def test_version_is_activated_when_all_of_the_electorate_read_it() -> None:
+    """An activation takes no effect while a worker that has been active within a day of log time cannot read the version."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1", at=T0)
+    log.register("w2", reads=2, at=T0)
+    early = log.activate(2)
+    log.payload(2, 1, "a")
+    log.entry(2, 1, "a", at=T0 + DAY_MS)
+    still = log.activate(2)
+    log.payload(2, 2, "b")
+    log.entry(2, 2, "b", at=T0 + DAY_MS + 1)
+    assert [why_not(log.replayed(), record) for record in (early, still)] == [Why.CONDITION] * 2
+    log.activate(2)
+    assert log.replayed().ended_by == "activate"
+
+
+def test_incarnation_that_is_over_has_no_say_in_versions() -> None:
+    """A worker that cannot read a version, and was retired or fenced, does not keep it from being activated."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    log.register("w2", reads=2)
+    log.register("w3")
+    log.retire(1)
+    early = log.activate(2)
+    log.fence(3, 0)
+    log.activate(2)
+    replayed = log.replayed()
+    assert (why_not(replayed, early), replayed.ended_by) == (Why.CONDITION, "activate")
+
+
+def test_version_that_is_not_active_is_malformed() -> None:
+    """A well-signed record in a version that is not active is skipped."""
+    log = SignedLog(PARTITIONS)
+    record = log.put(ORDERING, None, log.signed(8, pack(">I", 9), version=2))
+    assert why_not(log.replayed(), record) == Why.MALFORMED
+
+
+# ---- views, history, settle (R10) ----
+
+
+def test_views_never_decide_what_counts() -> None:
+    """Entries, registrations and fences count whatever their views say, and the replay says how each compares with its history."""
+    log = SignedLog(PARTITIONS)
+    old = log.view()
+    foreign = View(1, b"\x66" * 32)
+    log.register("w1", view=foreign)
+    log.register("w2", view=View(99, old.history))
+    log.payload(1, 1, "a")
+    log.entry(1, 1, "a", view=View(0, old.history))
+    log.payload(1, 2, "b")
+    log.entry(1, 2, "b", view=old)
+    log.fence(2, 0, view=foreign)
+    replayed = log.replayed()
+    assert [applied.view for applied in replayed.records] == [
+        None,
+        Seen.FOREIGN,
+        Seen.FOREIGN,
+        Seen.NOT_COMPARABLE,
+        Seen.OWN,
+        Seen.FOREIGN,
+    ]
+    assert (replayed.seen, len(replayed.decisions)) == (6, 2)
+    assert [life.fenced for life in replayed.lives] == [False, True]
+
+
+def test_view_ahead_of_the_log_is_foreign() -> None:
+    """A view of more records than there are is foreign, even with the history that the log has now."""
+    log = SignedLog(PARTITIONS)
+    now = log.view()
+    log.register("w1", view=View(now.seen + 1, now.history))
+    assert log.replayed().records[-1].view == Seen.FOREIGN
+
+
+def test_view_of_a_skipped_record_is_compared() -> None:
+    """A well-signed record that takes no effect has a view as well; one without a good signature has none."""
+    log = SignedLog(PARTITIONS)
+    log.entry(7, 1, "a", view=View(1, b"\x66" * 32))
+    log.entry(7, 1, "a", by=private_key("thief"))
+    assert [(applied.why_not, applied.view) for applied in log.replayed().records[1:]] == [
+        (Why.CONDITION, Seen.FOREIGN),
+        (Why.BAD_SIGNATURE, None),
+    ]
+
+
+def test_history_has_append_times() -> None:
+    """A log with another append time of a record that took effect has another history from there on; of a skipped one it has not."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    log.checkpoint(1, 0)
+    log.register("w2", view=log.view(1))
+    right = log.replayed()
+    order = log.streams[ORDERING]
+    for number, same in ((0, 3), (1, 1), (2, 3), (3, 2)):
+        moved = order[number]
+        late = Record(moved.stream, moved.offset, moved.append_time_ms + 1, moved.key, moved.value)
+        other = replay({**log.streams, ORDERING: [*order[:number], late, *order[number + 1 :]]})
+        kept = sum(a == b for a, b in zip(right.histories[1:], other.histories[1:], strict=True))
+        assert kept == same
+
+
+def test_checkpoints_count_while_their_incarnation_goes_on() -> None:
+    """A checkpoint counts if its incarnation has registered and is not over, and its view is the log's own. It never takes effect."""
+    log = SignedLog(PARTITIONS)
     log.register("w1")
     log.checkpoint(1, 0)
     log.checkpoint(2, 0)
+    log.checkpoint(1, 0, view=View(1, b"\x66" * 32))
+    log.checkpoint(1, 0, view=View(0, log.log_id))
+    log.checkpoint(1, 0, view=log.view(1))
     log.register("w1")
-    log.ordering(Checkpoint(1, 0, bytes(32)))
-    replayed = replay(log.streams, NOTARY, PARTITIONS)
-    assert [(root.offset, root.incarnation, root.counted) for root in replayed.checkpoints] == [(1, 1, True), (2, 2, False), (4, 1, False)]
+    log.checkpoint(1, 0)
+    replayed = log.replayed()
+    assert [root.counted for root in replayed.checkpoints] == [True, False, False, False, True, False]
+    assert [applied.why_not for applied in replayed.records if applied.why_not] == [
+        Why.CHECKPOINT,
+        Why.CONDITION,
+        Why.OTHER_VIEW,
+        Why.OTHER_VIEW,
+        Why.CHECKPOINT,
+        Why.CONDITION,
+    ]
+    assert replayed.seen == 3
 
 
-def test_submission_again_in_another_batch(tmp_path: Path) -> None:
-    """A transaction in two batches is decided once, at the first, and both batches name that position."""
-    notary = Honest(tmp_path / "index")
-    notary.log.register("w1")
-    submission: Submission = notary.ask({"inputs": [state("x")], "content_hash": digest("x")})
-    notary.append(1, [submission], 2)
-    notary.read()
-    replayed = replay(notary.log.streams, NOTARY, PARTITIONS)
-    assert [batch.positions for batch in replayed.batches] == [(0,), (0,)]
-    assert indexes.violations(notary.rows(), replayed) == []
-    notary.index.close()
+def test_settle_takes_effect_in_its_own_history() -> None:
+    """A settle record of another history, or ahead of this one, is skipped."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    skipped = [log.settle(View(1, b"\x66" * 32)), log.settle(View(9, log.log_id)), log.settle(View(0, log.log_id))]
+    good = log.settle(log.view(1))
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.OTHER_VIEW] * 3
+    assert (why_not(replayed, good), replayed.settled, replayed.seen) == (None, 1, 3)
+
+
+def test_copied_settle_takes_no_effect() -> None:
+    """A settle record takes effect only if it has seen more than the last one that did, so that copies do not count again."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    first = log.settle()
+    skipped = [log.again(first), log.settle(log.view(1)), log.settle(log.view(2))]
+    log.settle(log.view(3))
+    skipped.append(log.again(first))
+    replayed = log.replayed()
+    assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 4
+    assert (replayed.settled, replayed.seen) == (3, 4)
+
+
+# ---- the whole ----
+
+
+def long_log() -> SignedLog:
+    """A log with a record of every kind, in an order in which all take effect."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    log.register("w2")
+    log.batch(1, 1, "a")
+    log.entry(2, 1, "b", partition=1)
+    log.fill(2, 1, "b", partition=1)
+    log.checkpoint(1, 1)
+    log.fence(2, 1)
+    log.partitions(3)
+    log.rotate("second")
+    log.batch(1, 2, "c", partition=2)
+    log.settle()
+    log.register("w3")
+    log.retire(3)
+    return log
+
+
+def test_copies_change_nothing() -> None:
+    """A mirror that appends every record twice, at once or all again at the end, has the same history and decisions."""
+    log = long_log()
+    right = log.replayed()
+    assert right.seen == len(right.records) - 1  # all but the checkpoint
+    twice = [record for record in log.streams[ORDERING] for _ in range(2)]
+    for order in (twice, [*log.streams[ORDERING], *log.streams[ORDERING]]):
+        streams = {stream: [*records, *records] for stream, records in log.streams.items()}
+        other = replay({**streams, ORDERING: order})
+        assert (other.histories, other.decisions) == (right.histories, right.decisions)
+
+
+def test_record_that_is_left_out_is_found() -> None:
+    """Leave out any record that took effect: a later record shows it, by a foreign view, or by the signature of an unknown key."""
+    log = long_log()
+    log.register("w4")
+    right = log.replayed()
+    order = log.streams[ORDERING]
+    for number in range(1, len(order) - 1):
+        if right.records[number].why_not is None:
+            found = replay({**log.streams, ORDERING: order[:number] + order[number + 1 :]}).records[number:]
+            assert any(applied.view == Seen.FOREIGN or applied.why_not == Why.BAD_SIGNATURE for applied in found)
+
+
+def test_content_that_is_lost_and_filled_is_found() -> None:
+    """A payload that is lost and then filled leaves another history: the mark tells a payload from a fill."""
+    log = long_log()
+    filled = {**log.streams, 0: [Record(0, 0, T0, key_of(1, 1), log.fill_value(1, 1, payload_of("a"), by=private_key("notary")))]}
+    replayed = replay(filled)
+    assert [batch.signed_fill for batch in replayed.batches] == [True, True, False]
+    assert {applied.view for applied in replayed.records[4:]} == {Seen.FOREIGN, None}
+    assert decided(replayed) == ["committed"]  # the later batch is decided as before
+
+
+def test_replays_up_to_a_place() -> None:
+    """The order may be applied as far as a worker has come, with all payloads at hand."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    for sequence, label in enumerate("abc", 1):
+        log.batch(1, sequence, label)
+    replayed = replay(log.streams, offset_stop=4)
+    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions), replayed.seen) == ("end", 4, 2, 4)
+
+
+def test_hole_ends_the_replay() -> None:
+    """What comes after an entry without content is not applied."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    hole = log.entry(1, 1, "a")
+    log.register("w2")
+    replayed = log.replayed()
+    assert (replayed.ended_by, replayed.offset_end, replayed.seen) == ("hole", hole.offset, 2)
+
+
+def test_empty_log_says_nothing() -> None:
+    """Without any record there is no history, and no reason to stop."""
+    replayed = replay({})
+    assert (replayed.ended_by, replayed.seen, replayed.history, replayed.log_id, replayed.name) == ("end", 0, b"", NO_LOG_ID, "")

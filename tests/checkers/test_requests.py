@@ -10,7 +10,7 @@ from ordering.errors import CorruptRecord
 from payload import decode_requests
 from tests.asking.party import digest, spend, state
 from tests.checkers.requests import requests_of
-from tests.joiner.history import NOTARY
+from tests.checkers.signed_log import NOTARY
 
 SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 WINDOW = {"from": -5, "until": 1760000000000}

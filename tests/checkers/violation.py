@@ -10,7 +10,8 @@ reads by itself, the slow and obvious way. A checker returns the list of all tha
 | `indexes` | workers' indexes against the replay, and against each other |
 | `receipts` | receipts and checkpoints against the notary's key and the tree of the replay |
 | `memory` | what a worker keeps in memory, and where it would read on, against what can still count |
-| `judge`, `tree`, `records`, `requests` | the parts: precedence, leaves and roots, ordering records, payloads |
+| `judge`, `tree`, `records`, `requests` | the parts: precedence, leaves and roots, records with their signatures and history, payloads |
+| `signed_log` | a log for the tests of the checkers, written without any code of the notary |
 """
 
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ class Kind(StrEnum):
     BAD_PROOF = "bad-proof"  # its hashes do not lead from the decision to the root
     OTHER_TREE = "other-tree"  # its root is not that of the tree of the replay
     OTHER_CHECKPOINT = "other-checkpoint"  # two checkpoints of one size
+
+    # The log's own evidence.
+    FOREIGN_VIEW = "foreign-view"  # a worker's record has another history than the log: records were lost, or somebody is wrong
 
     # Memory and resuming.
     FORGOTTEN = "forgotten"  # a payload that may still count is not there, or would not be read again

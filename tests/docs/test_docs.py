@@ -39,7 +39,7 @@ def settings() -> list[tuple[str, str, str]]:
     """(row's first cells, default) of every setting: what configuration.md has to say of it."""
     found: list[tuple[str, str, str]] = []
     for field in msgspec.structs.fields(Config):
-        if field.name == "directory":
+        if field.name in ("directory", "clock_accepted"):
             continue
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             found += [

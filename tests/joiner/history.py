@@ -1,12 +1,26 @@
-"""What the joiner's tests write their histories with: a log in lists, and requests that need only a label."""
+"""The log in lists that the joiner's tests write their histories with: signed records, and requests that need only a label."""
 
 import json
 from collections.abc import Iterable
 from hashlib import sha256
 
-from joiner import Joiner, JoinerLimits, JoinerState, Life, OrderedBatch, Ready
+from joiner import Effect, Joiner, JoinerLimits, JoinerState, Life, Mark, OrderedBatch, Ready
 from ordering.log import ORDERING, Record
-from ordering.records import Activate, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key, encode
+from ordering.records import (
+    Activate,
+    Checkpoint,
+    Entry,
+    Fence,
+    Genesis,
+    OrderingRecord,
+    Partitions,
+    Register,
+    Retire,
+    Settle,
+    View,
+    batch_key,
+)
+from ordering.signatures import NO_LOG_ID, SigningKey, endorse_key, log_id_of, sign_fill, sign_record
 from payload import Request, Submission, decode_submission, encode_batch
 
 NOTARY = "O=Notary,L=London,C=GB"
@@ -33,12 +47,36 @@ def nonce(text: str) -> bytes:
     return sha256(text.encode()).digest()[:16]
 
 
-class History:
-    """Records in the order of their streams. Every method appends one record and returns it, ready to be handed in."""
+def signing_key(name: str) -> SigningKey:
+    return SigningKey(sha256(name.encode()).digest())
 
-    def __init__(self, partitions: int = 2) -> None:
+
+KEY, OWNER = signing_key("notary"), signing_key("owner")
+
+
+class History:
+    """Records in the order of their topic-partitions. Every method appends one record and returns it, ready to be handed in.
+
+    Ordering record 0 is the genesis record. Views say that their writers have seen that alone, unless a test gives another.
+    """
+
+    def __init__(self, partitions: int = 2, name: str = NOTARY, salt: bytes = bytes(16)) -> None:
         self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, partitions)}
         self._taken = 0
+        self.key = KEY
+        self._hashes: dict[tuple[int, int], bytes] = {}
+        genesis = Genesis(salt, partitions, KEY.public_key, OWNER.public_key, name, "notary.example/test")
+        first = self.put(ORDERING, None, sign_record(genesis, NO_LOG_ID, OWNER), at=T0)
+        self._taken = 0
+        self.log_id = log_id_of(first.value or b"")
+
+    @property
+    def genesis(self) -> Record:
+        return self.streams[ORDERING][0]
+
+    @property
+    def view(self) -> View:
+        return View(1, self.log_id)
 
     def put(self, stream: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
         self._taken += 1
@@ -47,11 +85,17 @@ class History:
         records.append(record)
         return record
 
-    def ordering(self, record: OrderingRecord, at: int | None = None) -> Record:
-        return self.put(ORDERING, None, encode(record), at)
+    def ordering(self, record: OrderingRecord, at: int | None = None, key: SigningKey | None = None) -> Record:
+        """Signed with the notary's present key if `key` is not another one."""
+        return self.put(ORDERING, None, sign_record(record, self.log_id, key or self.key), at)
 
-    def register(self, name: str = "w1", nonce_of: str | None = None, at: int | None = None) -> Record:
-        return self.ordering(Register(nonce(nonce_of or f"{name} {self._taken}"), 1, name, "0.1"), at)
+    def owner(self, record: OrderingRecord, at: int | None = None) -> Record:
+        return self.ordering(record, at, OWNER)
+
+    def register(
+        self, name: str = "w1", nonce_of: str | None = None, at: int | None = None, version: int = 1, view: View | None = None
+    ) -> Record:
+        return self.ordering(Register(nonce(nonce_of or f"{name} {self._taken}"), view or self.view, version, name, "0.1"), at)
 
     def entry(
         self,
@@ -61,42 +105,68 @@ class History:
         partition: int = 0,
         at: int | None = None,
         sent_at: int | None = None,
+        view: View | None = None,
+        payload_hash: bytes | None = None,
+        key: SigningKey | None = None,
     ) -> Record:
         ids = tuple([request.transaction_id for request in requests(*labels)])
         sent_at_ms = (T0 + self._taken if at is None else at) if sent_at is None else sent_at
-        return self.ordering(Entry(incarnation, sequence, sent_at_ms, partition, ids), at)
+        named = payload_hash or sha256(value(*labels)).digest()
+        self._hashes[incarnation, sequence] = named
+        return self.ordering(Entry(incarnation, sequence, view or self.view, sent_at_ms, partition, named, ids), at, key)
 
     def payload(self, incarnation: int, sequence: int, *labels: str, partition: int = 0) -> Record:
         return self.put(partition, batch_key(incarnation, sequence), value(*labels))
 
-    def fill(self, incarnation: int, sequence: int, partition: int = 0) -> Record:
-        return self.put(partition, batch_key(incarnation, sequence), None)
+    def fill(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, key: SigningKey | None = None) -> Record:
+        """A fill for the entry written under that name before; for one with these labels if there is none."""
+        named = self._hashes.get((incarnation, sequence)) or sha256(value(*labels)).digest()
+        batch = batch_key(incarnation, sequence)
+        return self.put(partition, batch, sign_fill(self.log_id, partition, batch, named, key or self.key))
 
-    def fence(self, incarnation: int, sequence_last: int) -> Record:
-        return self.ordering(Fence(incarnation, sequence_last))
+    def fence(self, incarnation: int, sequence_last: int, writer: int = 1) -> Record:
+        return self.ordering(Fence(writer, self.view, incarnation, sequence_last))
 
-    def checkpoint(self, incarnation: int, tree_size: int) -> Record:
-        return self.ordering(Checkpoint(incarnation, tree_size, bytes(32)))
+    def checkpoint(self, incarnation: int, tree_size: int, root: bytes = bytes(32), view: View | None = None) -> Record:
+        return self.ordering(Checkpoint(incarnation, view or self.view, tree_size, root))
 
     def activate(self, format_version: int) -> Record:
-        return self.ordering(Activate(format_version))
+        return self.owner(Activate(format_version))
+
+    def rotate(self, key: SigningKey) -> Record:
+        """A key record; what is written from here on is signed with the new key."""
+        record = self.owner(endorse_key(key, self.log_id, self.key.public_key))
+        self.key = key
+        return record
+
+    def partitions(self, count: int) -> Record:
+        self.streams |= {stream: [] for stream in range(count) if stream not in self.streams}
+        return self.owner(Partitions(count))
+
+    def retire(self, incarnation: int) -> Record:
+        return self.owner(Retire(incarnation))
+
+    def settle(self, view: View) -> Record:
+        return self.owner(Settle(view))
 
 
 class Reading:
-    """One joiner, what it said so far, and what a worker would have persisted of it."""
+    """One joiner, what it emitted so far, and what a worker would have persisted of it."""
 
     def __init__(
         self,
-        partitions: int = 2,
         limits: JoinerLimits | None = None,
         state: JoinerState | None = None,
         own: dict[tuple[int, int], object] | None = None,
+        name: str = "reader",
+        format_version: int = 1,
     ) -> None:
-        self._partitions = partitions
-        self._limits = limits
-        self.state = state or JoinerState(dict.fromkeys(range(ORDERING, partitions), 0))
+        self._arguments = (limits, name, format_version)
+        self.state = state or JoinerState()
         self._lives: dict[int, Life] = {life.incarnation: life for life in self.state.lives}
-        self.joiner = Joiner(NOTARY, partitions, self.state, limits, own)  # type: ignore[arg-type]
+        self._effects: list[Effect] = list(self.state.effects)
+        self._marks: dict[int, Mark] = dict(self.state.marks)
+        self.joiner = Joiner(self.state, limits, own, name, format_version)  # type: ignore[arg-type]
         self.batches: list[OrderedBatch] = []
 
     def step(self, *records: Record, now: int = 0) -> Ready:
@@ -104,17 +174,34 @@ class Reading:
         self.batches += ready.batches
         if ready.advanced:
             self._lives |= {life.incarnation: life for life in ready.lives}
-            self.state = JoinerState(ready.offsets_next, ready.log_time_ms, tuple(self._lives.values()))
+            self._effects += ready.effects
+            self._marks |= ready.marks
+            self.state = JoinerState(
+                ready.offsets_next,
+                ready.log_time_ms,
+                tuple(self._lives.values()),
+                ready.log_state or self.state.log_state,
+                tuple(self._effects),
+                dict(self._marks),
+                ready.agreed,
+                dict(ready.doubts),
+            )
         return ready
+
+    @property
+    def view(self) -> View:
+        """What this reader has made of the log."""
+        return self.joiner.history.view
 
     def restarted(self) -> "Reading":
         """The next process: only what was persisted is left."""
-        return Reading(self._partitions, self._limits, self.state)
+        limits, name, format_version = self._arguments
+        return Reading(limits, self.state, None, name, format_version)
 
 
 def rest(history: History, state: JoinerState) -> list[Record]:
     """What a reader that starts from that state reads."""
-    return [record for stream, records in history.streams.items() for record in records[state.offsets_next[stream] :]]
+    return [record for stream, records in history.streams.items() for record in records[state.offsets_next.get(stream, 0) :]]
 
 
 def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:

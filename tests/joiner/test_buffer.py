@@ -1,34 +1,44 @@
-"""The buffer: first records of batch keys, until their entries or their ends come."""
+"""The buffer: records of batch keys, until their entries are judged or their incarnations end."""
 
 from joiner.buffer import RECORD_OVERHEAD_BYTES, Buffer, Buffered
 
 
-def test_first_is_kept() -> None:
-    """Of two records with one key in one partition the first stays."""
-    buffer = Buffer(1)
-    assert buffer.add(0, 1, 1, Buffered(5, b"first"))
-    assert not buffer.add(0, 1, 1, Buffered(6, None))
-    assert buffer.get(0, 1, 1) == Buffered(5, b"first")
-    assert buffer.records == 1
+def _add(buffer: Buffer, partition: int, incarnation: int, sequence: int, offset: int, value: bytes = b"") -> None:
+    buffer.add(partition, incarnation, sequence, Buffered(offset, 0, value))
+
+
+def _values(buffer: Buffer, partition: int, incarnation: int, sequence: int) -> list[bytes | None]:
+    return [record.value for record in buffer.get(partition, incarnation, sequence)]
+
+
+def test_all_of_a_key_are_kept_in_order() -> None:
+    """All records of a key stay, in the order of their offsets: which one is the content follows from the entry."""
+    buffer = Buffer()
+    _add(buffer, 0, 1, 1, 5, b"first")
+    _add(buffer, 0, 1, 1, 6, b"second")
+    assert _values(buffer, 0, 1, 1) == [b"first", b"second"]
+    assert buffer.records == 2
+    assert buffer.drop_through(1, 1) == 1
+    assert (buffer.records, buffer.size_bytes) == (0, 0)
 
 
 def test_partitions_are_apart() -> None:
     """The same key in two partitions is two records."""
-    buffer = Buffer(2)
-    assert buffer.add(0, 1, 1, Buffered(5, b"here"))
-    assert buffer.add(1, 1, 1, Buffered(9, None))
-    assert buffer.get(1, 1, 1) == Buffered(9, None)
+    buffer = Buffer()
+    _add(buffer, 0, 1, 1, 5, b"here")
+    _add(buffer, 1, 1, 1, 9, b"there")
+    assert _values(buffer, 1, 1, 1) == [b"there"]
     assert buffer.drop_through(1, 1) == 2
 
 
 def test_drop_through() -> None:
-    """A life's records up to a sequence go, in every partition; later ones and other lives' stay."""
-    buffer = Buffer(2)
+    """The records of an incarnation up to a sequence go, in every partition; later ones and those of other incarnations stay."""
+    buffer = Buffer()
     for offset, (partition, incarnation, sequence) in enumerate([(0, 1, 3), (1, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 4)]):
-        buffer.add(partition, incarnation, sequence, Buffered(offset, b""))
+        _add(buffer, partition, incarnation, sequence, offset)
     assert buffer.drop_through(1, 3) == 3
-    assert buffer.get(1, 1, 4) is not None
-    assert buffer.get(0, 2, 1) is not None
+    assert buffer.get(1, 1, 4)
+    assert buffer.get(0, 2, 1)
     assert buffer.drop_through(1, 3) == 0
     assert buffer.drop_through(1, None) == 1
     assert buffer.incarnations() == [2]
@@ -36,32 +46,48 @@ def test_drop_through() -> None:
 
 def test_offset_earliest() -> None:
     """The offset to read again from is that of the earliest record still here."""
-    buffer = Buffer(2)
+    buffer = Buffer()
     assert buffer.offset_earliest(0) is None
-    buffer.add(0, 1, 1, Buffered(5, b""))
-    buffer.add(0, 2, 1, Buffered(6, b""))
+    _add(buffer, 0, 1, 1, 5)
+    _add(buffer, 0, 2, 1, 6)
+    _add(buffer, 0, 2, 1, 7)
     buffer.drop_through(1, 1)
     assert buffer.offset_earliest(0) == 6
     assert buffer.offset_earliest(1) is None
 
 
 def test_size() -> None:
-    """Values and a fixed cost a record are counted, so that a flood of fills is bounded too; what leaves is taken off."""
-    buffer = Buffer(1)
-    buffer.add(0, 1, 1, Buffered(0, b"12345"))
-    buffer.add(0, 1, 2, Buffered(1, None))
+    """Values and a fixed cost a record are counted, so that a flood of fills is bounded too; what leaves is subtracted."""
+    buffer = Buffer()
+    _add(buffer, 0, 1, 1, 0, b"12345")
+    _add(buffer, 0, 1, 2, 1)
     assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
     buffer.drop_through(1, None)
     assert (buffer.size_bytes, buffer.records) == (0, 0)
 
 
-def test_size_of_a_life() -> None:
-    """The same for one life; a second record of a key is not counted, and what leaves is taken off."""
-    buffer = Buffer(2)
-    for partition, incarnation, sequence, content in [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, None)]:
-        buffer.add(partition, incarnation, sequence, Buffered(0, content))
-    assert buffer.size_of(1) == (2, 2 * RECORD_OVERHEAD_BYTES + 3)
+def test_size_of_an_incarnation() -> None:
+    """The same for one incarnation; a second record of a key counts too, and what leaves is subtracted."""
+    buffer = Buffer()
+    for partition, incarnation, sequence, content in [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, b"")]:
+        _add(buffer, partition, incarnation, sequence, 0, content)
+    assert buffer.size_of(1) == (3, 3 * RECORD_OVERHEAD_BYTES + 8)
     buffer.drop_through(1, 1)
-    assert buffer.size_of(1) == (1, RECORD_OVERHEAD_BYTES + 2)
+    assert buffer.size_of(1) == (2, 2 * RECORD_OVERHEAD_BYTES + 7)
     buffer.drop_through(1, None)
     assert (buffer.size_of(1), buffer.size_of(2)) == ((0, 0), (1, RECORD_OVERHEAD_BYTES))
+
+
+def test_emptied_records_keep_their_offsets() -> None:
+    """Records that are not the content give their bytes back, and still hold the offset to read again from; twice is as good as once."""
+    buffer = Buffer()
+    _add(buffer, 0, 1, 1, 5, b"junk")
+    _add(buffer, 0, 1, 2, 6, b"other")
+    for _ in range(2):
+        buffer.empty(0, 1, 1)
+        assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
+    assert _values(buffer, 0, 1, 1) == [None]
+    assert buffer.offset_earliest(0) == 5
+    buffer.empty(0, 9, 9)
+    buffer.drop_through(1, None)
+    assert (buffer.size_bytes, buffer.records) == (0, 0)

@@ -1,16 +1,17 @@
 """The joiner's core, one behaviour at a time. Histories are written with `history`; every record is handed in by the test."""
 
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import pairwise
 
 import pytest
 
 from joiner import Joiner, JoinerLimits
 from joiner.core import ELECTORATE_MS, FILL_SCANS, SENT_AT_AHEAD_MAX_MS
-from joiner.ready import Fenced, FillWanted
+from joiner.ready import Fenced, FenceWanted, FillWanted, Ready
 from ordering.log import ORDERING
-from ordering.records import Fence, batch_key
-from tests.joiner.history import T0, History, Reading, named, requests, rest, value
+from ordering.records import batch_key
+from tests.joiner.history import KEY, T0, History, Reading, named, requests, rest, value
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
 SCAN_MS = HOLE_MS // FILL_SCANS
@@ -18,9 +19,18 @@ SCAN_MS = HOLE_MS // FILL_SCANS
 
 def _registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
     history, reading = History(), Reading(limits=limits)
+    reading.step(history.genesis)
     for name in names or ("w1",):
         reading.step(history.register(name))
     return history, reading
+
+
+def _wanted(partition: int, incarnation: int, sequence: int, *labels: str) -> FillWanted:
+    return FillWanted(partition, incarnation, sequence, sha256(value(*labels)).digest())
+
+
+def _kinds(ready: Ready) -> list[str]:
+    return [notice.kind for notice in ready.notices]
 
 
 # ---- R2: which entries count ----
@@ -85,12 +95,12 @@ def test_lower_sequence() -> None:
 
 
 def test_partition_that_is_none() -> None:
-    """An entry that names a partition beyond the log's is skipped with an alarm that says both numbers; its sequence is not counted."""
+    """An entry that names a partition that is not declared is skipped with a notice of both numbers; its sequence is not counted."""
     history, reading = _registered()
     ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
-    assert [notice.kind for notice in ready.notices] == ["wrong-partition", "wrong-partition"]
-    assert "names payload partition 2, and this worker counts 2" in ready.notices[0].text
-    assert ready.offsets_next[ORDERING] == 3
+    assert _kinds(ready) == ["skipped", "skipped"]
+    assert "names payload partition 2, the log has 2" in ready.notices[0].text
+    assert ready.offsets_next[ORDERING] == 2
     reading.step(history.entry(1, 1, "b"), history.payload(1, 1, "b"))
     assert named(reading.batches) == [(1, 1, "1")]
 
@@ -110,7 +120,7 @@ def test_malformed_ordering_record(garbage: bytes | None) -> None:
     """A record of the ordering topic that does not decode is skipped with a notice that says where."""
     history, reading = _registered()
     ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", ORDERING, 1)]
+    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", ORDERING, 2)]
     assert named(ready.batches) == [(1, 1, "1")]
 
 
@@ -118,32 +128,26 @@ def test_malformed_ordering_record(garbage: bytes | None) -> None:
 def test_malformed_payload_key(key: bytes | None) -> None:
     """A payload record whose key is none is skipped with a notice, and is not read again."""
     history, reading = _registered()
-    ready = reading.step(history.put(1, key, value("a")), history.checkpoint(1, 0))
+    ready = reading.step(history.put(1, key, value("a")), history.register("w2"))
     assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", 1, 0)]
-    assert ready.offsets_next[1] == 1
+    assert ready.offsets_next[1] == 0
+    assert reading.joiner.buffered_records == 0
 
 
-def test_partition_that_is_none_of_a_life_that_is_none() -> None:
-    """The same under a name that does not count is no alarm: anyone may write it, and every worker skips it whatever it counts."""
-    history, reading = _registered("w1", "w1")
-    ready = reading.step(history.entry(1, 1, "a", partition=9), history.entry(7, 1, "a", partition=9))
-    assert [notice.kind for notice in ready.notices] == ["skipped", "skipped"]
-
-
-# ---- R3: the first record in the partition that the entry names ----
+# ---- R3: the first record in its partition that is the content ----
 
 
 def test_payload_then_fill() -> None:
     """A payload that comes before the fill is the content."""
     history, reading = _registered()
-    reading.step(history.payload(1, 1, "a"), history.fill(1, 1), history.entry(1, 1, "a"))
+    reading.step(history.payload(1, 1, "a"), history.fill(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "1")]
 
 
 def test_fill_then_payload() -> None:
     """A fill that comes before the payload empties the batch, and the late payload is ignored."""
     history, reading = _registered()
-    reading.step(history.fill(1, 1), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "filled")]
     assert reading.batches[0].requests == ()
     assert reading.step(history.payload(1, 1, "a")).batches == []
@@ -151,10 +155,11 @@ def test_fill_then_payload() -> None:
 
 
 def test_first_of_two_payloads() -> None:
-    """Of two payloads with one key the first counts, though only the second has the entry's ids."""
+    """Of two payloads with one key the one whose hash the entry names is the content, whichever lies first."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "x"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
-    assert named(reading.batches) == [(1, 1, "filled")]
+    reading.step(history.payload(1, 2, "b"), history.payload(1, 2, "x"), history.entry(1, 2, "b"))
+    assert [batch.requests for batch in reading.batches] == [requests("a"), requests("b")]
 
 
 def test_payload_in_another_partition() -> None:
@@ -173,19 +178,40 @@ def test_payload_in_another_partition() -> None:
     [b"", b"null", b"{}", b"[", b"\xff", b'[{"party":"O=A"}]', value("b"), value("a", "b"), value("b", "a")[:-1], value()],
     ids=["empty", "null", "object", "cut", "not-utf8", "fields-missing", "other-id", "more-ids", "torn", "no-ids"],
 )
-def test_bad_content_counts_as_a_fill(content: bytes) -> None:
-    """Content that cannot be decoded or has other ids than its entry is taken as a fill, with a notice; it stays the first."""
+def test_bad_content_decides_nothing(content: bytes) -> None:
+    """A payload of the right hash that does not decode, or has other ids than its entry, decides nothing, with a notice; it is no fill."""
     history, reading = _registered()
-    ready = reading.step(history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
-    assert named(ready.batches) == [(1, 1, "filled")]
+    named_hash = sha256(content).digest()
+    ready = reading.step(
+        history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a", payload_hash=named_hash)
+    )
+    assert named(ready.batches) == [(1, 1, "0")]
     assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("bad-content", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[", b"\xff", bytes(96), value("b"), value("a")[:-1], value("a") + b" "],
+    ids=["empty", "null", "cut", "not-utf8", "zeros-for-a-fill", "other-id", "torn", "longer"],
+)
+@pytest.mark.parametrize("entry_first", [False, True], ids=["payload-first", "entry-first"])
+def test_other_bytes_are_skipped(content: bytes, entry_first: bool) -> None:
+    """Bytes under the key that are neither the payload nor a good fill are skipped: the payload behind them is the content."""
+    history, reading = _registered()
+    junk, payload, entry = history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a")
+    for record in (entry, junk, payload) if entry_first else (junk, payload, entry):
+        reading.step(record)
+    assert [batch.requests for batch in reading.batches] == [requests("a")]
+    assert reading.joiner.buffered_records == 0
 
 
 def test_ids_in_another_order() -> None:
     """The ids of the payload must be the entry's in their order."""
     history, reading = _registered()
-    reading.step(history.payload(1, 1, "b", "a"), history.entry(1, 1, "a", "b"))
-    assert named(reading.batches) == [(1, 1, "filled")]
+    other_order = sha256(value("b", "a")).digest()
+    ready = reading.step(history.payload(1, 1, "b", "a"), history.entry(1, 1, "a", "b", payload_hash=other_order))
+    assert named(reading.batches) == [(1, 1, "0")]
+    assert _kinds(ready) == ["bad-content"]
 
 
 def test_own_batch_is_not_trusted_blindly() -> None:
@@ -193,11 +219,14 @@ def test_own_batch_is_not_trusted_blindly() -> None:
 
     class Own:
         value = value("a")
+        payload_hash = sha256(value).digest()
+        entry_value = b""
+        signed_by = KEY.public_key
         requests = requests("a")
 
     history = History()
     reading = Reading(own={(1, 1): Own(), (1, 2): Own()})
-    reading.step(history.register(), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    reading.step(history.genesis, history.register(), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     reading.step(history.entry(1, 2, "b"), history.payload(1, 2, "b"))
     assert reading.batches[0].requests is Own.requests
     assert reading.batches[1].requests == requests("b")
@@ -290,9 +319,9 @@ def test_fence_proposed() -> None:
     reading.step(history.entry(2, 1, "b", at=T0 + 1000), history.payload(2, 1, "b"), now=10**9)
     assert reading.step(now=2 * 10**9).fences == []
     assert reading.step(history.entry(2, 2, "c", at=T0 + 1001), history.payload(2, 2, "c"), now=3 * 10**9).fences == []
-    assert reading.step(now=3 * 10**9 + HOLE_MS).fences == [Fence(1, 1)]
+    assert reading.step(now=3 * 10**9 + HOLE_MS).fences == [FenceWanted(1, 1)]
     assert reading.step(now=3 * 10**9 + 2 * HOLE_MS - 1).fences == []
-    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS).fences == [Fence(1, 1)]
+    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS).fences == [FenceWanted(1, 1)]
 
 
 def test_no_fence_after_a_quiet_night() -> None:
@@ -360,9 +389,9 @@ def test_fill_proposed_after_the_timeout() -> None:
     history, reading = _registered()
     assert reading.step(history.entry(1, 1, "a"), now=100).fills == []
     assert reading.step(now=100 + HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + HOLE_MS).fills == [FillWanted(0, 1, 1)]
+    assert reading.step(now=100 + HOLE_MS).fills == [_wanted(0, 1, 1, "a")]
     assert reading.step(now=100 + 2 * HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + 2 * HOLE_MS - 1 + SCAN_MS).fills == [FillWanted(0, 1, 1)]
+    assert reading.step(now=100 + 2 * HOLE_MS - 1 + SCAN_MS).fills == [_wanted(0, 1, 1, "a")]
 
 
 def test_holes_behind_that_are_as_old() -> None:
@@ -372,8 +401,8 @@ def test_holes_behind_that_are_as_old() -> None:
         history.entry(1, 1, "a"), history.entry(2, 1, "b", partition=1), history.entry(1, 2, "c"), history.payload(1, 2, "c"), now=0
     )
     reading.step(history.entry(1, 3, "d"), now=1)
-    assert reading.step(now=HOLE_MS).fills == [FillWanted(0, 1, 1), FillWanted(1, 2, 1)]
-    assert reading.step(now=HOLE_MS + SCAN_MS).fills == [FillWanted(0, 1, 3)]
+    assert reading.step(now=HOLE_MS).fills == [_wanted(0, 1, 1, "a"), _wanted(1, 2, 1, "b")]
+    assert reading.step(now=HOLE_MS + SCAN_MS).fills == [_wanted(0, 1, 3, "d")]
 
 
 def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillWanted]]]:
@@ -431,7 +460,7 @@ def test_entries_that_will_not_count_are_not_filled() -> None:
     """Behind a hole, entries of unknown lives, repeated ones and those of a partition that is none are no holes."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.entry(9, 1, "b"), history.entry(1, 1, "a"), history.entry(1, 2, "c", partition=5), now=0)
-    assert reading.step(now=HOLE_MS).fills == [FillWanted(0, 1, 1)]
+    assert reading.step(now=HOLE_MS).fills == [_wanted(0, 1, 1, "a")]
 
 
 def test_a_new_hole_has_its_own_clock() -> None:
@@ -440,7 +469,7 @@ def test_a_new_hole_has_its_own_clock() -> None:
     reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b"), now=0)
     reading.step(history.payload(1, 1, "a"), now=HOLE_MS - 1)
     assert reading.step(now=HOLE_MS).fills == []
-    assert reading.step(now=2 * HOLE_MS - 1).fills == [FillWanted(0, 1, 2)]
+    assert reading.step(now=2 * HOLE_MS - 1).fills == [_wanted(0, 1, 2, "b")]
 
 
 def test_hole_closed_in_time() -> None:
@@ -461,11 +490,11 @@ def test_offsets_only_when_the_head_moved() -> None:
 
 
 def test_resume_at_the_earliest_buffered() -> None:
-    """A partition is read again from its earliest payload still buffered, another from its next record; ordering from the head."""
+    """A partition is read again from its earliest payload still buffered, another from behind its mark; ordering from the head."""
     history, reading = _registered()
     reading.step(history.payload(1, 9, "orphan"), history.payload(1, 1, "a"), history.payload(1, 2, "b", partition=1))
     ready = reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1), history.entry(1, 3, "hole"))
-    assert ready.offsets_next == {ORDERING: 3, 0: 0, 1: 1}
+    assert ready.offsets_next == {ORDERING: 4, 0: 0, 1: 1}
     again = reading.restarted()
     again.step(*rest(history, reading.state), history.payload(1, 3, "hole"), history.entry(1, 9, "orphan"))
     assert named(again.batches) == [(1, 3, "1"), (1, 9, "1")]
@@ -474,7 +503,7 @@ def test_resume_at_the_earliest_buffered() -> None:
 def test_resume_keeps_the_first() -> None:
     """After a restart the first record of a key is still the first, though the reader was past it."""
     history, reading = _registered()
-    reading.step(history.fill(1, 1), history.payload(1, 1, "a"), history.checkpoint(1, 0))
+    reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.register("w2"))
     again = reading.restarted()
     again.step(*rest(history, reading.state), history.entry(1, 1, "a"))
     assert named(again.batches) == [(1, 1, "filled")]
@@ -484,6 +513,7 @@ def test_restart_anywhere() -> None:
     """A joiner made from the state after any step gives the batches that the first one gave from there on."""
     history = History()
     records = [
+        history.genesis,
         history.register("w1"),
         history.payload(2, 1, "b", partition=1),
         history.payload(1, 1, "a"),
@@ -512,6 +542,8 @@ def test_restart_anywhere() -> None:
         again.step(*rest(history, reading.state))
         assert reading.batches + again.batches == whole.batches
         assert again.state.lives == whole.state.lives
+        assert again.state.effects == whole.state.effects
+        assert again.state.marks == whole.state.marks
 
 
 def test_records_handed_in_twice() -> None:
@@ -522,7 +554,7 @@ def test_records_handed_in_twice() -> None:
     ready = reading.step(*history.streams[ORDERING], *history.streams[0])
     assert not ready.advanced
     assert not ready.notices
-    assert reading.joiner.read_next() == {ORDERING: 2, 0: 1, 1: 0}
+    assert reading.joiner.read_next() == {ORDERING: 3, 0: 1}
 
 
 # ---- bounds ----
@@ -565,7 +597,7 @@ def test_step_bound() -> None:
     records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     records += [history.payload(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     ready = reading.step(*records)
-    assert (len(ready.batches), ready.more, ready.offsets_next[ORDERING]) == (2, True, 3)
+    assert (len(ready.batches), ready.more, ready.offsets_next[ORDERING]) == (2, True, 4)
     ready = reading.step()
     assert (len(ready.batches), ready.more) == (1, False)
 
@@ -576,30 +608,7 @@ def test_step_bound_reached_exactly() -> None:
     assert not reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a")).more
 
 
-# ---- activate, checkpoint ----
-
-
-def test_activate_of_a_newer_version() -> None:
-    """A worker stops before a record that activates what it cannot read, after all that came earlier; it persists no step past it."""
-    history, reading = _registered()
-    ready = reading.step(
-        history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
-    )
-    assert named(ready.batches) == [(1, 1, "1")]
-    assert "activates format version 2" in ready.stop
-    assert ready.offsets_next[ORDERING] == 2
-    again = reading.restarted().step(*rest(history, reading.state))
-    assert again.stop
-    assert not again.advanced
-
-
-def test_activate_of_this_version() -> None:
-    """Activating what is active changes nothing."""
-    history, reading = _registered()
-    ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert not ready.stop
-    assert not ready.notices
-    assert named(ready.batches) == [(1, 1, "1")]
+# ---- checkpoints ----
 
 
 def test_roots_are_handed_on() -> None:
@@ -613,7 +622,7 @@ def test_roots_are_handed_on() -> None:
 
 
 def test_roots_of_lives_that_are_none_do_not_count() -> None:
-    """A checkpoint of a life that is not registered, or is fenced, is skipped and told: anyone could have written it."""
+    """A checkpoint of an incarnation that has not registered, or is over, is skipped with a notice."""
     history, reading = _registered()
     reading.step(history.fence(1, 0))
     ready = reading.step(history.checkpoint(1, 5), history.checkpoint(9, 5))
@@ -635,5 +644,5 @@ def test_batch_is_a_value() -> None:
     """What comes out is a plain value: offset, name, log time, content."""
     history, reading = _registered()
     (batch,) = reading.step(history.entry(1, 1, "a", at=T0), history.payload(1, 1, "a")).batches
-    assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (1, 1, 1, T0)
+    assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (2, 1, 1, T0)
     assert (batch.filled, batch.requests) == (False, requests("a"))

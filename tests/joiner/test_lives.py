@@ -106,3 +106,39 @@ def test_changed_collects_what_to_persist() -> None:
     lives.count(1, 1, 11)
     lives.count(1, 2, 12)
     assert [(life.sequence_last, life.active_at_ms) for life in lives.changed.values()] == [(2, 12)]
+
+
+def test_retire() -> None:
+    """A retire record ends an incarnation whatever its last sequence, once; one that has not begun it cannot end."""
+    lives = _lives()
+    lives.count(1, 3, 11)
+    ended = lives.retire(1)
+    assert ended is not None
+    assert (ended.incarnation, ended.fenced, ended.sequence_last) == (1, True, 3)
+    assert not lives.counts(1, 4)
+    assert lives.named("w1") is None
+    assert lives.retire(1) is None
+    assert lives.retire(2) is None
+
+
+def test_a_retired_name_may_register_again() -> None:
+    """After a retire record the name has no incarnation and no vote; registering again gives it both."""
+    lives = _lives()
+    lives.retire(1)
+    assert lives.names_since(0) == frozenset()
+    new, fenced = lives.register(b"n2".ljust(16), "w1", 12) or (None, None)
+    assert new is not None
+    assert fenced is None
+    assert lives.named("w1") == new
+    assert lives.names_since(0) == {"w1"}
+
+
+def test_format_version_is_kept() -> None:
+    """The version that an incarnation registered with stays with it through entries, fences and restarts."""
+    lives = Lives()
+    lives.register(b"n1".ljust(16), "w1", 10, 7)
+    lives.count(1, 1, 11)
+    lives.fence(1, 1)
+    life = Lives(lives.changed.values()).get(1)
+    assert life is not None
+    assert life.format_version == 7

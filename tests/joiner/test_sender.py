@@ -4,14 +4,22 @@ import contextlib
 
 import pytest
 
-from joiner import QueueLimits, Sender, SenderSettings
+from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
+from joiner.ready import FenceWanted
 from ordering.errors import Overloaded
+from ordering.log import ORDERING
 from ordering.memory import MemoryLog
-from tests.joiner.history import submission
+from ordering.records import batch_key
+from ordering.signatures import is_fill
+from tests.joiner.faulty import Keys
+from tests.joiner.history import KEY, History, signing_key, submission
 
 
 def _sender(**settings: int) -> Sender[object]:
-    return Sender(MemoryLog(1), SenderSettings("w1", "0", queue=QueueLimits(**settings)), lambda: 0, lambda: bytes(16))  # type: ignore[arg-type]
+    joiner = Joiner()
+    joiner.step([History().genesis], 0)
+    keys = Keys(KEY)
+    return Sender(MemoryLog(1), joiner, keys, {}, SenderSettings("w1", "0", queue=QueueLimits(**settings)), lambda: 0, lambda: bytes(16))
 
 
 async def test_overloaded_by_requests() -> None:
@@ -58,9 +66,52 @@ async def test_one_larger_than_the_queue() -> None:
     assert sender.queue.refusal(1, 1) is not None
 
 
-async def test_not_ready_before_a_life() -> None:
-    """Without a registered life nothing is promised."""
+async def test_not_ready_before_it_has_registered() -> None:
+    """Without a registered incarnation nothing is promised."""
     assert "no registered life" in (_sender().not_ready(1) or "")
+
+
+async def test_not_ready_while_something_holds_it_back() -> None:
+    """Why nothing may be appended is why nothing is taken."""
+    sender = _sender()
+    sender.hold = lambda: "the log is being looked at"
+    assert sender.not_ready(1) == "the log is being looked at"
+
+
+async def test_not_ready_without_the_key_in_force() -> None:
+    """A sender that has not got the key in force says which it needs and which it has."""
+    history, joiner, second = History(), Joiner(), signing_key("second")
+    joiner.step([history.genesis, history.rotate(second)], 0)
+    sender: Sender[object] = Sender(MemoryLog(1), joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
+    why = sender.not_ready(1) or ""
+    assert f"the key in force in this log is {second.public_key.hex()}, and this worker has {KEY.public_key.hex()}" in why
+
+
+async def test_a_fill_is_signed_with_the_key_in_force() -> None:
+    """A fill is signed for its partition, key and hash, needs no incarnation, and is appended while nothing else may be."""
+    history, log = History(), MemoryLog(2)
+    joiner = Joiner()
+    joiner.step([history.genesis], 0)
+    sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
+    sender.hold = lambda: "in doubt"
+    sender._writer = await log.open_writer()
+    await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
+    await sender.append_fence(FenceWanted(7, 8))
+    await sender.append_checkpoint(0, bytes(32))
+    (record,) = log.read(1, 0, 1 << 20, 10)
+    assert record.key == batch_key(7, 8)
+    assert is_fill(record.value or b"", history.log_id, 1, batch_key(7, 8), bytes(32), KEY.public_key)
+    assert log.end(ORDERING) == 0
+
+
+async def test_no_fill_without_the_key_in_force() -> None:
+    """A sender that has not got the key in force appends no fill: it would count nowhere."""
+    history, log, joiner = History(), MemoryLog(2), Joiner()
+    joiner.step([history.genesis, history.rotate(signing_key("second"))], 0)
+    sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
+    sender._writer = await log.open_writer()
+    await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
+    assert log.end(1) == 0
 
 
 async def test_what_is_looked_at_has_its_room() -> None:

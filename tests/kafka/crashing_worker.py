@@ -29,6 +29,7 @@ from notary.decision import Decision
 from notary.index import Index
 from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
 from ordering.records import Entry, decode
+from ordering.signatures import FILL_BYTES
 
 POINTS_OF_THE_LOG = ("before-sends", "payload-sent", "entry-sent", "both-sent")
 POINTS = (*POINTS_OF_THE_LOG, "before-apply", "after-apply", "before-answer")
@@ -69,7 +70,7 @@ class CrashingWriter:
         """Append, wait for ever, or die."""
         plan = self._plan
         is_entry = stream == ORDERING and isinstance(decode(value), Entry)
-        if stream != ORDERING and value is not None:
+        if stream != ORDERING and value is not None and len(value) != FILL_BYTES:
             plan.count_payload()
         if not plan.armed or plan.point not in POINTS_OF_THE_LOG:
             await self._inner.append(stream, key, value)
@@ -107,6 +108,11 @@ class CrashingReader:
         """As it is."""
         return self._inner.offset_next(stream)
 
+    @property
+    def interruptions(self) -> int:
+        """As it is."""
+        return self._inner.interruptions
+
     def pause(self, streams: Collection[int]) -> None:
         """As it is."""
         self._inner.pause(streams)
@@ -124,6 +130,10 @@ class CrashingLog:
         self._plan = plan
         self.payload_partitions = inner.payload_partitions
         self.identity = inner.identity
+
+    async def has_partitions(self, count: int) -> None:
+        """As it is."""
+        await self._inner.has_partitions(count)
 
     async def open_writer(self) -> Writer:
         """One that may die."""

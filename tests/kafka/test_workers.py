@@ -13,11 +13,15 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from ordering.records import Checkpoint, Entry, Fence, Register, batch_key, encode
+from notary.config import load
+from ordering.records import Activate, Checkpoint, Fence, Partitions, Register, Retire, Settle, View, batch_key
+from ordering.signatures import endorse_key
 from ordering.topics import create_topics, topic_names
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.checkers import indexes
+from tests.kafka.reading_back import read_streams
+from tests.kafka.second_hand import Hand
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka
@@ -118,69 +122,68 @@ async def test_second_process_on_one_index(notary: Notary) -> None:
 
 
 async def test_forged_records(notary: Notary) -> None:
-    """Records that no worker wrote are skipped by all alike, counted, and stop nobody; nor do they change a decision."""
+    """Records without a good signature are skipped by all alike, counted, and stop nobody; nor do they change a decision."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
     await notary.same_height(*workers)
-    ordering, payload = topic_names(notary.prefix)
-    ids = (os.urandom(32),)
-    forged_entries = [
-        b"",
-        b"\x00",
-        b"not a record",
-        b"\x01\xff of an unknown kind",
-        b"\x63\x01 of an unknown version",
-        os.urandom(300),
-        encode(Entry(99, 1, 0, 0, ids)),  # of a life that is not registered
-        encode(Entry(1, 1, 0, 0, ids)),  # of a sequence that is past, or counts as a hole and is filled
-        encode(Entry(1, 2**63, 0, 4_000_000, ids)),  # in a partition that is not there
-        encode(Entry(2, 1, 0, 1, ids))[:-1],
-        encode(Entry(2, 1, 0, 1, ids)) + b"\x00",
-        encode(Fence(77, 0)),
-        encode(Fence(1, 1_000_000)),
-        encode(Register(b"n" * 16, 1, "somebody else", "0"))[:-2],
-    ]
-    forged_payloads: list[tuple[bytes | None, bytes | None]] = [
-        (None, b"no key"),
-        (b"", b""),
-        (b"short key", b"[]"),
-        (os.urandom(17), os.urandom(100)),
-        (batch_key(1, 1), b"comes too late"),
-        (batch_key(2**40, 1), b"of a life that may yet come"),
-        (batch_key(1, 2**40), b"of a sequence that may yet come"),
-        (batch_key(2, 2**40), None),
-    ]
-    async with Load(notary.client, notary.party, urls, seed=6) as load:
-        await load.until(50)
-        async with producer(notary) as forger:
-            for value in forged_entries:
-                await forger.send_and_wait(ordering, value, partition=0)
-            await forger.send_and_wait(ordering, None, key=b"key", partition=0)
-            for key, content in forged_payloads:
-                for partition in range(4):
-                    await forger.send_and_wait(payload, content, key, partition=partition)
-        await load.until(100)
+    true = await read_streams(load(notary.directory / "notary.toml", {}, {}))
+    asked = notary.party.submission(spend(state("stolen")))
+    content = json.dumps([json.loads(asked.body) | {"signature": "AA=="}]).encode()
+    ids = (bytes.fromhex(asked.ids[0]),)
+    async with Load(notary.client, notary.party, urls, seed=6) as load_, producer(notary) as made:
+        await load_.until(50)
+        hand = await Hand.of(notary, made, stolen_key=False)
+        garbage = [b"", b"\x00", b"not a record", b"\x01\xff of an unknown kind", b"\x63\x01 of an unknown version", os.urandom(300), None]
+        for value in (*garbage, b"\x01\x05\xff\xff", b"\x01\x05\xff\xff" + bytes(64)):
+            await hand.ordering(value, key=b"key")
+        unsigned = [
+            hand.entry(1, 2**40, content, ids),
+            hand.entry(2, 2**40, content, ids, partition=4_000_000),
+            Register(os.urandom(16), hand.view, 1, "a", "0"),
+            Fence(1, hand.view, 1, 0),
+            Checkpoint(1, hand.view, 1, os.urandom(32)),
+            Activate(65_535),
+            Retire(1),
+            Partitions(1_000),
+            endorse_key(hand.key, hand.log_id, hand.key.public_key),
+            Settle(View(2**40, os.urandom(32))),
+        ]
+        for record in unsigned:
+            await hand.record(record)
+        # True records once more, by somebody who has only read them.
+        for stream, records in true.items():
+            for copy in records:
+                await (hand.ordering(copy.value) if stream < 0 else hand.payload(stream, copy.key, copy.value))
+        for sequence in range(1, 200):
+            entry = hand.entry(1 + sequence % 2, sequence, content, ids, partition=sequence % 4)
+            await hand.fill(entry)
+            await hand.payload(entry.partition, batch_key(entry.incarnation, sequence), content)
+        for key in (None, b"", b"short key", os.urandom(17)):
+            await hand.payload(0, key, b"[]")
+        await load_.until(100)
     await notary.same_height(*workers)
     for worker in workers:
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="malformed"}') >= 10 + 4 * 4
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="skipped"}') >= 3
-        assert "malformed stream=-1" in worker.messages
+        assert await notary.metric(worker, 'notary_log_notices_total{kind="malformed"}') >= len(garbage) + 4
+        assert await notary.metric(worker, 'notary_log_notices_total{kind="unsigned"}') >= len(unsigned)
+        assert await notary.metric(worker, 'notary_log_notices_total{kind="foreign-view"}') == 0
+        assert await notary.metric(worker, "notary_incarnation ") in (1, 2)
+        assert (await notary.http.get(worker.url, f"/v1/transactions/{asked.ids[0]}")).status == 404
     await notary.check(*workers)
 
 
-async def test_forged_content(notary: Notary) -> None:
-    """A counted entry whose content is junk, or is not what the entry names, counts as a fill, and the workers say so."""
+async def test_content_of_a_broken_worker(notary: Notary) -> None:
+    """Content with the hash that a signed entry names decides nothing if it is junk or has other ids, and the workers say so."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
-    ordering, payload = topic_names(notary.prefix)
     honest = notary.party.submission(spend(state("stolen")))
     unasked = json.dumps([json.loads(honest.body)]).encode()
-    async with producer(notary) as forger:
-        await forger.send_and_wait(ordering, encode(Register(b"f" * 16, 1, "forger", "0")), partition=0)
+    async with producer(notary) as made:
+        hand = await Hand.of(notary, made, stolen_key=True)
+        await hand.register("broken")
         for sequence, content in enumerate((b"junk", b"[]", b"null", unasked), 1):
-            await forger.send_and_wait(payload, content, batch_key(3, sequence), partition=sequence % 4)
-            await forger.send_and_wait(ordering, encode(Entry(3, sequence, 0, sequence % 4, (os.urandom(32),))), partition=0)
+            await hand.payload(sequence % 4, batch_key(3, sequence), content)
+            await hand.record(hand.entry(3, sequence, content, (os.urandom(32),), sequence % 4))
     await notary.client.decide(urls, notary.party.submission(spend(state("after"))))
     await notary.same_height(*workers)
     for worker in workers:
@@ -190,66 +193,47 @@ async def test_forged_content(notary: Notary) -> None:
     assert len(decisions) == 1
 
 
-async def test_forged_entry_of_a_living_worker(notary: Notary) -> None:
-    """An entry under a living worker's name, far ahead of it, costs it that life and no more: its clients are answered."""
+async def test_stolen_key_used_for_a_living_worker(notary: Notary) -> None:
+    """An entry under a living worker's name, far ahead of it, costs it that incarnation and no more: its clients are answered."""
     (worker,) = await notary.start_all("a")
-    async with producer(notary) as forger:
-        await forger.send_and_wait(topic_names(notary.prefix)[0], encode(Entry(1, 2**40, 0, 0, (os.urandom(32),))), partition=0)
+    async with producer(notary) as made:
+        hand = await Hand.of(notary, made, stolen_key=True)
+        await hand.record(hand.entry(1, 2**40, b"nowhere", (os.urandom(32),)))
     await notary.client.decide([worker.url], notary.party.submission(spend(state("mine"))))
     await notary.check(worker, forged=True)
-
-
-async def test_forged_batch_of_a_living_worker(notary: Notary) -> None:
-    """A whole batch forged under the name of one in flight is decided, and is not taken for the answer to what was asked."""
-    worker = await notary.start("a", worker_hole_timeout_ms=60_000).ready()
-    ordering, payload = topic_names(notary.prefix)
-    stolen, mine = (notary.party.submission(spend(state(text))) for text in ("stolen", "mine"))
-    notary.history.submissions.append(stolen)
-    async with producer(notary) as forger:
-        ids = (bytes.fromhex(stolen.ids[0]),)
-        await forger.send_and_wait(ordering, encode(Entry(1, 1, 0, 3, ids)), partition=0)
-        asked = asyncio.create_task(notary.client.decide([worker.url], mine))
-        waiting = asyncio.create_task(notary.until_metric(worker, "notary_batches_sent "))
-        await asyncio.wait([waiting, asked], return_when=asyncio.FIRST_COMPLETED)
-        assert not asked.done(), asked.result()
-        # The head is a hole, and the worker's own batch of that name waits behind it.
-        content = json.dumps([json.loads(stolen.body)]).encode()
-        await forger.send_and_wait(payload, content, batch_key(1, 1), partition=3)
-    (decision,) = await asked
-    assert decision["transaction_id"] == mine.ids[0]
-    decisions = await notary.check(worker)
-    assert [decision["transaction_id"] for decision in decisions] == [*stolen.ids, *mine.ids]
 
 
 async def test_log_time_is_held_back(notary: Notary) -> None:
     """An entry whose sender claims a time long past or to come moves log time no further than the brokers' clock."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
-    ordering, payload = topic_names(notary.prefix)
-    async with producer(notary) as forger:
-        await forger.send_and_wait(ordering, encode(Register(b"f" * 16, 1, "forger", "0")), partition=0)
+    async with producer(notary) as made:
+        hand = await Hand.of(notary, made, stolen_key=True)
+        await hand.register("elsewhere")
         for sequence, sent_at_ms in enumerate((-(2**63), 2**62), 1):
-            await forger.send_and_wait(payload, None, batch_key(3, sequence), partition=0)
-            await forger.send_and_wait(ordering, encode(Entry(3, sequence, sent_at_ms, 0, (os.urandom(32),))), partition=0)
+            entry = hand.entry(3, sequence, b"nowhere", (os.urandom(32),), 0, sent_at_ms)
+            await hand.fill(entry)
+            await hand.record(entry)
     (before,) = await notary.client.decide(urls, notary.party.submission(spend(state("one"))))
     (after,) = await notary.client.decide(urls[::-1], notary.party.submission(spend(state("two"))))
     assert before["log_time"] <= after["log_time"] < before["log_time"] + 3_600_000
     await notary.check(*workers)
 
 
-async def test_forged_checkpoint(notary: Notary) -> None:
-    """A checkpoint record of a life that never was changes nothing."""
+async def test_checkpoint_of_nobody(notary: Notary) -> None:
+    """A signed checkpoint record of an incarnation that never was changes nothing."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
-    async with producer(notary) as forger:
-        await forger.send_and_wait(topic_names(notary.prefix)[0], encode(Checkpoint(99, 2**60, os.urandom(32))), partition=0)
+    async with producer(notary) as made:
+        hand = await Hand.of(notary, made, stolen_key=True)
+        await hand.record(Checkpoint(99, hand.view, 2**60, os.urandom(32)))
     await notary.client.decide(urls, notary.party.submission(spend(state("after"))))
     await notary.check(*workers)
 
 
 async def test_records_deleted(notary: Notary) -> None:
-    """When the log lost its beginning, a new worker refuses to start from what is left; the others go on."""
+    """When the log lost its beginning, no worker starts on what is left; one that runs goes on."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     ordering = TopicPartition(topic_names(notary.prefix)[0], 0)
@@ -261,7 +245,7 @@ async def test_records_deleted(notary: Notary) -> None:
         await admin.close()
     late = notary.start("b")
     assert await late.ended() == 2
-    assert "the log lost records" in late.messages
+    assert "this is nobody's log" in late.messages
     assert "Traceback" not in late.messages
     await notary.client.decide([worker.url], notary.party.submission(spend(state("y"))))
     await worker.stop()
@@ -270,7 +254,7 @@ async def test_records_deleted(notary: Notary) -> None:
 
 
 async def test_log_made_anew(notary: Notary) -> None:
-    """When the topics were deleted and made again, a worker with an index of the old ones refuses to start, and says why."""
+    """When the topics were deleted and made again, no worker starts on them: they do not say whose log they are."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     await worker.stop()
@@ -285,5 +269,5 @@ async def test_log_made_anew(notary: Notary) -> None:
     await create_topics(notary.bootstrap, notary.prefix, 4)
     again = notary.start("a")
     assert await again.ended() == 2
-    assert "is not ours" in again.messages
+    assert "the log is empty" in again.messages
     assert "Traceback" not in again.messages

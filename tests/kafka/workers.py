@@ -189,8 +189,8 @@ class Notary:
         streams = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_streams(config)))
         # By number: a worker that was started again may stand here under one name with another.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
-        key = keys.load(config.path(config.key_file)).public_key()
-        return Remains(config.name, [keys.verifier_key(config.origin, key)], len(streams) - 1, streams, rows, self.history)
+        history = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
+        return Remains([each.verifier_key for each in history], streams, rows, self.history)
 
     async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:
         """Stop the workers when they have read everything, read both topics back, and run all checkers; the decisions, by position.

@@ -31,8 +31,12 @@ class Mutant(msgspec.Struct, frozen=True):
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
 APP, LOOKUPS, PROBLEMS, BODY, SUBMISSION = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems", "body", "submission"))
+CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
 ADMISSION, QUEUE = "notary/admission.py", "joiner/queue.py"
 DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
+LOG_TIME: Final = (
+    "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))\n        requests"
+)
 AGREEMENT, SELF_CHECK = "notary/agreement.py", "notary/self_check.py"
 
 MUTANTS: Final = (
@@ -46,21 +50,28 @@ MUTANTS: Final = (
     Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:", seeds=500),
     Mutant("half of the lives' state is forgotten", "R8", INDEX, "for life in ready.lives:", "for life in ready.lives[1:]:"),
     # R3: content
-    Mutant("the last record wins", "R3", BUFFER, "if key in records:", "if False and key in records:"),
+    Mutant(
+        "the last record wins",
+        "R3",
+        CORE,
+        "for candidate in self._buffer.get(partition, incarnation, sequence):",
+        "for candidate in reversed(self._buffer.get(partition, incarnation, sequence)):",
+        seeds=200,
+    ),
     Mutant(
         "unknown incarnations are dropped",
         "R5",
         CORE,
-        "if not self.lives.is_past(incarnation, sequence):",
-        "if self.lives.counts(incarnation, sequence):",
+        "if record.value is None or self.lives.is_past(incarnation, sequence):",
+        "if record.value is None or not self.lives.counts(incarnation, sequence):",
     ),
     Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
     Mutant(
         "content is taken from any partition",
         "R3",
         CORE,
-        "content = self._buffer.get(entry.partition, incarnation, sequence)",
-        "content = next((c for p in range(self._partitions) if (c := self._buffer.get(p, incarnation, sequence))), None)",
+        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)\n        if self",
+        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash))), None)\n        if self",
         seeds=200,
     ),
     # R4: holes
@@ -69,8 +80,8 @@ MUTANTS: Final = (
         "holes are passed over",
         "R4",
         CORE,
-        "                    hole = batch\n                    break",
-        "                    hole = batch; self._queue.popleft(); self._offset_head = head.offset + 1; continue",
+        "            self._hole = entry\n            return False",
+        "            self._hole = entry\n            return True",
     ),
     Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:", seeds=100),
     Mutant(
@@ -130,27 +141,25 @@ MUTANTS: Final = (
         "> 10**9:\n            self._remake_reader",
         seeds=100,
     ),
-    Mutant("nothing is ever paused", "R4", DRIVER, "if ready.paused != self._paused:", "if False:"),
+    Mutant("nothing is ever paused", "R4", DRIVER, "(paused := ready.paused | self._undeclared()) != self._paused:", "False:"),
     # R6: time
     Mutant(
-        "log time by the local clock", "R6", CORE, "min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))", "head.arrived_ms)"
+        "log time by the local clock", "R6", CORE, LOG_TIME, "self._log_time_ms = max(self._log_time_ms, head.arrived_ms)\n        requests"
     ),
-    Mutant(
-        "log time runs backwards", "R6", CORE, "self._log_time_ms = max(self._log_time_ms, min(head", "self._log_time_ms = max(0, min(head"
-    ),
+    Mutant("log time runs backwards", "R6", CORE, LOG_TIME, LOG_TIME.replace("max(self._log_time_ms, ", "max(0, ")),
     Mutant(
         "the broker's clock is believed",
         "R6",
         CORE,
-        "min(head.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "head.append_time_ms)",
+        LOG_TIME,
+        "self._log_time_ms = max(self._log_time_ms, head.source.append_time_ms)\n        requests",
     ),
     Mutant(
         "log time is forgotten at a restart",
         "R8",
         INDEX,
-        "return JoinerState(offsets, self._log_time_ms, lives)",
-        "return JoinerState(offsets, 0, lives)",
+        "return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)",
+        "return joiner_state_of(self._meta, self._offsets_next, 0)",
     ),
     Mutant(
         "the end of a window belongs to it",
@@ -186,9 +195,7 @@ MUTANTS: Final = (
         "for state in request.inputs[:1]:",
     ),
     # R8: persist, then answer
-    Mutant(
-        "resume past the buffer", "R8", CORE, "self._read_next[partition] if earliest is None else earliest", "self._read_next[partition]"
-    ),
+    Mutant("resume past the buffer", "R8", CORE, "            if earliest is not None:\n", "            if False:\n"),
     Mutant(
         "the offset of the wrong partition",
         "R8",
@@ -246,8 +253,8 @@ MUTANTS: Final = (
         "a worker writes the root of another size",
         "R9",
         SELF_CHECK,
-        "return Checkpoint(incarnation, size, tree.root_at(size))",
-        "return Checkpoint(incarnation, size, tree.root_at(size - 1))",
+        "return size, tree.root_at(size)",
+        "return size, tree.root_at(size - 1)",
     ),
     # HTTP: every call is answered in time, and refused for a reason alone
     Mutant(
@@ -392,9 +399,7 @@ MUTANTS: Final = (
         seeds=1000,
     ),
     # R9: who is wrong is found out, and nobody else stops
-    Mutant(
-        "no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_aside(ORDERING, None, encode(record))", "pass", seeds=200
-    ),
+    Mutant("no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
     Mutant("roots are never compared", "R9", INDEX, "if ready.roots_seen or agreement.pending:", "if False:", seeds=200),
     Mutant("nobody is ever condemned", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
     Mutant("the first voice condemns", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:", seeds=200),
@@ -407,25 +412,146 @@ MUTANTS: Final = (
         seeds=500,
     ),
     Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "pass", seeds=100),
-    # R9: the log is the one that it was
-    Mutant("the last record applied is not compared", "R9", INDEX, "return self._meta.get(rows.JUDGED_KEY)", "return None"),
     Mutant(
-        "a doubt never ends the worker",
-        "R8",
-        "joiner/same_log.py",
-        "if now_s - self._since_s >= self._contradiction_s:",
-        "if False:",
-        seeds=200,
-    ),
-    Mutant(
-        "it is not compared by a reader made anew",
+        "a quiet log is not compared",
         "R9",
-        DRIVER,
-        "if first.digest() != compared:",
+        SELF_CHECK,
+        "(log_time_ms < turn_ms and not self._is_quiet(",
+        "(log_time_ms < turn_ms and True or self._is_quiet(",
+        seeds=2000,
+    ),
+    # R6: clocks that are wrong by years
+    Mutant("a clock wrong by years is believed", "R6", DRIVER, "if last is None or settings.clock_accepted:", "if True:", seeds=200),
+    # R10: who may write
+    Mutant(
+        "signatures of records are not looked at",
+        "R10",
+        CORE,
+        "if not record_is_signed(head.source.value, log.log_id, key):",
         "if False:",
         seeds=200,
     ),
     Mutant(
-        "what was read of a lost log comes in", "R9", DRIVER, "self._afresh = True\n                log.warning", "log.warning", seeds=2000
+        "a former key still signs",
+        "R10",
+        CORE,
+        "if not record_is_signed(head.source.value, log.log_id, key):",
+        "if not any(record_is_signed(head.source.value, log.log_id, one) for one in (key, *log.keys)):",
+        seeds=2000,
+    ),
+    Mutant("a former key comes back", "R10", CONTROL, "if record.public_key in self.keys or not key_is", "if not key_is", seeds=500),
+    Mutant("fills need no signature", "R10", CORE, "return log is not None and is_fill(", "return len(value) == 96 or is_fill(", seeds=500),
+    Mutant("any content will do", "R3", CORE, "return log is not None and is_fill(", "return True or is_fill(", seeds=500),
+    Mutant(
+        "what a rotation skipped is not sent again",
+        "R10",
+        SENDER,
+        "if life is not None and life.key.public_key != key:",
+        "if False:",
+        seeds=500,
+    ),
+    Mutant(
+        "what the log lost is not sent again",
+        "R10",
+        SENDER,
+        "late = [name for name, end in self._expected.items() if end <= self._joiner.offset_head]",
+        "late = []",
+        seeds=2000,
+    ),
+    # R10: what the log was
+    Mutant("the history has no append times", "R10", HISTORY, "_LINK.pack(append_time_ms)", "_LINK.pack(0)"),
+    Mutant("the history has no marks", "R10", HISTORY, 'b"\\x01" if mark else b"\\x00"', 'b"\\x00"'),
+    Mutant(
+        "a foreign view is skipped",
+        "R10",
+        CORE,
+        "return self._judge_entry(head, record, self.log_state, ready)",
+        "return own is False or self._judge_entry(head, record, self.log_state, ready)",
+        seeds=500,
+    ),
+    Mutant(
+        "an interrupted reader does not look at the log",
+        "R10",
+        LOOK,
+        "if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:",
+        "if False:",
+        seeds=500,
+    ),
+    Mutant(
+        "after an interruption only the ordering topic is looked at",
+        "R10",
+        LOOK,
+        "self._wanted = dict(marks)",
+        "self._wanted = {stream: mark for stream, mark in marks.items() if stream == ORDERING}",
+        seeds=2000,
+    ),
+    Mutant(
+        "the last content joined is looked for, not the furthest",
+        "R10",
+        CORE,
+        "if before is None or before.offset < found.offset:",
+        "if True:",
+        seeds=5000,
+    ),
+    Mutant("what was read ahead is kept", "R10", DRIVER, "self.joiner.forget_unjudged()", "self.joiner.read_next()", seeds=2000),
+    Mutant(
+        "reading goes on where it stood",
+        "R10",
+        CORE,
+        "offsets = {ORDERING: 0 if last is None else last.offset + 1}",
+        "offsets = {ORDERING: self._offset_head}",
+        seeds=5000,
+    ),
+    Mutant("no interruption is seen", "R10", DRIVER, "if reader.interruptions != interruptions:", "if False:", seeds=500),
+    Mutant("a passed hole is filled", "R10", PROPOSALS, "if passing is not None:", "if False:", seeds=500),
+    Mutant(
+        "who passed a hole is believed under any key",
+        "R10",
+        PROPOSALS,
+        "if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):",
+        "if seen_there > seen:",
+        seeds=5000,
+    ),
+    Mutant("who replays believes the log as it is", "R10", EVIDENCE, "if not self.live:", "if False:", seeds=2000),
+    Mutant("it registers before it has read the log", "R10", DRIVER, "if not self.joiner.doubts.live:", "if False:", seeds=500),
+    Mutant(
+        "a partition that contradicted is not waited for",
+        "R10",
+        DRIVER,
+        "led = range(ORDERING, self._log.payload_partitions) if self._refuted else",
+        "led = range(0) if False else",
+        seeds=5000,
+    ),
+    Mutant(
+        "what is read again is taken for read",
+        "R8",
+        CORE,
+        "wanted = [self._read_next[partition], 0 if mark",
+        "wanted = [0 if mark",
+        seeds=500,
+    ),
+    Mutant(
+        "records under unknown names keep a worker out",
+        "R10",
+        DRIVER,
+        "for stream, end in self._ends_found.items() if stream not in self._paused}",
+        "for stream, end in self._ends_found.items()}",
+        seeds=500,
+    ),
+    Mutant(
+        "an outvoted vote opens a dispute again",
+        "R9",
+        AGREEMENT,
+        "if agreement.condemned or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
+        "if agreement.condemned:",
+        seeds=5000,
+    ),
+    Mutant(
+        "payloads slower than the timeout are sent as ever",
+        "R4",
+        SENDER,
+        "self._sequential_until_s = now_s + SEQUENTIAL_S",
+        "pass",
+        seeds=500,
     ),
 )

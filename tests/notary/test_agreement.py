@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joiner import RootSeen
+from joiner import RootSeen, VoteVoid
 from notary.agreement import PENDING_MAX, Agreement, observe, turn_comes_ms
 
 RIGHT, WRONG, OTHER = b"r" * 32, b"w" * 32, b"o" * 32
 
 
-def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_time_ms: int = 0) -> RootSeen:
-    return RootSeen(name, ord(name[-1]), size, root, log_time_ms, frozenset(electorate))
+def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_time_ms: int = 0, incarnation: int = 0) -> RootSeen:
+    return RootSeen(name, incarnation or ord(name[-1]), size, root, log_time_ms, frozenset(electorate))
 
 
-def read(own: bytes, *records: RootSeen, size: int = 10, name: str = "x") -> Agreement:
+def read(own: bytes, *records: RootSeen | VoteVoid, size: int = 10, name: str = "x") -> Agreement:
     """What a worker with that root at every size makes of the records, one a step."""
     agreement = Agreement()
     for record in records:
@@ -210,6 +210,74 @@ def test_a_vote_said_again_carries_the_newer_electorate() -> None:
     agreement = read(RIGHT, *[seen(name, root, electorate="abcdefg") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))])
     assert agreement.disputed
     assert not observe(agreement, [(seen("a", RIGHT, electorate="abc"), 10)], "b", 10, lambda _: RIGHT).disputed
+
+
+def _settled(*more: RootSeen | VoteVoid) -> Agreement:
+    """As `b` sees it: `c` was outvoted at 10 decisions, then what comes more."""
+    records = (seen("c", WRONG), seen("a", RIGHT), seen("b", RIGHT), *more)
+    return read(RIGHT, *records, size=20, name="b")
+
+
+def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
+    """The settled dispute stays settled when the outvoted worker's checkpoint comes once more, however many sizes were compared since."""
+    agreement = _settled(seen("a", RIGHT, 12), seen("b", RIGHT, 15), seen("c", WRONG))
+    assert (agreement.disputed, agreement.condemned, agreement.votes.size) == (False, "", 15)
+    again = observe(agreement, [(seen("c", WRONG, 12), 20), (seen("c", WRONG, 10), 20)], "b", 20, lambda _: RIGHT)
+    assert not again.disputed
+
+
+def test_an_older_incarnation_of_who_was_outvoted_opens_nothing() -> None:
+    """Copies of what an earlier incarnation of the outvoted worker wrote are as old news as those of the one that was outvoted."""
+    assert not _settled(seen("a", RIGHT, 12), seen("c", OTHER, 4, incarnation=1)).disputed
+
+
+def test_a_new_incarnation_of_who_was_outvoted_is_heard() -> None:
+    """A worker that was outvoted and has replayed the log votes again, and a difference opens a dispute again."""
+    assert _settled(seen("a", RIGHT, 12), seen("c", WRONG, 14, incarnation=200)).disputed
+    assert not _settled(seen("a", RIGHT, 12), seen("c", RIGHT, 14, incarnation=200)).disputed
+
+
+def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:
+    """A vote of the outvoted worker at a smaller size opens a dispute there: it waits there for ours, and would else never be condemned."""
+    agreement = _settled(seen("a", RIGHT, 12), seen("c", WRONG, 7))
+    assert (agreement.disputed, agreement.votes.size) == (True, 7)
+    agreement = observe(agreement, [(seen("a", RIGHT, 7), 20), (seen("b", RIGHT, 7), 20)], "b", 20, lambda _: RIGHT)
+    assert not agreement.disputed
+    for size in (7, 9, 10, 14):
+        assert not observe(agreement, [(seen("c", WRONG, size), 20)], "b", 20, lambda _: RIGHT).disputed
+
+
+def test_a_vote_of_who_is_retired_is_void() -> None:
+    """The owner retires the wrong one of two: its vote is void, it is no voter any more, and the other answers again."""
+    one_against_one = [seen("a", RIGHT, electorate="ab"), seen("b", WRONG, electorate="ab")]
+    assert read(RIGHT, *one_against_one, name="a").disputed
+    agreement = read(RIGHT, *one_against_one, VoteVoid("b"), name="a")
+    assert (agreement.disputed, agreement.condemned) == (False, "")
+    assert agreement.votes.roots == {"a": RIGHT}
+
+
+def test_who_is_retired_blocks_no_majority() -> None:
+    """A name that has a vote and is gone blocks: when the owner retires it, those who have voted are enough."""
+    votes = [seen(name, root, electorate="abcd") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))]
+    assert read(RIGHT, *votes, name="a").disputed
+    assert not read(RIGHT, *votes, VoteVoid("d"), name="a").disputed
+    assert read(WRONG, *votes, VoteVoid("d"), name="c").condemned
+
+
+def test_a_vote_ahead_of_our_tree_is_void_too() -> None:
+    """A checkpoint of a size that this worker has not reached is forgotten when its writer is retired."""
+    agreement = read(RIGHT, seen("c", WRONG, 12), VoteVoid("c"))
+    assert agreement.pending == ()
+    assert not observe(agreement, [], "x", 12, lambda _: RIGHT).disputed
+
+
+def test_a_void_without_a_dispute_changes_nothing() -> None:
+    """Retiring a worker whose root was ours, or who has said nothing, opens and settles nothing; condemned stays condemned."""
+    agreement = read(RIGHT, seen("a", RIGHT))
+    for name in ("a", "nobody"):
+        assert observe(agreement, [(VoteVoid(name), 10)], "x", 10, lambda _: RIGHT) == agreement
+    wrong = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
+    assert observe(wrong, [(VoteVoid("a"), 10), (VoteVoid("b"), 10)], "x", 10, lambda _: WRONG).condemned == wrong.condemned
 
 
 class Simulated:

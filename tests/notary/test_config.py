@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from joiner import DriverSettings
 from notary.config import Config, check_origin, load, parse_listen
 from ordering.errors import ConfigurationError
 
@@ -40,6 +42,16 @@ def test_every_setting_has_its_variable(tmp_path: Path) -> None:
     environment = {"NOTARY_NAME": "O=E", "NOTARY_LIMITS_PARTY_REQUESTS_PER_S": "7", "NOTARY_INDEX_DIRECTORY": "/i", "HOME": "/h"}
     config = loaded(tmp_path, "", None, environment)
     assert (config.name, config.limits.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
+
+
+def test_the_clock_settings_reach_the_driver(tmp_path: Path) -> None:
+    """How far the clock may be from the log are settings; whether a person accepts it is none, and holds for one start."""
+    driver = loaded(tmp_path).driver_settings
+    assert driver == DriverSettings()
+    assert not driver.clock_accepted
+    config = loaded(tmp_path, "[worker]\nclock_behind_ms_max = 7\nclock_ahead_ms_max = 8\n")
+    driver = msgspec.structs.replace(config, clock_accepted=True).driver_settings
+    assert (driver.clock_behind_ms_max, driver.clock_ahead_ms_max, driver.clock_accepted) == (7, 8, True)
 
 
 def test_the_variable_of_the_brokers_home_is_not_ours(tmp_path: Path) -> None:
@@ -84,6 +96,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "worker-dot": ('[worker]\nname = "."', "worker.name"),
     "worker-long": (f'[worker]\nname = "{"w" * 101}"', "worker.name"),
     "section-is-no-table": ("http = 1", "http"),
+    "clock-accepted": ("clock_accepted = true", "clock_accepted"),
+    "no-clock-limit": ("[worker]\nclock_behind_ms_max = 0", "worker.clock_behind_ms_max"),
+    "partitions-are-in-the-log": ("[log]\npayload_partitions = 16", "payload_partitions"),
 }
 
 
@@ -116,7 +131,17 @@ def test_an_error_of_the_environment_names_the_variable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["NOTARY_HTTP_LISEN", "NOTARY_LISTEN", "NOTARY_", "NOTARY_DIRECTORY", "NOTARY_HTTP", "NOTARY_http_listen"]
+    "variable",
+    [
+        "NOTARY_CLOCK_ACCEPTED",
+        "NOTARY_LOG_PAYLOAD_PARTITIONS",
+        "NOTARY_HTTP_LISEN",
+        "NOTARY_LISTEN",
+        "NOTARY_",
+        "NOTARY_DIRECTORY",
+        "NOTARY_HTTP",
+        "NOTARY_http_listen",
+    ],
 )
 def test_a_variable_that_is_no_setting_is_an_error(tmp_path: Path, variable: str) -> None:
     """A misspelt variable is never silently the default."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from joiner import Life, OrderedBatch, Ready
+from joiner import Effect, Joiner, Life, LogState, Mark, OrderedBatch, Ready
+from joiner.history import HISTORY_KEPT, NO_CONTENT
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import FAMILIES, META
@@ -21,13 +22,13 @@ from notary.tree import tile_widths
 from ordering.errors import ConfigurationError, Fatal
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+from tests.notary.rows import put_row
 
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
-PARTITIONS = 2
 
 
-def _open(directory: Path, notary_name: str = "N", log_identity: str = "L", payload_partitions: int = PARTITIONS) -> Index:
-    return Index.open(directory, notary_name=notary_name, log_identity=log_identity, payload_partitions=payload_partitions, settings=SMALL)
+def _open(directory: Path, notary_name: str = "N", log_identity: str = "L") -> Index:
+    return Index.open(directory, notary_name=notary_name, log_identity=log_identity, settings=SMALL)
 
 
 def _request(step: int, number: int) -> Request:
@@ -39,7 +40,30 @@ def _step(step: int, requests: int = 3) -> Ready:
     """Step 0, 1, ...: each reads one entry and decides that many requests; what it persists follows from its number."""
     batch = OrderedBatch(step, 1, step + 1, 1000 + step, False, tuple([_request(step, number) for number in range(requests)]))
     life = Life(1, "w1", bytes(16), step + 1, False, 1000 + step)
-    return Ready({ORDERING: step + 1, 0: step + 1, 1: 0}, 1000 + step, True, [batch], [life])
+    return Ready(
+        {ORDERING: step + 1, 0: step + 1, 1: 0},
+        1000 + step,
+        True,
+        [batch],
+        [life],
+        [_effect(step + 1)],
+        {ORDERING: Mark(step, _hash(step + 1)), 0: Mark(2 * step, _hash(step + 1))},
+        _log_state(step),
+        agreed=step,
+        doubts={"w9": step},
+    )
+
+
+def _hash(number: int) -> bytes:
+    return sha256(b"%d" % number).digest()
+
+
+def _effect(seen: int) -> Effect:
+    return Effect(seen, _hash(seen), seen - 1, 999 + seen, _hash(seen), 0, 2 * seen - 2, _hash(-seen))
+
+
+def _log_state(settled: int) -> LogState:
+    return LogState(bytes(32), "N", "notary.example/n", b"o" * 32, b"k" * 32, (b"k" * 32,), 2, (1, 2), settled)
 
 
 @pytest.fixture
@@ -59,16 +83,17 @@ def index(directory: Path) -> Iterator[Index]:
 
 def test_new_index(index: Index) -> None:
     """A new index has decided nothing and begins at the start of every stream."""
-    state = index.joiner_state(PARTITIONS)
+    state = index.joiner_state()
     assert (index.position_next, state.log_time_ms, state.lives) == (0, 0, ())
-    assert state.offsets_next == {ORDERING: 0, 0: 0, 1: 0}
+    assert state.offsets_next == {ORDERING: 0}
+    assert (state.log_state, list(state.effects), state.marks, state.agreed, state.doubts) == (None, [], {}, 0, {})
     assert index.decision(bytes(32)) is None
     assert index.consumed(bytes(36)) is None
     assert index.transaction_at(0) is None
 
 
 def test_reopened(directory: Path) -> None:
-    """Everything is there after closing and opening: rows, offsets, log time, lives."""
+    """Everything is there after closing and opening: rows, offsets, log time, lives, and what R10 compares."""
     index = _open(directory)
     answers = index.apply(_step(0))
     index.close()
@@ -76,9 +101,13 @@ def test_reopened(directory: Path) -> None:
     try:
         assert again.position_next == 3
         assert [again.decision(decision.transaction_id) for decision in answers[0]] == answers[0]
-        state = again.joiner_state(PARTITIONS)
+        state = again.joiner_state()
         assert state.offsets_next == {ORDERING: 1, 0: 1, 1: 0}
         assert (state.log_time_ms, state.lives) == (1000, (Life(1, "w1", bytes(16), 1, False, 1000),))
+        assert (state.log_state, list(state.effects)) == (_log_state(0), [_effect(1)])
+        assert state.marks == {ORDERING: Mark(0, _hash(1)), 0: Mark(0, _hash(1))}
+        assert (state.agreed, state.doubts) == (0, {"w9": 0})
+        assert Joiner(state).history.view.history == _hash(1)
     finally:
         again.close()
 
@@ -88,7 +117,7 @@ def test_step_without_batches(index: Index) -> None:
     index.apply(_step(0))
     index.apply(Ready({ORDERING: 9, 0: 7, 1: 4}, 1000, True))
     assert index.position_next == 3
-    assert index.joiner_state(PARTITIONS).offsets_next == {ORDERING: 9, 0: 7, 1: 4}
+    assert index.joiner_state().offsets_next == {ORDERING: 9, 0: 7, 1: 4}
 
 
 def test_large_incarnations_and_names(directory: Path) -> None:
@@ -98,8 +127,43 @@ def test_large_incarnations_and_names(directory: Path) -> None:
     index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], lives))
     index.close()
     again = _open(directory)
-    assert again.joiner_state(PARTITIONS).lives == tuple(lives)
+    assert again.joiner_state().lives == tuple(lives)
     again.close()
+
+
+def test_effects_without_content(directory: Path) -> None:
+    """A record without content, a register record say, comes back as it was."""
+    index = _open(directory)
+    effects = [Effect(1, _hash(1), 0, -5, _hash(1)), _effect(2), Effect(3, _hash(3), 2**63, 2**62, _hash(3))]
+    index.apply(Ready({ORDERING: 3}, 0, True, effects=effects))
+    index.close()
+    again = _open(directory)
+    assert list(again.joiner_state().effects) == effects
+    assert effects[0].partition == NO_CONTENT
+    again.close()
+
+
+def test_only_the_last_effects_are_kept(directory: Path) -> None:
+    """The rows of effects take each other's places, so that the last of them are there, in their order, and no more."""
+    index = _open(directory)
+    for first in (1, HISTORY_KEPT // 2 + 1, HISTORY_KEPT + 1):
+        effects = [Effect(seen, _hash(seen), seen, 0, bytes(32)) for seen in range(first, first + HISTORY_KEPT // 2)]
+        index.apply(Ready({ORDERING: first}, 0, True, effects=effects))
+    found = index.joiner_state().effects
+    index.close()
+    assert len(found) == HISTORY_KEPT
+    assert (found[0].seen, found[-1].seen) == (HISTORY_KEPT // 2 + 1, 3 * HISTORY_KEPT // 2)
+
+
+def test_effects_with_a_gap(directory: Path) -> None:
+    """An index that lost the row of an effect refuses to say where to go on: a comparison with the log would leave it out."""
+    index = _open(directory)
+    for step in range(3):
+        index.apply(_step(step))
+    put_row(index, META, rows.effect_key(2), rows.effect_row(_effect(HISTORY_KEPT + 2)))
+    with pytest.raises(Fatal, match="have a gap"):
+        index.joiner_state()
+    index.close()
 
 
 def test_outcome_counts(index: Index) -> None:
@@ -118,14 +182,13 @@ def test_outcome_counts(index: Index) -> None:
     [
         ({"notary_name": "M"}, "its notary is 'N', wanted 'M'"),
         ({"log_identity": "K"}, "its log is 'L', wanted 'K'"),
-        ({"payload_partitions": 3}, "its partitions is 2, wanted 3"),
     ],
 )
-def test_not_ours(directory: Path, change: dict[str, str | int], named: str) -> None:
-    """An index of another notary, log or number of partitions refuses, says which, and stays as it was."""
+def test_not_ours(directory: Path, change: dict[str, str], named: str) -> None:
+    """An index of another notary or log refuses, says which, and stays as it was."""
     _open(directory).close()
     with pytest.raises(ConfigurationError, match=named):
-        _open(directory, **change)  # type: ignore[arg-type]
+        _open(directory, **change)
     _open(directory).close()
 
 
@@ -317,7 +380,7 @@ def test_damaged_store(whole: Path, directory: Path, damage: Callable[[Path], No
         return
     try:
         if index.position_next == 0:
-            assert index.joiner_state(PARTITIONS).offsets_next == {ORDERING: 0, 0: 0, 1: 0}
+            assert index.joiner_state().offsets_next == {ORDERING: 0}
             return
         with pytest.raises(Fatal, match="cannot be read"):
             index.apply(_step(0))
@@ -373,19 +436,20 @@ def test_damaged_block_of_lives(directory: Path) -> None:
     into_tables(index, [META])
     index.close()
     store = open_store(directory, SMALL, read_only=True)  # while it was open for writing, tables were still drawn together
-    (name,) = [file["name"].strip("/") for file in store.live_files() if file["start_key"] == rows.FORMAT_KEY]
+    names = [file["name"].strip("/") for file in store.live_files() if file["start_key"] == rows.DOUBTS_KEY]
     store.close()
-    table = directory / name
-    data = bytearray(table.read_bytes())
-    data[len(data) // 2] ^= 1
-    table.write_bytes(data)
+    assert names
+    for table in [directory / name for name in names]:
+        data = bytearray(table.read_bytes())
+        data[len(data) // 2] ^= 1
+        table.write_bytes(data)
     index, said = _open_or_fatal(directory)
     if index is None:
         assert "checksum" in said
         return
     try:
         with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
-            index.joiner_state(PARTITIONS)
+            index.joiner_state()
     finally:
         index.close()
 
@@ -406,7 +470,8 @@ def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> No
 
 def test_rows_that_are_none(directory: Path) -> None:
     """A row of the metadata that does not decode is `Fatal`, not a traceback."""
-    for key in (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.offset_key(0), rows.life_key(1)):
+    keys = (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.LOG_STATE_KEY, rows.DOUBTS_KEY, rows.AGREEMENT_KEY)
+    for key in (*keys, rows.offset_key(0), rows.life_key(1), rows.mark_key(0), rows.effect_key(1)):
         shutil.rmtree(directory, ignore_errors=True)
         _open(directory).close()
         store = RocksStore.open(directory, SMALL)
@@ -417,7 +482,7 @@ def test_rows_that_are_none(directory: Path) -> None:
         opened: list[Index] = []
         with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either may say it
             opened.append(_open(directory))
-            opened[0].joiner_state(PARTITIONS)
+            opened[0].joiner_state()
         for index in opened:
             index.close()
 
@@ -429,7 +494,7 @@ def test_torn_write_ahead_log(directory: Path) -> None:
         index.apply(_step(step))
     copy = directory.with_name("copy")
     kept = set()
-    for cut in (1, 100, 5_000, 20_000):
+    for cut in (1, 100, 8_000, 12_000, 20_000):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
         log = max([file for file in copy.glob("*.log") if file.stat().st_size], key=lambda file: file.name)
@@ -444,10 +509,14 @@ def test_torn_write_ahead_log(directory: Path) -> None:
 
 def _steps_of(index: Index) -> int:
     """How many steps the index holds, having checked that it holds them to the last row and no other."""
-    state = index.joiner_state(PARTITIONS)
+    state = index.joiner_state()
     steps = state.offsets_next[ORDERING]
     assert index.position_next == 3 * steps
-    assert state.offsets_next == {ORDERING: steps, 0: steps, 1: 0}
+    assert state.offsets_next == ({ORDERING: steps, 0: steps, 1: 0} if steps else {ORDERING: 0})
+    assert list(state.effects) == [_effect(step + 1) for step in range(steps)]
+    assert state.marks == ({ORDERING: Mark(steps - 1, _hash(steps)), 0: Mark(2 * steps - 2, _hash(steps))} if steps else {})
+    assert state.log_state == (_log_state(steps - 1) if steps else None)
+    assert (state.agreed, state.doubts) == ((steps - 1, {"w9": steps - 1}) if steps else (0, {}))
     assert state.log_time_ms == (999 + steps if steps else 0)
     assert [life.sequence_last for life in state.lives] == ([steps] if steps else [])
     asked = [_request(step, number) for step in range(steps) for number in range(3)]

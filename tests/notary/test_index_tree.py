@@ -37,7 +37,7 @@ def step(first: int, count: int, roots: list[RootSeen] | None = None) -> Ready:
 
 
 def opened(directory: Path) -> Index:
-    return Index.open(directory, notary_name="n", log_identity="l", payload_partitions=1, worker_name="a", settings=SMALL)
+    return Index.open(directory, notary_name="n", log_identity="l", worker_name="a", settings=SMALL)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The notary's own key: made once, read by its owner only, told to others as a verifier key; and replaced, with a history."""
 
 import base64
-import fcntl
 import hashlib
 import itertools
 import json
@@ -120,8 +119,26 @@ class Files:
         files = cls(folder, history_folder)
         keys.create_history(files.history, ORIGIN, keys.create(files.key).public_key())
         for _ in range(rotations):
-            keys.rotate(files.key, files.history, ORIGIN)
+            files.rotate()
         return files
+
+    def rotate(self) -> keys.Prepared:
+        """Both halves of a rotation."""
+        prepared = self.prepare()
+        self.put_in_place()
+        return prepared
+
+    def prepare(self) -> keys.Prepared:
+        """The first half."""
+        return keys.prepare(self.key, self.history, ORIGIN)
+
+    def put_in_place(self) -> None:
+        """The second."""
+        keys.put_in_place(self.key, self.history, ORIGIN)
+
+    def prepared(self) -> keys.Prepared | None:
+        """What the first half left."""
+        return keys.prepared(self.key, self.history, ORIGIN)
 
     def load(self) -> list[str]:
         """The keys of the history, checked, as a worker does when it starts."""
@@ -134,6 +151,10 @@ class Files:
     def named(self) -> list[str]:
         """The keys that the history names, whatever the key file holds."""
         return [each["verifier_key"] for each in json.loads(self.history.read_bytes())]
+
+    def present(self) -> list[str]:
+        """The keys up to the one in the key file, as a worker that starts now finds them."""
+        return [each.verifier_key for each in keys.present_history(self.key, self.history, ORIGIN)]
 
     def edit(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
         """Change the history."""
@@ -190,7 +211,7 @@ def test_what_a_worker_answers_serves_as_a_history(tmp_path: Path) -> None:
     before = files.load()
     files.history.write_text(json.dumps({"name": "O=N", "keys": json.loads(files.history.read_bytes())}))
     assert files.load() == before
-    keys.rotate(files.key, files.history, ORIGIN)
+    files.rotate()
     assert files.load()[:2] == before
     assert len(json.loads(files.history.read_bytes())) == 3
 
@@ -200,7 +221,7 @@ def test_a_missing_history_says_what_it_should_be(tmp_path: Path) -> None:
     files = Files.create(tmp_path)
     before = files.load()
     files.history.unlink()
-    for ask in (files.load, lambda: keys.rotate(files.key, files.history, ORIGIN)):
+    for ask in (files.load, files.prepare):
         with pytest.raises(ConfigurationError, match=r"there is no key history .*keys\.json.*line: \[") as missing:
             ask()
     files.history.write_text(str(missing.value).split("line: ")[1])
@@ -233,7 +254,7 @@ def test_a_history_that_is_not_sound_is_refused(tmp_path: Path, change: Callable
     files = Files.create(tmp_path, rotations=2)
     files.edit(change)
     before = {file: file.read_bytes() for file in (files.key, files.history)}
-    for ask in (files.load, lambda: keys.rotate(files.key, files.history, ORIGIN)):
+    for ask in (files.load, files.prepare):
         with pytest.raises(ConfigurationError, match=r"keys\.json") as wrong:
             ask()
         assert why in str(wrong.value)
@@ -258,35 +279,84 @@ def test_a_history_of_another_origin_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_a_copy_is_refused(tmp_path: Path) -> None:
-    """Where only one of the two files was copied after a rotation: neither served nor rotated, and told what to copy."""
-    old = Files.create(tmp_path / "old")
+    """Where only one of the two files was copied after a rotation: neither served nor rotated, and the message says what to copy."""
+    Files.create(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     new = Files(tmp_path / "new")
-    keys.rotate(new.key, new.history, ORIGIN)
+    new.rotate()
     for name, source, target in (("history", new.history, "keys.json"), ("key", new.key, "k.pem")):
         half = Files(Path(shutil.copytree(tmp_path / "old", tmp_path / f"only-the-{name}")))
         shutil.copy(source, half.key.parent / target)
         keys.create(half.key.parent / "k.pem.next")  # of a rotation that was interrupted here, once
         before = {file: file.read_bytes() for file in half.key.parent.iterdir()}
-        for ask in (half.load, lambda half=half: keys.rotate(half.key, half.history, ORIGIN)):
+        for ask in (half.load, half.prepare, half.present):
             with pytest.raises(ConfigurationError, match=r"opy both files, key and history, .*docs/runbook\.md"):
                 ask()
         assert {file: file.read_bytes() for file in half.key.parent.iterdir()} == before
-    assert new.load()[:1] == old.load()
+
+
+def test_half_a_copy_of_what_was_prepared_is_refused(tmp_path: Path) -> None:
+    """A prepared history without its key, or with another one, is nothing to rotate to: the message says to copy both."""
+    files = Files.create(tmp_path)
+    files.prepare()
+    key_next = keys.next_of(files.key)
+    key = key_next.read_bytes()
+    key_next.unlink()
+    for ask in (files.prepared, files.prepare, files.put_in_place):
+        with pytest.raises(ConfigurationError, match="copy both files"):
+            ask()
+    keys.create(key_next)
+    for ask in (files.prepared, files.prepare, files.put_in_place):
+        with pytest.raises(ConfigurationError, match="opy both files"):
+            ask()
+    assert files.present() == files.load()
+    key_next.write_bytes(key)
+    files.put_in_place()
+    assert len(files.load()) == 2
 
 
 # ---- the rotation ----
 
 
-def test_a_rotation_tells_what_it_did(tmp_path: Path) -> None:
-    """The keys before and after, and nothing but the two files is left: the old private key is gone."""
+def test_what_is_prepared_is_beside_the_present_files(tmp_path: Path) -> None:
+    """The present files stay as they are; the next key is endorsed by the present one; a second call makes nothing new."""
     files = Files.create(tmp_path)
-    before = files.load()
-    done = keys.rotate(files.key, files.history, ORIGIN)
-    assert [done.previous, done.verifier_key] == files.load() == [*before, done.verifier_key]
-    assert (done.history, done.resumed) == (files.load_history(), False)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    prepared = files.prepare()
+    assert {file: file.read_bytes() for file in before} == before
+    assert sorted(os.listdir(tmp_path)) == ["k.pem", "k.pem.next", "keys.json", "keys.json.next"]
+    assert keys.next_of(files.key).stat().st_mode & 0o777 == 0o600
+    assert [each.verifier_key for each in prepared.history] == [prepared.present, prepared.verifier_key]
+    assert prepared.present == files.load()[0]
+    assert (prepared.found, files.prepare().found) == (False, True)
+    assert files.prepare().verifier_key == prepared.verifier_key
+    following = Files(tmp_path)
+    following.key, following.history = keys.next_of(files.key), keys.next_of(files.history)
+    assert following.load() == [prepared.present, prepared.verifier_key]
+
+
+def test_what_was_prepared_takes_the_place(tmp_path: Path) -> None:
+    """Nothing but the two files is left: the old private key is gone."""
+    files = Files.create(tmp_path)
+    prepared = files.prepare()
+    files.put_in_place()
+    assert files.load() == [prepared.present, prepared.verifier_key]
     assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
     assert files.key.stat().st_mode & 0o777 == 0o600
+    files.put_in_place()
+    assert files.load() == [prepared.present, prepared.verifier_key]
+
+
+def test_a_machine_that_missed_a_rotation_takes_the_next_one(tmp_path: Path) -> None:
+    """Where the files of two rotations ago lie, what was prepared for the present one fits all the same."""
+    new = Files.create(tmp_path / "new")
+    old = Files(Path(shutil.copytree(tmp_path / "new", tmp_path / "old")))
+    new.rotate()
+    new.prepare()
+    for file in (new.key, new.history):
+        shutil.copy(keys.next_of(file), old.key.parent)
+    old.put_in_place()
+    assert len(old.load()) == 3
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
@@ -296,23 +366,21 @@ def test_links_stay_links(tmp_path: Path) -> None:
     links = Files(tmp_path / "links")
     links.key.symlink_to(real.key)
     links.history.symlink_to(real.history)
-    keys.rotate(links.key, links.history, ORIGIN)
+    links.prepare()
+    assert keys.next_of(links.key) == keys.next_of(real.key)
+    links.put_in_place()
     assert links.key.is_symlink()
     assert links.history.is_symlink()
     assert len(real.load()) == 2
 
 
 def test_one_rotation_at_a_time(tmp_path: Path) -> None:
-    """While one rotates, another one is refused and changes nothing."""
+    """While one holds the folder of the key, another one is refused."""
     files = Files.create(tmp_path)
-    holder = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(holder, fcntl.LOCK_EX)
-    with pytest.raises(ConfigurationError, match="another process"):
-        keys.rotate(files.key, files.history, ORIGIN)
-    assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
-    os.close(holder)
-    keys.rotate(files.key, files.history, ORIGIN)
-    assert len(files.load()) == 2
+    with keys.alone_with(files.key), pytest.raises(ConfigurationError, match="another process"), keys.alone_with(files.key):
+        pass
+    with keys.alone_with(files.key):
+        pass
 
 
 def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +388,7 @@ def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatc
     files = Files.create(tmp_path, rotations=1)
     monkeypatch.setattr(keys, "KEYS_MAX", 2)
     with pytest.raises(ConfigurationError, match="no verifier reads a longer one"):
-        keys.rotate(files.key, files.history, ORIGIN)
+        files.rotate()
     assert sorted(os.listdir(tmp_path)) == ["k.pem", "keys.json"]
     assert len(files.load()) == 2
 
@@ -330,31 +398,32 @@ def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
     files = Files.create(tmp_path)
     files.key.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
-        keys.rotate(files.key, files.history, ORIGIN)
+        files.rotate()
 
 
 @pytest.mark.parametrize("problem", [Killed, OSError])
 @pytest.mark.parametrize("history_folder", ["", "history"], ids=["one-folder", "two-folders"])
 def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, history_folder: str, problem: type[BaseException]) -> None:
-    """Killed before, or refused by the disk, any of its steps; then rotated again, and the power lost at any moment of it all."""
+    """Killed before, or refused by the disk, any of its steps; then rotated again, and the power lost at any moment of it all.
+
+    A worker can start at each of these moments, and the key that a log may have put in force by then is never lost.
+    """
     seen = 0
     for step in itertools.count():
         folder = tmp_path / f"{step}"
         files = Files.create(folder, history_folder, rotations=1)
         first = files.load()
+        in_force = ""  # the key that the log has put in force, once it has
+        interrupted = False
         with pytest.MonkeyPatch.context() as patch:
             disk = Disk(patch, files.key, files.history)
             disk.fail_after(step, problem)
             try:
-                keys.rotate(files.key, files.history, ORIGIN)
-                interrupted = False
+                in_force = files.prepare().verifier_key
+                files.put_in_place()
             except (Killed, ConfigurationError):
                 interrupted = True
-                named = files.named()
-                assert named[: len(first)] == first
-                resumes = not _fit(files)
-                assert keys.rotate(files.key, files.history, ORIGIN).resumed == resumes
-                assert files.load()[: len(named)] == named
+                _go_on(files, first, in_force)
         assert disk.is_settled()
         for content in disk.after_power_losses():
             lost = Files(tmp_path / "lost", history_folder)
@@ -363,13 +432,10 @@ def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, his
                 file = tmp_path / "lost" / Path(name).relative_to(folder)
                 file.write_bytes(written)
                 file.chmod(0o600)
-            named = lost.named()
-            _fit(lost)
-            keys.rotate(lost.key, lost.history, ORIGIN)
-            known = lost.load()
-            assert known[: len(named)] == named
-            assert named[: len(first)] == first
-            assert not list((tmp_path / "lost").rglob("*.next"))
+            # The log took the key only if all of `prepare` was on the disk.
+            prepared = keys.next_of(lost.history)
+            named = json.loads(prepared.read_bytes())[-1]["verifier_key"] if prepared.exists() else ""
+            _go_on(lost, first, named)
             shutil.rmtree(tmp_path / "lost")
             seen += 1
         if not interrupted:
@@ -378,16 +444,23 @@ def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, his
     assert seen > 100
 
 
-def _fit(files: Files) -> bool:
-    """Whether a worker can start with them; where not, it says what to do."""
-    try:
-        files.load()
-    except ConfigurationError as problem:
-        told = str(problem)
-    else:
-        return True
-    assert "If `notary key rotate` was interrupted" in told, told
-    return False
+def _go_on(files: Files, first: list[str], in_force: str) -> None:
+    """A worker can start; `notary key rotate` completes what the log has taken, else it makes another key."""
+    present = files.present()
+    assert present[: len(first)] == first
+    keys.finish(files.key, files.history, ORIGIN)
+    waiting = files.prepared()
+    if in_force and present[-1] != in_force:
+        assert waiting is not None
+        assert waiting.verifier_key == in_force
+        files.put_in_place()
+    elif present == first:
+        files.rotate()
+    known = files.load()
+    assert known[: len(first)] == first
+    assert len(known) > len(first)
+    assert not in_force or known[-1] == in_force
+    assert not list(files.key.parent.rglob("*.next"))
 
 
 def _umask() -> int:

@@ -16,7 +16,7 @@ from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
 from tests.notary.process import ROOT
-from tests.notary.test_index import PARTITIONS, SMALL, _open, _request, _step, damage_block, into_tables
+from tests.notary.test_index import SMALL, _open, _request, _step, damage_block, into_tables
 
 REQUESTS = 50
 VIEWS = 6
@@ -74,7 +74,10 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
     assert len(tables | {file.name for file in directory.glob("*.sst")}) > 20
     with viewing(directory) as view:
         assert _hold(view) >= steps[-1]
-    assert _open(directory).joiner_state(PARTITIONS).offsets_next[ORDERING] >= steps[-1]
+        assert view.payload_partitions == 2
+        state = view.joiner_state()
+        assert len(state.effects) == state.offsets_next[ORDERING]
+    assert _open(directory).joiner_state().offsets_next[ORDERING] >= steps[-1]
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +94,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_new_index(tmp_path: Path) -> None:
     """Nothing is decided, and the root is that of nothing."""
-    Index.open(tmp_path / "index", notary_name="N", log_identity="L", payload_partitions=2, settings=SMALL).close()
+    Index.open(tmp_path / "index", notary_name="N", log_identity="L", settings=SMALL).close()
     with viewing(tmp_path / "index") as view:
-        assert (view.notary_name, view.log_identity, view.payload_partitions) == ("N", "L", 2)
+        assert (view.notary_name, view.log_identity, view.payload_partitions) == ("N", "L", 0)
+        assert view.joiner_state().log_state is None
         assert _hold(view) == 0
 
 

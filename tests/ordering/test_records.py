@@ -1,6 +1,8 @@
-"""The ordering records, to the byte: golden bytes made by hand, round trips, and decoders that take anything."""
+"""The ordering records, to the byte: golden bytes made by hand, the worked examples, round trips, and decoders that accept any bytes."""
 
+import json
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,58 +11,123 @@ from hypothesis import strategies as st
 from ordering.errors import CorruptRecord
 from ordering.ids import NAME_BYTES_MAX
 from ordering.records import (
+    SIGNATURE_BYTES,
     Activate,
     Checkpoint,
     Entry,
     Fence,
+    Genesis,
+    Key,
     OrderingRecord,
+    Partitions,
     Register,
+    Retire,
+    Settle,
+    View,
     batch_key,
     decode,
     decode_batch_key,
     encode,
 )
 
-ID_1, ID_2, ROOT, NONCE = b"\x01" * 32, b"\x02" * 32, b"\x0f" * 32, bytes(range(16))
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())
+EXAMPLES = VECTORS["log"]["ordering"]
+EXAMPLE_VALUES = [bytes.fromhex(example["value_hex"]) for example in EXAMPLES]
+NOTARY_KEYS = [bytes.fromhex(key) for key in VECTORS["log"]["notary_keys_hex"]]
+OWNER_KEY = bytes.fromhex(VECTORS["log"]["owner_key_hex"])
+
+SIGNATURE = bytes(range(100, 164))
+"""`decode` does not look at it, so any 64 bytes do."""
+ID_1, ID_2, ROOT, HASH, NONCE = b"\x01" * 32, b"\x02" * 32, b"\x0f" * 32, b"\x0a" * 32, bytes(range(16))
+KEY_1, KEY_2, ENDORSEMENT = b"\x11" * 32, b"\x12" * 32, b"\x13" * 64
+VIEW = View(9, b"\x0b" * 32)
+SEEN = struct.pack(">Q", 9) + b"\x0b" * 32
 
 GOLDEN = [
     (
-        Entry(3, 7, 1_700_000_000_000, 5, (ID_1, ID_2)),
-        b"\x01\x01" + struct.pack(">QQqII", 3, 7, 1_700_000_000_000, 5, 2) + ID_1 + ID_2,
+        Entry(3, 7, VIEW, 1_700_000_000_000, 5, HASH, (ID_1, ID_2)),
+        b"\x01\x01" + struct.pack(">QQ", 3, 7) + SEEN + struct.pack(">qI", 1_700_000_000_000, 5) + HASH + b"\0\0\0\x02" + ID_1 + ID_2,
     ),
-    (Entry(1, 1, -1, 0, ()), b"\x01\x01" + struct.pack(">QQqII", 1, 1, -1, 0, 0)),
+    (Entry(1, 1, VIEW, -1, 0, HASH, ()), b"\x01\x01" + struct.pack(">QQ", 1, 1) + SEEN + struct.pack(">qI", -1, 0) + HASH + bytes(4)),
     (
-        Register(NONCE, 1, "wörker", "0.1.0"),
-        b"\x01\x02" + NONCE + struct.pack(">H", 1) + struct.pack(">H", 7) + "wörker".encode() + struct.pack(">H", 5) + b"0.1.0",
+        Register(NONCE, VIEW, 1, "wörker", "0.1.0"),
+        b"\x01\x02" + NONCE + SEEN + struct.pack(">HH", 1, 7) + "wörker".encode() + struct.pack(">H", 5) + b"0.1.0",
     ),
-    (Fence(3, 0), b"\x01\x03" + struct.pack(">QQ", 3, 0)),
-    (Checkpoint(2, 100, ROOT), b"\x01\x04" + struct.pack(">QQ", 2, 100) + ROOT),
+    (Fence(2, VIEW, 3, 0), b"\x01\x03" + struct.pack(">Q", 2) + SEEN + struct.pack(">QQ", 3, 0)),
+    (Checkpoint(2, VIEW, 100, ROOT), b"\x01\x04" + struct.pack(">Q", 2) + SEEN + struct.pack(">Q", 100) + ROOT),
     (Activate(2), b"\x01\x05" + struct.pack(">H", 2)),
+    (
+        Genesis(NONCE, 4, KEY_1, KEY_2, "O=Nötary", "notary.example/x"),
+        b"\x01\x06" + NONCE + b"\0\0\0\x04" + KEY_1 + KEY_2 + b"\0\x09" + "O=Nötary".encode() + b"\0\x10notary.example/x",
+    ),
+    (Key(KEY_1, ENDORSEMENT), b"\x01\x07" + KEY_1 + ENDORSEMENT),
+    (Partitions(2**32 - 1), b"\x01\x08\xff\xff\xff\xff"),
+    (Retire(2**63), b"\x01\x09" + struct.pack(">Q", 2**63)),
+    (Settle(VIEW), b"\x01\x0a" + SEEN),
 ]
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 hashes = st.binary(min_size=32, max_size=32)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=NAME_BYTES_MAX // 4)
-RECORDS: st.SearchStrategy[OrderingRecord] = st.one_of(
-    st.builds(Entry, u64, u64, st.integers(-(2**63), 2**63 - 1), u32, st.lists(hashes, max_size=5).map(tuple)),
-    st.builds(Register, st.binary(min_size=16, max_size=16), u16, names, names),
-    st.builds(Fence, u64, u64),
-    st.builds(Checkpoint, u64, u64, hashes),
-    st.builds(Activate, st.integers(1, 2**16 - 1)),
-)
+some_names = names.filter(bool)
+views = st.builds(View, u64, hashes)
+BY_KIND: dict[int, st.SearchStrategy[OrderingRecord]] = {
+    1: st.builds(Entry, u64, u64, views, st.integers(-(2**63), 2**63 - 1), u32, hashes, st.lists(hashes, max_size=5).map(tuple)),
+    2: st.builds(Register, st.binary(min_size=16, max_size=16), views, u16, names, names),
+    3: st.builds(Fence, u64, views, u64, u64),
+    4: st.builds(Checkpoint, u64, views, u64, hashes),
+    5: st.builds(Activate, st.integers(1, 2**16 - 1)),
+    6: st.builds(Genesis, st.binary(min_size=16, max_size=16), st.integers(1, 2**32 - 1), hashes, hashes, some_names, some_names),
+    7: st.builds(Key, hashes, st.binary(min_size=64, max_size=64)),
+    8: st.builds(Partitions, u32),
+    9: st.builds(Retire, u64),
+    10: st.builds(Settle, views),
+}
+RECORDS = st.one_of(*BY_KIND.values())
+signatures = st.binary(min_size=SIGNATURE_BYTES, max_size=SIGNATURE_BYTES)
 
 
 @pytest.mark.parametrize(("record", "data"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_golden_bytes(record: OrderingRecord, data: bytes) -> None:
-    """Every kind is laid out as the table in `ordering.records` says."""
+    """Every kind has the layout that the table in `ordering.records` gives."""
     assert encode(record) == data
-    assert decode(data) == record
+    assert decode(data + SIGNATURE) == record
 
 
-@given(RECORDS)
-def test_round_trip(record: OrderingRecord) -> None:
-    """What is encoded decodes to itself."""
-    assert decode(encode(record)) == record
+def test_golden_bytes_have_every_kind() -> None:
+    """No kind is without golden bytes."""
+    assert {data[1] for _, data in GOLDEN} == set(range(1, 11))
+
+
+@pytest.mark.parametrize("value", EXAMPLE_VALUES, ids=[example["what"] for example in EXAMPLES])
+def test_worked_examples(value: bytes) -> None:
+    """Each ordering record of the worked example decodes, and encodes to its own bytes."""
+    assert encode(decode(value)) == value[:-SIGNATURE_BYTES]
+
+
+def test_worked_examples_decode_to_what_they_say() -> None:
+    """The records of the worked example have the fields that its descriptions name."""
+    genesis, register, entry, *_ = records = [decode(value) for value in EXAMPLE_VALUES]
+    log_id, history = (bytes.fromhex(example["history_after"]) for example in EXAMPLES[:2])
+    assert genesis == Genesis(NONCE, 2, NOTARY_KEYS[0], OWNER_KEY, VECTORS["notary"], "notary.example/london")
+    assert register == Register(bytes(range(16, 32)), View(1, log_id), 1, "w1", "0.2.0")
+    assert isinstance(entry, Entry)
+    assert (entry.incarnation, entry.sequence, entry.view, entry.partition) == (1, 1, View(2, history), 1)
+    assert [id_.hex() for id_ in entry.transaction_ids] == [VECTORS["requests"][0]["transaction_id"]]
+    key = records[4]
+    assert isinstance(key, Key)
+    assert key.public_key == NOTARY_KEYS[1]
+    assert records[8:] == [Partitions(3), Retire(1), Retire(1)]
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+@given(data=st.data())
+def test_round_trip(kind: int, data: st.DataObject) -> None:
+    """A record of any kind, with any fields, decodes from its own bytes."""
+    record, signature = data.draw(BY_KIND[kind]), data.draw(signatures)
+    encoded = encode(record)
+    assert (encoded[0], encoded[1]) == (1, kind)
+    assert decode(encoded + signature) == record
 
 
 def total(data: bytes | None) -> None:
@@ -68,10 +135,13 @@ def total(data: bytes | None) -> None:
         record = decode(data)
     except CorruptRecord:
         return
-    assert encode(record) == data
+    assert data is not None
+    assert encode(record) == data[:-SIGNATURE_BYTES]
 
 
-@given(st.none() | st.binary(max_size=200) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 7), st.binary()))
+@given(
+    st.none() | st.binary(max_size=300) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 12), st.binary(max_size=300))
+)
 def test_decode_is_total(data: bytes | None) -> None:
     """Any bytes give a record, which has exactly these bytes, or `CorruptRecord`."""
     total(data)
@@ -80,33 +150,70 @@ def test_decode_is_total(data: bytes | None) -> None:
 @given(RECORDS, st.data())
 def test_decode_is_total_near_real_records(record: OrderingRecord, data: st.DataObject) -> None:
     """A real record with a byte changed, cut short or with more behind it is read to its last byte, or refused."""
-    whole = bytearray(encode(record))
+    whole = bytearray(encode(record) + SIGNATURE)
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     total(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
     total(bytes(whole) + data.draw(st.binary(max_size=40)))
 
 
+WHOLE = [*[data + SIGNATURE for _, data in GOLDEN], *EXAMPLE_VALUES]
+
+
+@pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
+def test_every_truncation_is_refused(value: bytes) -> None:
+    """No beginning of a record is a record: each kind's length follows from its first bytes."""
+    for length in range(len(value)):
+        with pytest.raises(CorruptRecord):
+            decode(value[:length])
+
+
+@pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
+@given(more=st.binary(min_size=1, max_size=200))
+def test_every_extension_is_refused(value: bytes, more: bytes) -> None:
+    """A record with more bytes behind it, even a whole signature or another transaction id, is no record."""
+    for extended in (value + more, value + bytes(32), value + value[-SIGNATURE_BYTES:], value + value):
+        with pytest.raises(CorruptRecord):
+            decode(extended)
+
+
+GENESIS = b"\x01\x06" + NONCE
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (None, "at least two bytes"),
-        (b"", "at least two bytes"),
-        (b"\x01", "at least two bytes"),
-        (b"\x02\x01", "format version 2 is not active"),
-        (b"\x00\x01", "format version 0 is not active"),
-        (b"\x01\x00", "kind 0 is unknown"),
-        (b"\x01\x06", "kind 6 is unknown"),
-        (GOLDEN[0][1][:-1], "should have 98 bytes and has 97"),
-        (b"\x01\x01" + struct.pack(">QQqII", 1, 1, 0, 0, 2**32 - 1), "should have"),
-        (b"\x01\x02" + NONCE + struct.pack(">HH", 1, 2) + b"\xff\xff" + struct.pack(">H", 0), "does not decode"),
-        (b"\x01\x02" + NONCE + struct.pack(">HH", 1, 9) + b"short", "ends inside a text of 9 bytes"),
-        (b"\x01\x05\x00\x00", "version 0, which is none"),
+        (None, "at least 66 bytes"),
+        (b"", "at least 66 bytes"),
+        (b"\x01", "at least 66 bytes"),
+        (b"\x01\x05" + SIGNATURE[1:], "at least 66 bytes"),
+        (b"\x02\x01" + SIGNATURE, "format version 2 is not active"),
+        (b"\x00\x01" + SIGNATURE, "format version 0 is not active"),
+        (b"\x01\x00" + SIGNATURE, "kind 0 is unknown"),
+        (b"\x01\x0b" + SIGNATURE, "kind 11 is unknown"),
+        (GOLDEN[0][1][:-1] + SIGNATURE, "should have 168 bytes and has 167"),
+        (GOLDEN[1][1][:-4] + b"\xff\xff\xff\xff" + SIGNATURE, "should have 137438953544 bytes and has 104"),
+        (b"\x01\x02" + NONCE + SEEN + struct.pack(">HH", 1, 2) + b"\xff\xff" + bytes(2) + SIGNATURE, "does not decode"),
+        (b"\x01\x02" + NONCE + SEEN + struct.pack(">HH", 1, 9) + b"short" + SIGNATURE, "ends inside a text of 9 bytes"),
+        (b"\x01\x02" + NONCE + SEEN + struct.pack(">HHH", 1, 0, 1) + SIGNATURE, "ends inside a text of 1 bytes"),
+        (b"\x01\x05\x00\x00" + SIGNATURE, "version 0, which does not exist"),
+        (GENESIS + bytes(4) + KEY_1 + KEY_2 + b"\0\x01N\0\x01o" + SIGNATURE, "no payload partition"),
+        (GENESIS + b"\0\0\0\x01" + KEY_1 + KEY_2 + b"\0\0\0\x01o" + SIGNATURE, "this one has 0"),
+        (GENESIS + b"\0\0\0\x01" + KEY_1 + KEY_2 + b"\0\x01N\0\0" + SIGNATURE, "this one has 0"),
+        (GENESIS + b"\0\0\0\x01" + KEY_1 + KEY_2 + b"\x01\0" + b"N" * 256 + b"\0\x01o" + SIGNATURE, "this one has 256"),
     ],
 )
 def test_corrupt_records(data: bytes | None, why: str) -> None:
-    """A refusal says what is wrong."""
+    """The error says what is wrong."""
     with pytest.raises(CorruptRecord, match=why):
         decode(data)
+
+
+@given(RECORDS, st.integers(0, 255))
+def test_only_active_versions_decode(record: OrderingRecord, version: int) -> None:
+    """A record decodes only in a format version that is active at its place."""
+    value = bytes([version]) + encode(record)[1:] + SIGNATURE
+    with pytest.raises(CorruptRecord, match=f"format version {version} is not active"):
+        decode(value, frozenset(range(256)) - {version})
 
 
 @given(u64, u64)

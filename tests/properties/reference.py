@@ -1,52 +1,86 @@
-"""What the joiner should emit, worked out the slow and obvious way from the complete log at once (R2, R3, R5, R6).
+"""What the joiner should emit, worked out the slow and obvious way from the complete log at once (R2, R3, R5, R6, R10).
 
 Shares no code with the joiner, and not even its formats: a history is plain tuples, and what it encodes to is the business of the test.
 
-Ordering: ("register", nonce, name) | ("fence", incarnation, last) | ("entry", incarnation, sequence, sent_at, at, partition, labels)
-          | ("other",)
-Payload, by partition: (incarnation, sequence, labels) | (incarnation, sequence, None) | None for garbage
-`labels` name the batch's requests; content that does not decode is given as the label "?".
+Ordering: ("genesis",) | ("register", nonce, name, signer) | ("fence", incarnation, last, signer) | ("retire", incarnation, signer)
+          | ("entry", incarnation, sequence, sent_at, at, partition, labels, named, signer) | ("key", new key, key that it follows, signer)
+          | ("partitions", count, signer) | ("other",)
+Payload, by partition: (incarnation, sequence, labels) | (incarnation, sequence, "fill", named, signer) | None for garbage
+`labels` name the batch's requests, `named` the labels of the payload whose hash the entry or fill has; content that does not decode is
+given as the label "?". Keys and signers are numbers, 0 the first key in force; the owner is "owner".
 """
 
 from typing import Any
 
+Batches = list[tuple[Any, ...]]
 
-def joined(ordering: list[tuple[Any, ...]], payloads: list[list[Any]]) -> tuple[list[tuple[Any, ...]], int]:
-    """([(offset, incarnation, sequence, log time, labels or None when filled)], the offset of the first hole or the log's end)."""
-    batches: list[tuple[Any, ...]] = []
+
+def joined(ordering: list[tuple[Any, ...]], payloads: list[list[Any]], partitions: int) -> tuple[Batches, list[tuple[int, bool]], int]:
+    """The batches, what took effect, and the offset of the first hole or the log's end.
+
+    A batch is (offset, incarnation, sequence, log time, whether it was filled, its labels); what took effect is (offset, whether it is an
+    entry joined with its payload).
+    """
+    batches: Batches = []
+    effects: list[tuple[int, bool]] = []
     log_time = 0
     for offset, record in enumerate(ordering):
-        if record[0] != "entry":
-            continue
-        _, incarnation, sequence, sent_at, at, partition, labels = record
-        if partition >= len(payloads) or not _alive(ordering[:offset], incarnation, batches):
-            continue
-        if any(sequence <= batch[2] for batch in batches if batch[1] == incarnation):
-            continue
-        contents = [payload[2] for payload in payloads[partition] if payload and payload[:2] == (incarnation, sequence)]
-        if not contents:
-            return batches, offset
-        log_time = max(log_time, min(at, sent_at + 60_000))
-        batches.append((offset, incarnation, sequence, log_time, labels if contents[0] == labels else None))
-    return batches, len(ordering)
+        before = [ordering[earlier] for earlier, _ in effects]
+        keys = [0, *[one[1] for one in before if one[0] == "key"]]
+        declared = max([partitions, *[one[1] for one in before if one[0] == "partitions"]])
+        mark = False
+        match record:
+            case ("genesis",):
+                counts = offset == 0
+            case ("register", nonce, _, signer):
+                counts = signer == keys[-1] and not any(one[:2] == ("register", nonce) for one in before)
+            case ("fence", incarnation, last, signer):
+                counted = [batch[2] for batch in batches if batch[1] == incarnation]
+                counts = signer == keys[-1] and _alive(before, incarnation) and last == max(counted, default=0)
+            case ("retire", incarnation, signer):
+                counts = signer == "owner" and _alive(before, incarnation)
+            case ("key", new, follows, signer):
+                counts = signer == "owner" and follows == keys[-1] and new not in keys
+            case ("partitions", count, signer):
+                counts = signer == "owner" and count > declared
+            case ("entry", incarnation, sequence, sent_at, at, partition, labels, named, signer):
+                counts = signer == keys[-1] and partition < declared and _alive(before, incarnation)
+                counts = counts and not any(batch[1] == incarnation and sequence <= batch[2] for batch in batches)
+                if counts:
+                    content = _content(payloads[partition], (incarnation, sequence), named, keys[-1])
+                    if content is None:
+                        return batches, effects, offset
+                    mark = content == "payload"
+                    log_time = max(log_time, min(at, sent_at + 60_000))
+                    decides = labels if mark and named == labels else ()
+                    batches.append((offset, incarnation, sequence, log_time, not mark, decides))
+            case _:
+                counts = False
+        if counts:
+            effects.append((offset, mark))
+    return batches, effects, len(ordering)
 
 
-def _alive(before: list[tuple[Any, ...]], incarnation: int, batches: list[tuple[Any, ...]]) -> bool:
-    """Whether that life is registered and not fenced after these ordering records."""
-    registers: list[tuple[int, str]] = []
-    nonces = set()
-    for offset, record in enumerate(before):
-        if record[0] == "register" and record[1] not in nonces:
-            nonces.add(record[1])
-            registers.append((offset, record[2]))
-    if not 1 <= incarnation <= len(registers):
-        return False
-    begun, name = registers[incarnation - 1]
-    if any(other == name for _, other in registers[incarnation:]):
-        return False
-    for offset, record in enumerate(before):
-        if record[0] == "fence" and record[1] == incarnation and offset > begun:
-            counted = [batch[2] for batch in batches if batch[1] == incarnation and batch[0] < offset]
-            if record[2] == max(counted, default=0):
-                return False
-    return True
+def _content(partition: list[Any], name: tuple[int, int], named: Any, key: int) -> str | None:
+    """The first record under that name that is the payload named, or a fill for it by the key in force."""
+    for record in partition:
+        if record is None or record[:2] != name:
+            continue
+        if record[2:] == (named,):
+            return "payload"
+        if record[2:] == ("fill", named, key):
+            return "fill"
+    return None
+
+
+def _alive(before: list[tuple[Any, ...]], incarnation: int) -> bool:
+    """Whether that incarnation has registered and is not over after these records, which all took effect."""
+    registered = 0
+    alive: dict[int, str] = {}
+    for record in before:
+        if record[0] == "register":
+            registered += 1
+            alive = {number: name for number, name in alive.items() if name != record[2]} | {registered: record[2]}
+        elif record[0] in ("fence", "retire"):
+            alive.pop(record[1], None)
+    return incarnation in alive

@@ -20,7 +20,6 @@ from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 
 SHARED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
-PARTITIONS = 2
 
 states = st.integers(0, 6).map(lambda n: bytes([n % 3]) * 32 + n.to_bytes(4, "big"))
 state_sets = st.frozensets(states, max_size=3).map(lambda chosen: tuple(sorted(chosen)))
@@ -73,7 +72,7 @@ def _plain(decision: Decision) -> tuple[Any, ...]:
 
 
 def _open(directory: Path) -> Index:
-    return Index.open(directory, notary_name="N", log_identity="L", payload_partitions=PARTITIONS, settings=SMALL)
+    return Index.open(directory, notary_name="N", log_identity="L", settings=SMALL)
 
 
 @SHARED
@@ -101,7 +100,7 @@ def test_index_equals_the_model(universe: list[Request], plan: list[Any]) -> Non
                     index.close()
                     index = _open(Path(directory) / "index")
                 _compare(index, model, universe)
-                state = index.joiner_state(PARTITIONS)
+                state = index.joiner_state()
                 assert state.offsets_next == {ORDERING: offset, 0: 2 * offset, 1: 0}
                 assert (state.log_time_ms, state.lives) == (log_time, tuple(lives.values()))
         finally:

@@ -1,73 +1,127 @@
-"""Of all histories: the joiner emits what the reference reads off the complete log, however it is read (R2 to R5, R8).
+"""Of all histories: the joiner emits what the reference reads off the complete log, however it is read (R2 to R5, R8, R10).
 
 A history is drawn as tuples (see `reference`), encoded to records, and read by joiners that are restarted, crash between a step and its
-persisting, get the streams in any portions, have any clock, and honour the pauses that they asked for.
+persisting, get the topic-partitions in any portions, have any clock, and honour the pauses that they asked for.
 """
 
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joiner import FillWanted, Joiner, JoinerLimits, JoinerState, OrderedBatch, Ready
-from notary.index.rows import life_key, life_of, life_row
+from joiner import Effect, FillWanted, Joiner, JoinerLimits, JoinerState, LogState, Mark, OrderedBatch, Ready
+from joiner.history import HISTORY_KEPT
+from notary.index import rows
 from ordering.log import ORDERING, Record
-from ordering.records import Activate, Checkpoint, Entry, Fence, Register, batch_key, encode
-from tests.joiner.history import NOTARY, requests, value
+from ordering.records import (
+    Activate,
+    Checkpoint,
+    Entry,
+    Fence,
+    Genesis,
+    OrderingRecord,
+    Partitions,
+    Register,
+    Retire,
+    View,
+    batch_key,
+    encode,
+)
+from ordering.signatures import NO_LOG_ID, endorse_key, log_id_of, sign_fill, sign_record
+from tests.joiner.history import NOTARY, requests, signing_key, value
 from tests.properties.reference import joined
 
 # Machines here are shared: how long an example takes says nothing.
 SHARED = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
-PARTITIONS = 3
+PARTITIONS, PARTITIONS_MAX = 2, 3
 NAMES = ("w1", "w2", "w3")
-GARBAGE = (None, b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(1)), encode(Checkpoint(1, 3, bytes(32))))
+KEYS = [signing_key(f"notary {number}") for number in range(4)]
+OWNER = signing_key("owner")
+GENESIS = sign_record(Genesis(bytes(16), PARTITIONS, KEYS[0].public_key, OWNER.public_key, NOTARY, "n"), NO_LOG_ID, OWNER)
+LOG_ID = log_id_of(GENESIS)
+VIEWS = (View(1, LOG_ID), View(1, LOG_ID), View(0, bytes(32)), View(1, bytes(32)), View(3, b"?" * 32), View(2**63, bytes(32)))
+"""Among them some of other histories, which decide nothing."""
+CHECKPOINT = sign_record(Checkpoint(1, VIEWS[0], 3, bytes(32)), LOG_ID, KEYS[0])
+ACTIVATE = sign_record(Activate(1), LOG_ID, OWNER)
+GARBAGE = (None, b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63" + bytes(80), encode(Activate(1)), ACTIVATE, CHECKPOINT, GENESIS)
 BAD_CONTENT = (b"", b"[", b"{}", b"null", b'[{"party":""}]')
 
 incarnations = st.integers(1, 4)
 sequences = st.integers(1, 5)
-partitions = st.integers(0, PARTITIONS - 1)
+partitions = st.integers(0, PARTITIONS_MAX - 1)
 labels = st.lists(st.sampled_from("abc"), max_size=2, unique=True).map(tuple)
 times = st.sampled_from([0, 1, 1000, 60_000, 10**6, 10**6 + 1, 10**6 + 60_000, 10**6 + 70_000, 10**9])
 registers = st.tuples(st.just("register"), st.integers(0, 6), st.sampled_from(NAMES))
 fences = st.tuples(st.just("fence"), incarnations, st.integers(0, 5))
-contents = st.one_of(labels, labels, st.none(), st.just(("?",)))
+owners = st.one_of(
+    st.tuples(st.just("retire"), incarnations),
+    st.tuples(st.just("key"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("key"), st.integers(0, 3), st.none()),
+    st.tuples(st.just("partitions"), st.integers(0, 3)),
+)
+contents = st.one_of(labels, labels, st.just(("?",)))
 
-# One thing that happens: a few ordering records and a few payload records, in that order within each stream.
-control = st.one_of(registers, registers, fences, st.just(("other",))).map(lambda record: ([record], []))
+# One thing that happens: a few ordering records and a few payload records, in that order within each topic-partition.
+control = st.one_of(registers, registers, fences, owners, st.just(("other",))).map(lambda record: ([record], []))
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
     """What a worker, its retries, a mirror, a filler and a forger make of one batch."""
     name = draw(incarnations), draw(sequences)
-    partition, ids = draw(partitions), draw(labels)
-    entry = ("entry", *name, draw(times), draw(times), draw(st.sampled_from([partition] * 6 + [PARTITIONS])), ids)
-    payload = (partition, (*name, ids))
+    partition, ids = draw(st.integers(0, PARTITIONS - 1)), draw(labels)
+    named = draw(st.sampled_from([ids] * 6 + [("?",), ("c", "b")]))
+    entry = ("entry", *name, draw(times), draw(times), draw(st.sampled_from([partition] * 6 + [PARTITIONS])), ids, named)
+    payload = (partition, (*name, named))
+    fill = (partition, (*name, "fill", draw(st.sampled_from([named] * 5 + [("a", "b", "c")])), draw(st.sampled_from([None] * 4 + [0, 1]))))
     others = draw(st.lists(st.tuples(partitions, st.tuples(st.just(name[0]), st.just(name[1]), contents)), max_size=1))
-    sent = draw(st.sampled_from([[payload]] * 5 + [[], [payload, payload], [(partition, (*name, None)), payload]]))
+    sent = draw(st.sampled_from([[payload]] * 5 + [[], [payload, payload], [fill, payload], [fill]]))
     return [entry] * draw(st.sampled_from([1, 1, 1, 1, 0, 2])), draw(st.permutations([*sent, *others]))
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Any], list[list[Any]]]:
-    """(ordering, payloads by partition), with the first lives registered more often than not."""
+    """(ordering, payloads by partition), with the first incarnations registered more often than not."""
     events = draw(st.lists(st.one_of(batches(), batches(), batches(), control), max_size=14))
-    ordering = [("register", n, name) for n, name in enumerate(NAMES[: draw(st.integers(0, 3))])]
-    payloads: list[list[Any]] = [[] for _ in range(PARTITIONS)]
+    ordering: list[Any] = [("register", n, name) for n, name in enumerate(NAMES[: draw(st.integers(0, 3))])]
+    payloads: list[list[Any]] = [[] for _ in range(PARTITIONS_MAX)]
     for entries, contents_ in events:
         ordering += entries
         for partition, content in contents_:
             payloads[partition].append(content)
-    # Streams are ordered each for itself; some are shuffled against the order of events.
+    # Topic-partitions are ordered each for itself; some are shuffled against the order of events.
     for stream in (ordering, *payloads):
         if stream and draw(st.integers(0, 4)) == 0:
             stream[:] = draw(st.permutations(stream))
     for garbage in draw(st.lists(partitions, max_size=2)):
         payloads[garbage].append(None)
-    return ordering, payloads
+    signed, key = _signed(ordering, draw(st.lists(st.integers(0, 30), max_size=2)))
+    for stream in payloads:
+        stream[:] = [(*record[:4], key) if record and record[2] == "fill" and record[4] is None else record for record in stream]
+    return [("genesis",), *signed], payloads
+
+
+def _signed(ordering: list[Any], forged: list[int]) -> tuple[list[Any], int]:
+    """The records with their signers: the key in force there, or the owner; some forged, with another. Then the last key."""
+    signed: list[Any] = []
+    used = [0]
+    for at, record in enumerate(ordering):
+        if record[0] in ("retire", "partitions"):
+            signed.append((*record, used[-1] if at in forged else "owner"))
+        elif record[0] == "key":
+            follows = used[-1] if record[2] is None else record[2]
+            signed.append(("key", record[1], follows, "owner" if at not in forged else used[-1]))
+            if record[1] not in used and follows == used[-1] and at not in forged:
+                used.append(record[1])
+        elif record[0] == "other":
+            signed.append(record)
+        else:
+            signed.append((*record, (used[-1] + 1) % 4 if at in forged else used[-1]))
+    return signed, used[-1]
 
 
 @cache
@@ -76,8 +130,23 @@ def _value(labels_: tuple[str, ...]) -> bytes:
 
 
 @cache
+def _hash(labels_: tuple[str, ...]) -> bytes:
+    return sha256(_value(labels_)).digest()
+
+
+@cache
 def _ids(labels_: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple([request.transaction_id for request in requests(*labels_)])
+
+
+@cache
+def _sign(record: OrderingRecord, signer: int | str) -> bytes:
+    return sign_record(record, LOG_ID, OWNER if signer == "owner" else KEYS[int(signer)])
+
+
+@cache
+def _fill(partition: int, name: tuple[int, int], named: tuple[str, ...], signer: int) -> bytes:
+    return sign_fill(LOG_ID, partition, batch_key(*name), _hash(named), KEYS[signer])
 
 
 class MemoryStreams:
@@ -91,22 +160,45 @@ class MemoryStreams:
 
     def record(self, stream: int, offset: int) -> Record:
         if stream != ORDERING:
-            content = self.payloads[stream][offset]
-            if content is None:
-                return Record(stream, offset, 0, (None, b"short")[offset % 2], b"garbage")
-            incarnation, sequence, labels_ = content
-            return Record(stream, offset, 0, batch_key(incarnation, sequence), None if labels_ is None else _value(labels_))
+            match self.payloads[stream][offset]:
+                case None:
+                    return Record(stream, offset, 0, (None, b"short")[offset % 2], b"garbage")
+                case (incarnation, sequence, labels_):
+                    return Record(stream, offset, 0, batch_key(incarnation, sequence), _value(labels_))
+                case (incarnation, sequence, "fill", named, signer):
+                    return Record(
+                        stream, offset, 0, batch_key(incarnation, sequence), _fill(stream, (incarnation, sequence), named, signer)
+                    )
         at = 0
+        view = VIEWS[offset % len(VIEWS)]
         match self.ordering[offset]:
-            case ("register", nonce, name):
-                data = encode(Register(bytes([nonce]) * 16, 1, name, "0"))
-            case ("fence", incarnation, last):
-                data = encode(Fence(incarnation, last))
-            case ("entry", incarnation, sequence, sent_at, at, partition, labels_):
-                data = encode(Entry(incarnation, sequence, sent_at, partition, _ids(labels_)))
+            case ("genesis",):
+                data: bytes | None = GENESIS
+            case ("register", nonce, name, signer):
+                data = _sign(Register(bytes([nonce]) * 16, view, 1, name, "0"), signer)
+            case ("fence", incarnation, last, signer):
+                data = _sign(Fence(1, view, incarnation, last), signer)
+            case ("retire", incarnation, signer):
+                data = _sign(Retire(incarnation), signer)
+            case ("key", new, follows, signer):
+                data = _sign(endorse_key(KEYS[new], LOG_ID, KEYS[follows].public_key), signer)
+            case ("partitions", count, signer):
+                data = _sign(Partitions(count), signer)
+            case ("entry", incarnation, sequence, sent_at, at, partition, labels_, named, signer):
+                data = _sign(Entry(incarnation, sequence, view, sent_at, partition, _hash(named), _ids(labels_)), signer)
             case _:
                 return Record(ORDERING, offset, 5, None, GARBAGE[offset % len(GARBAGE)])
         return Record(ORDERING, offset, at, None, data)
+
+    def history(self, effects: list[tuple[int, bool]]) -> list[bytes]:
+        """The running hash over these records."""
+        hashes: list[bytes] = []
+        for offset, mark in effects:
+            record = self.record(ORDERING, offset)
+            value_hash = sha256(record.value or b"").digest()
+            at = record.append_time_ms.to_bytes(8, "big", signed=True)
+            hashes.append(sha256(hashes[-1] + at + value_hash + bytes([mark])).digest() if hashes else value_hash)
+        return hashes
 
 
 class Worker:
@@ -115,17 +207,27 @@ class Worker:
     def __init__(self, streams: MemoryStreams, limits: JoinerLimits) -> None:
         self.streams, self.limits = streams, limits
         self.batches: list[OrderedBatch] = []
-        self._offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+        self._offsets: dict[int, int] = {}
         self._log_time = 0
-        self._lives: dict[bytes, bytes] = {}
+        self.lives: dict[bytes, bytes] = {}
+        self.effects: list[Effect] = []
+        self._marks: dict[int, Mark] = {}
+        self._log_state: LogState | None = None
+        self._doubts: tuple[int, dict[str, int]] = (0, {})
         self.start()
 
     def start(self) -> None:
         """A new process: what is durable, through the rows of the index."""
-        lives = tuple([life_of(key, row) for key, row in sorted(self._lives.items())])
-        self.joiner = Joiner(NOTARY, PARTITIONS, JoinerState(dict(self._offsets), self._log_time, lives), self.limits)
-        self.read_next = dict(self._offsets)
+        lives = tuple([rows.life_of(key, row) for key, row in sorted(self.lives.items())])
+        effects = [rows.effect_of(rows.effect_row(effect)) for effect in self.effects[-HISTORY_KEPT:]]
+        marks = dict([rows.mark_of(rows.mark_key(stream), rows.mark_row(mark)) for stream, mark in self._marks.items()])
+        state = JoinerState({ORDERING: 0, **self._offsets}, self._log_time, lives, self._log_state, effects, marks, *self._doubts)
+        self.joiner = Joiner(state, self.limits)
+        self._seek()
         self.paused: frozenset[int] = frozenset()
+
+    def _seek(self) -> None:
+        self.read_next = dict.fromkeys(range(ORDERING, PARTITIONS_MAX), 0) | self.joiner.read_next()
 
     def unread(self, stream: int) -> int:
         return 0 if stream in self.paused else max(0, self.streams.end(stream) - self.read_next[stream])
@@ -142,24 +244,35 @@ class Worker:
             self.start()
             return Ready({}, 0)
         self._persist(ready)
-        while ready.more:
+        while ready.more or ready.evidence is not None:
+            if ready.evidence is not None:
+                self.joiner.examined(ready.evidence)
             ready = self.joiner.step((), now_ms)
             self._persist(ready)
+        assert not ready.stop
         self.paused = ready.paused
+        if ready.read_again:
+            self.joiner.forget_unjudged()
+            self._seek()
         return ready
 
     def _persist(self, ready: Ready) -> None:
         if not ready.advanced:
             assert not ready.batches
             assert not ready.lives
+            assert not ready.effects
             return
         self.batches += ready.batches
         self._offsets |= ready.offsets_next
         self._log_time = ready.log_time_ms
-        self._lives |= {life_key(life.incarnation): life_row(life) for life in ready.lives}
+        self.lives |= {rows.life_key(life.incarnation): rows.life_row(life) for life in ready.lives}
+        self.effects += ready.effects
+        self._marks |= ready.marks
+        self._log_state = ready.log_state or self._log_state
+        self._doubts = (ready.agreed, dict(ready.doubts))
 
     def read_all(self, now_ms: int) -> Ready:
-        """Whole streams, until nothing is left that is not paused."""
+        """All topic-partitions, until nothing is left that is not paused."""
         ready = self.read({}, now_ms)
         while any(self.unread(stream) for stream in self.read_next):
             ready = self.read(dict.fromkeys(self.read_next, 1000), now_ms)
@@ -171,17 +284,19 @@ class Worker:
             for b in self.batches
         ]
 
+    def check(self) -> None:
+        """Everything that the log determines is what the reference says."""
+        batches_, effects, _ = joined(self.streams.ordering, self.streams.payloads, PARTITIONS)
+        assert self.plain() == [(*batch[:5], _ids(batch[5])) for batch in batches_]
+        assert [effect.offset for effect in self.effects] == [offset for offset, _ in effects]
+        assert [effect.history for effect in self.effects] == self.streams.history(effects)
 
-def _expected(ordering: list[Any], payloads: list[list[Any]]) -> list[tuple[Any, ...]]:
-    found, _ = joined(ordering, payloads)
-    return [(*batch[:4], batch[4] is None, _ids(batch[4] or ())) for batch in found]
 
-
-# What happens next while reading: portions of streams, time that passes, and how the step ends.
+# What happens next while reading: portions of topic-partitions, time that passes, and how the step ends.
 polls = st.tuples(
-    st.dictionaries(st.integers(ORDERING, PARTITIONS - 1), st.integers(1, 4), max_size=3),
+    st.dictionaries(st.integers(ORDERING, PARTITIONS_MAX - 1), st.integers(1, 4), max_size=3),
     st.sampled_from([0, 1, 1500, 10**6]),
-    st.sampled_from(["go on", "go on", "go on", "restart", "crash"]),
+    st.sampled_from(["go on", "go on", "go on", "restart", "forget", "crash"]),
 )
 limits = st.builds(
     JoinerLimits,
@@ -199,18 +314,20 @@ def _follow(worker: Worker, schedule: list[Any]) -> int:
         worker.read(portions, now_ms, crash=ending == "crash")
         if ending == "restart":
             worker.start()
+        elif ending == "forget":
+            worker.joiner.forget_unjudged()
+            worker._seek()
     return now_ms
 
 
 @SHARED
 @given(histories(), st.lists(st.tuples(limits, st.lists(polls, max_size=12)), min_size=1, max_size=3))
 def test_any_reading_gives_the_reference(history: tuple[list[Any], list[list[Any]]], readings: list[Any]) -> None:
-    """Any portions, interleaving, clock, limits, restarts and crashes: the batches are those of the complete log, up to its first hole."""
-    expected = _expected(*history)
+    """Any portions, interleaving, clock, limits, restarts and crashes: batches and history are those of the log, up to its first hole."""
     for limits_, schedule in readings:
         worker = Worker(MemoryStreams(*history), limits_)
         worker.read_all(_follow(worker, schedule))
-        assert worker.plain() == expected
+        worker.check()
 
 
 def _fills(ready: Ready, worker: Worker) -> Iterator[FillWanted]:
@@ -228,7 +345,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
     streams = MemoryStreams(ordering, payloads)
     worker = Worker(streams, limits_)
     now_ms = _follow(worker, schedule)
-    by_name = {record[1:3]: record[6] for record in ordering if record[0] == "entry"}
+    by_hash = {_hash(record[7]): record[7] for record in ordering if record[0] == "entry"}
     for _ in range(len(ordering) + 1):
         worker.read_all(now_ms)
         if worker.joiner.hole is None:
@@ -236,25 +353,29 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
         now_ms += limits_.hole_timeout_ms
         fills = list(_fills(worker.read({}, now_ms), worker))
         assert fills, "a hole at the head, read to the end of its partition, is proposed for a fill after the timeout"
+        log_state = worker.joiner.log_state
+        assert log_state is not None
+        key = next(number for number, key in enumerate(KEYS) if key.public_key == log_state.key)
         for fill in fills:
             name = (fill.incarnation, fill.sequence)
             if late and late.pop():
-                payloads[fill.partition].append((*name, by_name[name]))
-            payloads[fill.partition].append((*name, None))
+                payloads[fill.partition].append((*name, by_hash[fill.payload_hash]))
+            payloads[fill.partition].append((*name, "fill", by_hash[fill.payload_hash], key))
     assert worker.joiner.hole is None
-    assert worker.read_next[ORDERING] == len(ordering)
-    assert joined(ordering, payloads)[1] == len(ordering)
-    assert worker.plain() == _expected(ordering, payloads)
+    assert worker.joiner.offset_head == len(ordering)
+    assert joined(ordering, payloads, PARTITIONS)[2] == len(ordering)
+    worker.check()
     again = Worker(streams, JoinerLimits())
     again.read_all(0)
-    assert again.plain() == worker.plain()
-    assert again._lives == worker._lives
+    again.check()
+    assert again.lives == worker.lives
+    assert again.joiner.marks == worker.joiner.marks
 
 
 @SHARED
 @given(histories(), st.lists(polls, max_size=8))
 def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[Any]]], schedule: list[Any]) -> None:
-    """Memory: nothing stays buffered of a fenced life, nor of a sequence that is passed; the paused streams never hold the head's."""
+    """Nothing stays buffered of an incarnation that is over or a sequence that is passed; what the head needs is never paused."""
     worker = Worker(MemoryStreams(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     lives = worker.joiner.lives

@@ -1,20 +1,27 @@
-"""Histories of the joiner's core told in text files, with golden output (as etcd raft's datadriven tests).
+"""Histories of the joiner's core in text files, with golden output (as etcd raft's datadriven tests).
 
 A file is blocks, one blank line between them: commands, a line `----`, and what they made the joiner say. `#` begins a comment.
 `WRITE_SCENARIOS=1 pytest tests/scenarios` writes the output anew: read the difference before keeping it.
 
 | command | does |
 |---|---|
-| `register NAME [NONCE]` | appends a register record |
-| `entry I/S LABEL... [in P] [at MS] [sent MS]` | appends an entry; each label is a request; a clock ticks 1 ms a record unless told |
+| `register NAME [NONCE] [version V]` | appends a register record |
+| `entry I/S LABEL... [in P] [at MS] [sent MS]` | appends an entry; each label is a request; a clock ticks 1 ms a record without `at` |
 | `payload I/S LABEL... [in P]` | appends the payload that asks those requests |
-| `fill I/S [in P]`, `fence I LAST` | append what they say |
-| `forged I/S [in P]`, `garbage` | append a payload that does not decode, an ordering record that is none |
+| `fill I/S [LABEL...] [in P]` | appends a fill for the entry of that name, for those requests if there is none yet |
+| `fence I LAST`, `checkpoint I SIZE` | append what they say |
+| `key NAME` | appends a key record; what is appended from here on is signed with that key |
+| `partitions N`, `retire I`, `activate V`, `settle` | append the owner's records; `settle` names the reader's own history |
+| `junk I/S [in P]`, `garbage` | append a payload that no entry names, an ordering record that does not decode |
+| ... `by NAME` | the record is signed with that key instead: `notary` is the first one of the log, `nobody` and the like are strangers |
+| ... `view own`, `view N` | the record's view is the reader's present one, or one of another history after N records |
 | `read [STREAM [COUNT]]` | hands the next records of a stream to the joiner: `ordering`, a partition's number, or all of every stream |
 | `wait MS` | lets that time pass and steps |
 | `fills` | appends the fills that the last step wanted |
+| `examined` | the driver found the reader's whole history in the log, after a foreign view |
+| `live` | the reader becomes ready |
 | `restart` | a new process: all that was not persisted is lost, reading goes on where R8 says |
-| `another` | a worker that starts from nothing takes over |
+| `another [version V]` | a worker that starts from nothing takes over; its software reads that version |
 | `state` | shows what is persisted and what is buffered |
 """
 
@@ -24,10 +31,10 @@ from typing import Any
 
 import pytest
 
-from joiner import Ready
+from joiner import Ready, RootSeen
 from ordering.log import ORDERING
-from ordering.records import batch_key
-from tests.joiner.history import T0, History, Reading
+from ordering.records import View, batch_key
+from tests.joiner.history import KEY, T0, History, Reading, signing_key
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -37,47 +44,71 @@ class Player:
 
     def __init__(self) -> None:
         self.history = History()
-        self.reading = Reading()
-        self.next = dict(self.reading.state.offsets_next)
         self.now_ms = 0
         self.wanted: list[Any] = []
+        self.begin(Reading())
+
+    def begin(self, reading: Reading) -> None:
+        self.reading = reading
+        self.next = dict(self.reading.state.offsets_next)
+        self.evidence: Any = None
+        if not self.reading.state.effects:
+            self.reading.step(*self.take(ORDERING, 1))
 
     def play(self, line: str) -> list[str]:
         command, *words = line.split()
-        options = {}
-        while len(words) > 2 and words[-2] in ("in", "at", "sent"):
-            options[words[-2]] = int(words[-1])
+        options: dict[str, str] = {}
+        while len(words) > 1 and words[-2] in ("in", "at", "sent", "by", "view", "version"):
+            options[words[-2]] = words[-1]
             words = words[:-2]
-        partition = options.get("in", 0)
+        partition, version = int(options.get("in", 0)), int(options.get("version", 1))
+        key = {"": None, "notary": KEY}.get(by := options.get("by", ""), signing_key(by))
+        view = {"": None, "own": self.reading.view}.get(of := options.get("view", ""), View(int(of) if of.isdigit() else 0, b"?" * 32))
         name = tuple(map(int, words[0].split("/"))) if words and "/" in words[0] else (0, 0)
         match command:
             case "register":
-                self.history.register(words[0], words[1] if len(words) > 1 else None)
+                self.history.register(words[0], words[1] if len(words) > 1 else None, version=version, view=view)
             case "entry":
-                at, sent_at = (None if options.get(end) is None else T0 + options[end] for end in ("at", "sent"))
-                self.history.entry(*name, *words[1:], partition=partition, at=at, sent_at=sent_at)
+                at, sent_at = (T0 + int(options[end]) if end in options else None for end in ("at", "sent"))
+                self.history.entry(*name, *words[1:], partition=partition, at=at, sent_at=sent_at, view=view, key=key)
             case "payload":
                 self.history.payload(*name, *words[1:], partition=partition)
             case "fill":
-                self.history.fill(*name, partition=partition)
-            case "forged":
-                self.history.put(partition, batch_key(*name), b"[forged")
+                self.history.fill(*name, *words[1:], partition=partition, key=key)
+            case "junk":
+                self.history.put(partition, batch_key(*name), b"[junk")
+            case "key":
+                self.history.rotate(signing_key(words[0]))
+            case "partitions":
+                self.history.partitions(int(words[0]))
+            case "retire":
+                self.history.retire(int(words[0]))
+            case "activate":
+                self.history.activate(int(words[0]))
+            case "settle":
+                self.history.settle(view or self.reading.view)
+            case "checkpoint":
+                self.history.checkpoint(int(words[0]), int(words[1]), view=view or self.reading.view)
+            case "examined":
+                self.reading.joiner.examined(self.evidence)
+                return self.step([])
+            case "live":
+                self.reading.joiner.doubts.live = True
             case "fence":
                 self.history.fence(int(words[0]), int(words[1]))
             case "garbage":
                 self.history.put(ORDERING, None, b"garbage")
             case "fills":
                 for fill in self.wanted:
-                    self.history.fill(fill.incarnation, fill.sequence, fill.partition)
+                    self.history.fill(fill.incarnation, fill.sequence, partition=fill.partition)
             case "wait":
                 self.now_ms += int(words[0])
                 return self.step([])
             case "read":
-                streams = list(self.next) if not words else [ORDERING if words[0] == "ordering" else int(words[0])]
+                streams = list(self.history.streams) if not words else [ORDERING if words[0] == "ordering" else int(words[0])]
                 return self.step([record for stream in streams for record in self.take(stream, *map(int, words[1:]))])
             case "restart" | "another":
-                self.reading = self.reading.restarted() if command == "restart" else Reading()
-                self.next = dict(self.reading.state.offsets_next)
+                self.begin(self.reading.restarted() if command == "restart" else Reading(format_version=version))
             case "state":
                 return self.state()
             case _:
@@ -85,34 +116,49 @@ class Player:
         return []
 
     def take(self, stream: int, count: int = 1000) -> list[Any]:
-        start = self.next[stream]
+        start = self.next.get(stream, 0)
         records = self.history.streams[stream][start : start + count]
-        self.next[stream] += len(records)
+        self.next[stream] = start + len(records)
         return records
 
     def step(self, records: list[Any]) -> list[str]:
         ready = self.reading.step(*records, now=self.now_ms)
-        self.wanted = ready.fills
-        return self.told(ready) or ["nothing"]
+        self.wanted, self.evidence = ready.fills, ready.evidence
+        return self.said(ready) or ["nothing"]
 
-    def told(self, ready: Ready) -> list[str]:
+    def said(self, ready: Ready) -> list[str]:
         said = [f"registered {life.incarnation} {life.name}" for life in ready.registered]
         for batch in ready.batches:
             content = "filled" if batch.filled else f"{len(batch.requests)} requests"
             said.append(f"batch {batch.incarnation}/{batch.sequence} {content}, log time {batch.log_time_ms - T0}")
-        said += [f"fenced {f.life.incarnation} {f.life.name} by {f.by.incarnation if f.by else 'a peer'}" for f in ready.fenced]
+        said += [
+            f"fenced {f.life.incarnation} {f.life.name} by {f.by.incarnation if f.by else 'the owner' if f.retired else 'a peer'}"
+            for f in ready.fenced
+        ]
+        said += [
+            f"root of {one.name} at {one.size}" if isinstance(one, RootSeen) else f"vote of {one.name} void" for one in ready.roots_seen
+        ]
         said += [f"wants fill {fill.incarnation}/{fill.sequence} in {fill.partition}" for fill in ready.fills]
         said += [f"wants fence {fence.incarnation} {fence.sequence_last}" for fence in ready.fences]
         said += [f"notice {notice.kind}: {notice.text}" for notice in ready.notices]
+        if ready.evidence is not None:
+            said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
+        said += [f"stops: {ready.stop}"] * bool(ready.stop)
+        said += [f"in doubt for {name} since {seen} records" for name, seen in self.reading.joiner.doubts.open.items()]
         hole = self.reading.joiner.hole
         return said + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
 
     def state(self) -> list[str]:
         offsets = ", ".join(f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in self.reading.state.offsets_next.items())
         lives = [
-            f"life {life.incarnation} {life.name} last {life.sequence_last}{' fenced' * life.fenced}" for life in self.reading.state.lives
+            f"incarnation {life.incarnation} {life.name} last {life.sequence_last}{' fenced' * life.fenced}"
+            for life in self.reading.state.lives
         ]
-        return [f"reads from {offsets}", *lives, f"buffered {self.reading.joiner.buffered_records}"]
+        log = self.reading.joiner.log_state
+        assert log is not None
+        rules = f"{len(log.keys)} keys, {log.payload_partitions} partitions, formats {', '.join(map(str, log.formats))}"
+        seen = f"seen {self.reading.view.seen}, {rules}"
+        return [f"reads from {offsets}", *lives, seen, f"buffered {self.reading.joiner.buffered_records}"]
 
 
 def _played(text: str) -> str:

@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING
 
 from ordering.log import ORDERING
 from tests.checkers import memory
-from tests.checkers.replay import Replayed, first_contents, replay
+from tests.checkers.replay import Replayed, by_key, replay
 from tests.checkers.violation import Violation
-from tests.simulation.loss import NOTICED_S
-from tests.simulation.premises import NOTARY
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -16,18 +14,22 @@ if TYPE_CHECKING:
 def kept(world: "World") -> list[Violation]:
     """What each running worker keeps is what may still count, as far as it has read, and it would read that again."""
     found: list[Violation] = []
-    if world.loss is not None and world.loop.time() < world.loss.back_s + NOTICED_S:
-        return found  # what was read and is lost has not been noticed by all
+    everything = frozenset(range(len(world.losses.damages)))
+    whole = replay(world.cluster.streams)
     to_heads: dict[int, Replayed] = {}
     for process in world.processes():
         worker = process.worker
         if worker is None or worker.index.broken or worker.index.agreement.condemned:
             continue
+        if everything and (process.met != everything or worker.driver.doubt()):
+            continue  # it has not noticed that what it read is lost
         joiner = worker.driver.joiner
-        offsets_next = worker.index.joiner_state(world.plan.partitions).offsets_next
+        if joiner._dropped:
+            continue  # what found no memory will be read again
+        offsets_next = worker.index.joiner_state().offsets_next
         head = offsets_next[ORDERING]
         if head not in to_heads:
-            to_heads[head] = replay(world.cluster.streams, NOTARY, world.plan.partitions, offset_stop=head)
+            to_heads[head] = replay(world.cluster.streams, offset_stop=head)
         found += memory.violations(
             world.cluster.streams,
             to_heads[head],
@@ -35,15 +37,16 @@ def kept(world: "World") -> list[Violation]:
             offsets_next=offsets_next,
             buffered_records=joiner.buffered_records,
             name=process.name,
+            whole=whole,
         )
     return found
 
 
 def silent_lives(world: "World") -> list[int]:
     """The lives that somebody must fence: silent for longer than the timeout, with a payload that waits for an entry of theirs (R5)."""
-    replayed = replay(world.cluster.streams, NOTARY, world.plan.partitions)
+    replayed = replay(world.cluster.streams)
     silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
-    waiting = {name for partition in range(world.plan.partitions) for name in first_contents(world.cluster.streams[partition])}
+    waiting = {name for partition in range(replayed.partitions) for name in by_key(world.cluster.streams[partition])}
     present = {process.worker.sender.incarnation for process in world.processes() if process.worker is not None}
     return [
         life.incarnation

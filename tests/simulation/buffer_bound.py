@@ -10,20 +10,22 @@ from ordering.log import ORDERING, Record
 class BufferBound:
     """Of one process.
 
-    What one poll brings may go beyond it. From then on only the partition that the head waits for is read, which is never paused.
+    One poll may go beyond it. From then on only the partition that the head waits for is read, which is never paused. After an interruption
+    several polls come to the joiner together.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = self._allowed = bytes_max
 
-    def polled(self, joiner: Joiner, records: Sequence[Record]) -> str:
-        """The joiner as it was when it asked for these records; what is wrong, empty for nothing."""
+    def polled(self, joiner: Joiner, records: Sequence[Record], *, looked: bool) -> str:
+        """The joiner as it was when it asked for these records; what is wrong, empty for nothing. `looked`: the log was compared."""
         size = joiner.buffered_bytes
         if size > self._allowed:
             return f"{size} bytes buffered, {self._allowed} allowed"
         payloads = [record for record in records if record.stream != ORDERING]
-        self._allowed = max(size, self._bytes_max) + sum([RECORD_OVERHEAD_BYTES + len(record.value or b"") for record in payloads])
+        at_least = max(size, self._bytes_max) if looked else max(self._allowed, self._bytes_max)
+        self._allowed = at_least + sum([RECORD_OVERHEAD_BYTES + len(record.value or b"") for record in payloads])
         awaited = None if joiner.hole is None else joiner.hole.partition
-        if size > self._bytes_max and any(record.stream != awaited for record in payloads):
+        if looked and size > self._bytes_max and any(record.stream != awaited for record in payloads):
             return f"{size} bytes buffered, {self._bytes_max} allowed, and partitions besides {awaited} are read on"
         return ""

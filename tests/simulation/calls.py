@@ -7,9 +7,12 @@ says when to come again. What it has told once it goes on knowing.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
+from ordering.records import View
 from tests.checkers.history import Decided
 from tests.simulation.plan import Plan
 from tests.simulation.process import Answer, Process
@@ -34,7 +37,26 @@ PROBLEMS: Final = {
     503: ("overloaded", "not-ready"),
 }
 SUBMISSIONS: Final = "/v1/submissions"
-WITHHELD: Final = ("workers have different roots", "this worker's index could not be written", "this worker's index is condemned")
+WITHHELD: Final = (
+    "reading was interrupted",
+    "the log has not been compared",
+    "the log contradicts",
+    "a record shows another history",
+    "this process did not read the log",
+    "while this worker replayed the log",
+    "workers have different roots",
+    "this worker's index could not be written",
+    "this worker's index is condemned",
+)
+
+
+class Given(msgspec.Struct, frozen=True):
+    """Decisions that a process answered, with its history then."""
+
+    process: Process
+    view: View
+    decisions: Sequence[Mapping[str, Any]]
+    met: frozenset[int]
 
 
 class Calls:
@@ -44,6 +66,12 @@ class Calls:
         self.counts: Counter[str] = Counter()
         self.told: dict[Process, dict[str, tuple[float, Decided]]] = {}
         """The transactions of which each process has told the decision, and when it first did."""
+        self.met_in_call: dict[int, frozenset[int]] = {}
+        """Of calls, by their numbers in the history: the losses that the process could know when it answered."""
+        self.given: list[Given] = []
+        """Where the log is going to lose something: all that was answered."""
+        self._met_when_told: dict[int, frozenset[int]] = {}
+        self._largest: dict[Process, int] = {}
         self._plan = plan
         self._problems = problems
         self._sent: dict[tuple[Process, str], list[tuple[float, int]]] = {}
@@ -64,12 +92,12 @@ class Calls:
         """The answer; None when the process has died."""
         if process.dead:
             return None
-        what = f"{method} {path}"
+        what, sent_s = f"{method} {path}", _now_s()
         try:
             async with asyncio.timeout(min(wait_s, WAIT_S_MAX) + MARGIN_S):
                 answer = await process.call(method, path, body, headers)
         except TimeoutError:
-            if not process.dead:
+            if not process.dead and not process.was_paused_since(sent_s):
                 self.problem(process, f"{what} with a wait of {wait_s} s has no answer {MARGIN_S:g} s after that")
             return None
         if answer is None:
@@ -87,6 +115,7 @@ class Calls:
     ) -> Answer | None:
         """Send a submission that its party has signed; without a `wait_s` the default is waited."""
         self._sent.setdefault((process, party), []).append((_now_s(), requests))
+        self.will_ask(process, requests)
         path = SUBMISSIONS if receipts else f"{SUBMISSIONS}?receipts=false"
         headers = {} if wait_s is None else {b"prefer": b"wait=%d" % wait_s}
         answer = await self.call(process, "POST", path, body, headers, WAIT_S_DEFAULT if wait_s is None else wait_s)
@@ -98,16 +127,21 @@ class Calls:
 
     def hold_refusal(self, process: Process, answer: Answer, requests: int) -> None:
         """A 503 to a submission of so many requests: the queue has no room for them, or the worker is not ready, and `/readyz` says so."""
+        self.will_ask(process, requests)
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
             counted = ("pending requests: ", "requests being verified: ")
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith(counted)])
-            # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused.
-            largest = max(requests, self._plan.requests_max, self._plan.quota_per_s)
+            # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused, whosever it was.
+            largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
             if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
         elif f"not ready: {told['detail']}" not in health:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
+
+    def will_ask(self, process: Process, requests: int) -> None:
+        """Somebody sends so many requests at once."""
+        self._largest[process] = max(requests, self._largest.get(process, 0))
 
     def _hold_quota(self, process: Process, party: str, requests: int) -> None:
         """A 429: since some moment this party has sent that worker more than a second's quota, and what was added meanwhile."""
@@ -131,7 +165,7 @@ class Calls:
         if answer is None or answer.status == 503:
             return {}
         known = self.told.get(process, {}).get(id_)
-        if known is not None and max(known[0], sent_s) + MARGIN_S < _now_s():
+        if known is not None and max(known[0], sent_s) + MARGIN_S < _now_s() and not process.was_paused_since(sent_s):
             self.problem(process, f"it knew {id_} since {known[0]:.3f} s, and told who waited for it at {_now_s():.3f} s")
         if answer.status == 404:
             told_next = max([decision["position"] + 1 for _, decision in self.told.get(process, {}).values()], default=0)
@@ -143,8 +177,13 @@ class Calls:
             self.problem(process, f"answered {answer.status} when it was asked for {id_}: {answer}")
             return {}
         told: dict[str, Any] = json.loads(answer.body)
+        self._met_when_told[id(told)] = answer.met
         self.note_told(process, told)
         return told
+
+    def met_when_told(self, decision: dict[str, Any]) -> frozenset[int]:
+        """The losses that the process could know that answered this, which somebody looked up."""
+        return self._met_when_told[id(decision)]
 
     async def wait_for(self, process: Process, id_: str, wait_s: int) -> list[dict[str, Any] | None]:
         """Look up with a wait, and again and again without one meanwhile; all that was told."""
@@ -175,7 +214,8 @@ class Calls:
 def _may_be_silent(why: str, health: list[str]) -> bool:
     """Whether a look-up may be refused: there is no worker (then nothing is said of one), or its index is doubted."""
     has_worker = any(line.startswith("worker: ") for line in health)
-    return f"not ready: {why}" in health and (not has_worker or why.startswith(WITHHELD))
+    shuts_down = any(line.startswith("not ready: this worker is shutting down") for line in health)
+    return (shuts_down or f"not ready: {why}" in health) and (not has_worker or why.startswith(WITHHELD))
 
 
 def _now_s() -> float:

@@ -7,7 +7,7 @@ import msgspec
 
 from ordering.clock import clock_ms
 from ordering.log import Record
-from tests.simulation.cluster import Cluster, SimulatedLog
+from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.plan import AppendFates, plan
 
 
@@ -21,8 +21,11 @@ class _Alive:
     def step(self, where: str) -> None:
         """Nothing happens here."""
 
-    def polled(self, records: Sequence[Record]) -> None:
+    def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
         """It keeps nothing."""
+
+    def fetched(self, reader: SimulatedReader, stream: int) -> None:
+        """It remembers nothing."""
 
 
 def calm_log(partitions: int) -> SimulatedLog:
@@ -34,5 +37,6 @@ def calm_log(partitions: int) -> SimulatedLog:
         reader_lag_s=0.002,
         append_timeout_s=30.0,
         records_per_poll_max=3,
+        payload_s=0.0,
     )
     return SimulatedLog(Cluster(calm, asyncio.get_running_loop(), clock_ms, lambda who, what: None), _Alive())

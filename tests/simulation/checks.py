@@ -4,26 +4,27 @@ from itertools import chain
 
 from ordering.log import ORDERING
 from tests.checkers import receipts
-from tests.checkers.replay import replay
+from tests.checkers.replay import Replayed, Seen, replay
 from tests.simulation import bounds, excused
 from tests.simulation.ends import namesakes_unnoticed
+from tests.simulation.faults import YEAR_MS
 from tests.simulation.plan import FAULTS_S
-from tests.simulation.premises import NOTARY, premises
 from tests.simulation.world import World
 
 MANY = 8
+JUMPS_MS = 400_000
 
 
 def violations(world: World) -> list[str]:
     """Everything that is not as it should be."""
-    replayed = replay(world.cluster.streams, NOTARY, world.plan.partitions)
-    if replayed.ended_by != "end" and not world.problems:
+    replayed = replay(world.cluster.streams)
+    if replayed.ended_by != "end" and not world.problems and not world.losses.lost_for_good:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
     told = excused.told(world, replayed)
     readings = world.clients.readings
     found = excused.index_violations(world, replayed)
     found += told.history.violations(replayed.decisions, set(replayed.consumed))
-    found += receipts.violations(premises().verifier_keys, chain(told.receipts, readings.receipts), replayed.tree, readings.notes)
+    found += receipts.violations(world.owner.verifier_keys, chain(told.receipts, readings.receipts), replayed.tree, readings.notes)
     found += bounds.kept(world)
     world.counts.update(world.clients.calls.counts)
     world.counts.update(_load(world))
@@ -33,8 +34,38 @@ def violations(world: World) -> list[str]:
     looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
+    problems += [*_views(world, replayed), *_forged(world, replayed), *_log_time(world, replayed)]
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
+
+
+def _views(world: World, replayed: Replayed) -> list[str]:
+    """Without a loss every well-signed record has a view that is the log's own history."""
+    foreign = [one for one in replayed.records if one.view is Seen.FOREIGN]
+    world.counts["foreign views"] = len(foreign)
+    world.counts["interruptions"] = sum(
+        [process.worker.driver.interruptions for process in world.processes() if process.worker is not None]
+    )
+    world.counts["losses that took nothing from an index"] = int(bool(world.losses.damages) and not foreign)
+    return [] if world.losses.damages else [f"a view is not the log's history: {one.record}" for one in foreign]
+
+
+def _forged(world: World, replayed: Replayed) -> list[str]:
+    """What was written without the keys changes no decision (a true copy of what was lost may bring it back)."""
+    if not world.cluster.forged or world.losses.damages:
+        return []
+    forged = {id(record) for record in world.cluster.forged}
+    streams = {stream: [record for record in records if id(record) not in forged] for stream, records in world.cluster.streams.items()}
+    honest = replay(streams)
+    same = honest.decisions == replayed.decisions and honest.histories == replayed.histories and honest.lives == replayed.lives
+    return [] if same else ["records without a good signature have changed something"]
+
+
+def _log_time(world: World, replayed: Replayed) -> list[str]:
+    """One clock alone that is wrong by years does not move log time by more than a minute."""
+    latest_ms = world.wall_ms() + max(60_000, *[slot.skew_ms for slot in world.slots], world.broker_skew_ms % YEAR_MS) + 60_000 + JUMPS_MS
+    ahead_ms = replayed.log_time - latest_ms
+    return [f"log time is {ahead_ms} ms further than any clock"] if ahead_ms > 0 and not world.plan.jump_of_years else []
 
 
 def _load(world: World) -> dict[str, int]:
@@ -45,5 +76,6 @@ def _load(world: World) -> dict[str, int]:
         "batches": len([size for size in sizes if size]),
         "batches of many": len([size for size in sizes if size >= MANY]),
         "crowds": int(world.plan.crowd),
+        "slow payloads": int(world.cluster.payload_s > 0),
         "long plans": int(world.plan.faults_s > FAULTS_S),
     }

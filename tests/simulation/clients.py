@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
-from tests.simulation.calls import Calls
+from tests.simulation.calls import Calls, Given
 from tests.simulation.hostile import Hostile
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, Plan
 from tests.simulation.process import Answer, Process
@@ -156,6 +156,10 @@ class Clients:
         told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
         now_s = asyncio.get_running_loop().time()
         body = answer.body if answer is not None and status == 200 else None
+        if answer is not None:
+            self.calls.met_in_call[len(self.history.calls)] = answer.met
+            if self.plan.damages and told and answer.view is not None:
+                self.calls.given.append(Given(process, answer.view, [one for one in told if one is not None], answer.met))
         self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, told, body))
         decided = [decision for decision in told if decision is not None]
         if any(("receipt" in decision) is not receipts for decision in decided):

@@ -3,19 +3,24 @@
 The contract of `ordering.log` holds, and no more than that. A stream has one order, and who has read a record reads it again. But an
 append may be lost, come late, come twice or fail although it came; a reader may be behind by any amount, in each stream by another; it
 may stop without a word; leaders go away; and brokers of the past show less than they have.
+
+Brokers may also lose the end of what they have acknowledged, and grow again (`Cluster.cut`): that breaks the contract, and rule R10 is
+about it. A reader then sees an interruption at its first fetch of that topic-partition, as after every change of leader and every new
+connection.
 """
 
 import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import Context
 from typing import Protocol
 
 import msgspec
 
-from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.log import ORDERING, Bounds, Record
-from ordering.stream import describe
+from ordering.stream import check_partitions, describe
 from tests.simulation.plan import AppendFates, Plan
 
 LOOK_AGAIN_S = 0.1
@@ -33,9 +38,26 @@ class Host(Protocol):
         """A place where it may die; raises when it does, or has."""
         ...
 
-    def polled(self, records: Sequence[Record]) -> None:
+    def polled(self, reader: "SimulatedReader", records: Sequence[Record]) -> None:
         """A reader of it is about to return these."""
         ...
+
+    def fetched(self, reader: "SimulatedReader", stream: int) -> None:
+        """A reader of it has asked the present leader of that topic-partition, and will return what it got."""
+        ...
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """The brokers lost the end of one topic-partition."""
+
+    number: int
+    stream: int
+    epoch: int
+    """The leader epoch of that topic-partition from then on."""
+    at_s: float
+    before: Mapping[int, Sequence[Record]]
+    """All topic-partitions as they were."""
+    lost: Sequence[Record]
 
 
 class Cluster:
@@ -48,6 +70,11 @@ class Cluster:
         self.say = say
         self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, plan.partitions)}
         self.landed_s: dict[int, list[float]] = {stream: [] for stream in self.streams}
+        self.epochs: dict[int, int] = dict.fromkeys(self.streams, 0)
+        """Leader epochs: how often a topic-partition may have changed behind its readers."""
+        self.damages: list[Damage] = []
+        self.forged: list[Record] = []
+        """What was written by somebody without the keys."""
         self.leaderless: set[int] = set()
         self.shown: dict[int, int] = {}
         """Streams of which a broker of the past shows no more than so many records; they take no append meanwhile."""
@@ -57,6 +84,7 @@ class Cluster:
         """How often the brokers were made anew after a loss: what was opened or on its way before is gone."""
         self.fates: AppendFates = plan.fates
         self.lag_s = plan.reader_lag_s
+        self.payload_s = plan.payload_s
         self.draw = random.Random(f"cluster {plan.seed}")
         self._waiting: list[asyncio.Future[None]] = []
         self.fates_met: Counter[str] = Counter()
@@ -70,18 +98,46 @@ class Cluster:
         """The offset after the last record that is shown."""
         return self.shown.get(stream, len(self.streams[stream]))
 
-    def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None) -> None:
-        """A record is in the log, for ever. While its stream takes none, it waits. What set out in an earlier generation is gone."""
+    def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None, *, forged: bool = False) -> None:
+        """A record is in the log. While its stream takes none, it waits. What set out in an earlier generation is gone."""
         generation = self.generation if generation is None else generation
         if generation != self.generation:
             return
         if not self.takes(stream):
-            self.loop.call_later(LOOK_AGAIN_S, self.land, stream, key, value, generation)
+            self.later(LOOK_AGAIN_S, lambda: self.land(stream, key, value, generation, forged=forged))
             return
         records = self.streams[stream]
         records.append(Record(stream, len(records), self.clock_ms(), key, value))
         self.landed_s[stream].append(self.loop.time())
+        if forged:
+            self.forged.append(records[-1])
         self.wake()
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it later, in nobody's name: what is on its way arrives, whoever is paused."""
+        self.loop.call_later(delay_s, act, context=Context())
+
+    def add_partitions(self, count: int) -> None:
+        """From now on there are so many payload partitions."""
+        for partition in range(len(self.streams) - 1, count):
+            self.streams[partition], self.landed_s[partition], self.epochs[partition] = [], [], 0
+
+    def elected(self, *streams: int) -> None:
+        """These have another leader, or the connection to it is another one."""
+        for stream in streams:
+            self.epochs[stream] += 1
+        self.wake()
+
+    def cut(self, stream: int, end: int) -> Damage:
+        """The brokers lose all from the offset `end` on."""
+        before = {each: list(records) for each, records in self.streams.items()}
+        lost = self.streams[stream][end:]
+        del self.streams[stream][end:], self.landed_s[stream][end:]
+        self.epochs[stream] += 1
+        damage = Damage(len(self.damages), stream, self.epochs[stream], self.loop.time(), before, lost)
+        self.damages.append(damage)
+        self.shown.pop(stream, None)
+        return damage
 
     def wake(self) -> None:
         """Have every reader look again."""
@@ -126,10 +182,12 @@ class SimulatedWriter:
             raise OutcomeUnknown("this writer is closed")
         if self._generation != self._cluster.generation:
             raise OutcomeUnknown("the brokers do not know this producer")
-        if stream not in self._queues:
-            raise ConfigurationError(f"there is no payload partition {stream}")
         cluster, loop = self._cluster, self._cluster.loop
-        append = _Append(key, value, loop.time() + cluster.draw.expovariate(1 / cluster.fates.delay_s), loop.create_future())
+        if stream not in cluster.streams:
+            raise ConfigurationError(f"there is no payload partition {stream}")
+        self._queues.setdefault(stream, deque())
+        takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s) + (0.0 if stream == ORDERING else cluster.payload_s)
+        append = _Append(key, value, loop.time() + takes_s, loop.create_future())
         self._queues[stream].append(append)
         if len(self._queues[stream]) == 1:
             loop.call_at(append.due_s, self._pump, stream)
@@ -198,7 +256,7 @@ class SimulatedWriter:
 
     def _late(self, stream: int, append: _Append) -> None:
         late_s = self._cluster.draw.choice([0.01, 1.0, 8.0])
-        self._cluster.loop.call_later(late_s, self._cluster.land, stream, append.key, append.value, self._generation)
+        self._cluster.later(late_s, lambda: self._cluster.land(stream, append.key, append.value, self._generation))
 
     def _time_out(self, stream: int, append: _Append) -> None:
         queue = self._queues[stream]
@@ -219,7 +277,11 @@ class SimulatedReader:
     def __init__(self, log: "SimulatedLog", offsets_next: Mapping[int, int]) -> None:
         self._log = log
         self._cluster = log.cluster
-        self._next = {stream: offsets_next.get(stream, 0) for stream in log.cluster.streams}
+        self._next = {stream: offsets_next.get(stream, 0) for stream in range(ORDERING, log.payload_partitions)}
+        self._epochs: dict[int, int] = {}
+        self._was_cut_off = False
+        self.interruptions = 0
+        """How often something was fetched after the leader, or the connection, may have been another one."""
         self._lag_s = dict.fromkeys(self._next, 0.0)
         self._generation = log.cluster.generation
         self._paused: frozenset[int] = frozenset()
@@ -227,7 +289,7 @@ class SimulatedReader:
         self.stalled = False
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Raises `NotReady` for a connection that broke, `Fatal` for an offset that is not there."""
+        """Raises `NotReady` for a connection that broke, `OutOfRange` for an offset that is not there."""
         cluster, host = self._cluster, self._log.host
         if self._closed:
             raise NotReady("this reader is closed")
@@ -239,7 +301,7 @@ class SimulatedReader:
                 raise NotReady("the brokers went away")
             records, soonest_s = self._take()
             if records or cluster.loop.time() >= until_s or self._closed:
-                host.polled(records)
+                host.polled(self, records)
                 return records
             if host.cut_off and cluster.draw.random() < 0.1:
                 raise NotReady("the connection to the brokers broke")
@@ -263,14 +325,22 @@ class SimulatedReader:
         cluster, draw = self._cluster, self._cluster.draw
         soonest_s = float("inf")
         if self.stalled or self._log.host.cut_off:
+            self._was_cut_off |= self._log.host.cut_off
             return [], soonest_s
         records: list[Record] = []
         streams = [stream for stream in self._next if stream not in self._paused and stream not in cluster.leaderless]
         draw.shuffle(streams)
+        if self._was_cut_off and streams:
+            self._was_cut_off, self._epochs = False, {}
+            self.interruptions += 1
         for stream in streams:
+            epoch = cluster.epochs[stream]
+            self.interruptions += self._epochs.setdefault(stream, epoch) != epoch
+            self._epochs[stream] = epoch
+            self._log.host.fetched(self, stream)
             offset, end = self._next[stream], cluster.end(stream)
             if offset > end:
-                raise Fatal(f"{describe(stream)} should be read from offset {offset}, and ends at {end}")
+                raise OutOfRange(f"{describe(stream)} should be read from offset {offset}, and ends at {end}")
             if offset == end:
                 continue
             if draw.random() < 0.05:
@@ -295,11 +365,19 @@ class SimulatedLog:
         self.writers: list[SimulatedWriter] = []
         self.readers: list[SimulatedReader] = []
         self._closed = False
+        self._partitions = len(cluster.streams) - 1
 
     @property
     def payload_partitions(self) -> int:
-        """How many there are."""
-        return self.cluster.plan.partitions
+        """How many there were when it was last looked at."""
+        return self._partitions
+
+    async def has_partitions(self, count: int) -> None:
+        """Raises `NotReady` when there are fewer."""
+        if self._partitions < count:
+            await self._reach("ask for partitions")
+            self._partitions = len(self.cluster.streams) - 1
+        check_partitions("the simulated log", self._partitions, count)
 
     @property
     def identity(self) -> str:
@@ -315,7 +393,7 @@ class SimulatedLog:
     async def open_reader(self, offsets_next: Mapping[int, int]) -> SimulatedReader:
         """Raises `NotReady` while the process is cut off."""
         await self._reach("open a reader")
-        if unknown := offsets_next.keys() - self.cluster.streams.keys():
+        if unknown := offsets_next.keys() - set(range(ORDERING, self._partitions)):
             raise ConfigurationError(f"there is no payload partition {min(unknown)}")
         self.readers.append(SimulatedReader(self, offsets_next))
         return self.readers[-1]
@@ -326,11 +404,12 @@ class SimulatedLog:
         cluster = self.cluster
         if ORDERING in cluster.leaderless:
             raise NotReady("the ordering stream has no leader")
-        return {stream: Bounds(0, cluster.end(stream)) for stream in cluster.streams if stream not in cluster.leaderless}
+        known = range(ORDERING, self._partitions)
+        return {stream: Bounds(0, cluster.end(stream)) for stream in known if stream not in cluster.leaderless}
 
     def leaders(self) -> Mapping[int, str | None]:
         """The payload partitions that take appends."""
-        return {stream: None for stream in self.cluster.streams if stream != ORDERING and self.cluster.takes(stream)}
+        return {stream: None for stream in range(self._partitions) if self.cluster.takes(stream)}
 
     async def close(self) -> None:
         """Give up what is open."""

@@ -1,14 +1,18 @@
-"""Why a process may end by itself. Each end must have had its cause, at that time: on its disk, in the log, in what was shown of the log.
+"""The reasons for which a process may end by itself. Each end must have had its cause, at that time: on its disk, in the log, in what was
+shown of the log.
 
 And the other way round: of two processes that share a name and ended each other's lives three times, one must have stopped.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from notary.index.store import DECISIONS, STATES
 from ordering.errors import Condemned
 from ordering.log import ORDERING
-from tests.simulation.loss import contradicts
+from tests.checkers.records import Entry, Ordering, ordering_record
+from tests.checkers.replay import replay
+from tests.simulation.damage import contradicts
 from tests.simulation.namesakes import LASTED_S, LIVES_LOST_MAX, READ_LATE_S, lost_quickly
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
@@ -20,10 +24,12 @@ DOUBT_S = 10.0
 """How long a log must contradict a worker before it stops (docs/rules.md, R8)."""
 LOOKS_S = 3.0
 """Between two looks at the log, and between its last look and the end of a process, less than this passes."""
+ARCHIVED = 0.8
+"""How likely somebody has an archive."""
 
 
 def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> str:
-    """What this end counts as; empty when nothing caused it. The operator gives a new disk where only that helps."""
+    """The name under which this end is counted; empty when nothing caused it. The operator does what the runbook says."""
     text = str(problem)
     if isinstance(problem, Condemned):
         # Roots show a consumed state that was changed; the audit, and whoever reads it, a decision.
@@ -35,19 +41,48 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
     if "No space left" in text:
         return "full disks noticed" if slot.disk.full else ""
     if "two processes share a name" in text:
-        return "namesakes noticed" if _lost(world, slot, process) >= LIVES_LOST_MAX else ""
-    if "'The index is ahead of its log'" in text:
-        if world.loss is not None and contradicts(slot.disk, world.cluster):
+        # After a loss the registrations may be lost that it counted.
+        return "namesakes noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""
+    if "the owner has retired worker" in text:
+        return "retired workers stopped" if world.counts.get("retired incarnations") else ""
+    if "it cannot write there" in text:
+        return "keys put in force again" if world.owner.repair() else ""
+    if "'Content is lost'" in text:
+        return _content_is_lost(world, slot)
+    if "'Somebody knew another history'" in text:
+        slot.disk.wipe()
+        return "settled against" if world.counts.get("doubts settled") else ""
+    if "'The index is ahead of its log'" in text or "should be read from offset" in text:
+        if world.losses.damages and contradicts(slot.disk, world.cluster):
             slot.disk.wipe()
             return "regrown logs refused"
-        if world.loss is not None and process.began_s <= world.loss.at_s and world.loss.may_end(slot.label, world.loop.time()):
-            return "regrown logs noticed"
         return "cut logs noticed" if _shown_less_for_long(world) else ""
     return ""
 
 
+def _content_is_lost(world: "World", slot: Slot) -> str:
+    """It must be so: the log ends at that hole, and the content was there before a loss. The operator has an archive, or has not."""
+    if _shown_less_for_long(world):
+        return "cut logs noticed"
+    streams = world.cluster.streams
+    replayed = replay(streams)
+    record = ordering_record(streams[ORDERING][replayed.offset_end].value) if replayed.ended_by == "hole" else None
+    if not isinstance(record, Entry):
+        # Somebody else's operator has put it back meanwhile.
+        return "lost contents noticed late" if world.losses.restored(None) else ""
+    if not any(damage.stream == record.partition for damage in world.losses.damages):
+        return ""
+    if world.draw.random() < ARCHIVED and not world.losses.lost_for_good:
+        world.losses.restore(record.partition)
+    elif not world.losses.restored(record.partition):
+        world.losses.lost_for_good = True
+    return "lost contents noticed"
+
+
 def namesakes_unnoticed(world: "World") -> list[str]:
     """Processes that go on although others of their name have fenced their lives too often; who still runs has read all of the log."""
+    if world.losses.damages:
+        return []
     return [
         f"{process.name}: others of its name fenced {count} of its lives, and it goes on"
         for slot in world.slots
@@ -57,7 +92,14 @@ def namesakes_unnoticed(world: "World") -> list[str]:
 
 
 def _lost(world: "World", slot: Slot, process: Process, **how: Any) -> int:
-    return lost_quickly(world.cluster.streams[ORDERING], world.cluster.landed_s[ORDERING], slot.name, process.identity, **how)
+    return lost_quickly(effects(world), slot.name, process.identity, **how)
+
+
+def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
+    """The ordering records that took effect, each with the time at which the log took it."""
+    landed_s = world.cluster.landed_s[ORDERING]
+    replayed = replay(world.cluster.streams)
+    return [(landed_s[one.offset], one.record) for one in replayed.records if one.why_not is None and one.record is not None]
 
 
 def _shown_less_for_long(world: "World") -> bool:

@@ -3,16 +3,15 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from notary.index.store import DECISIONS
 from ordering.log import ORDERING
-from ordering.records import FORMAT_VERSION, Activate, Checkpoint, Fence, Register, batch_key, encode
-from payload import decode_submission, encode_batch
-from tests.simulation import divergence, loss
+from ordering.records import FORMAT_VERSION, Register, View
+from ordering.signatures import sign_record
+from tests.simulation import divergence
+from tests.simulation.forger import Forger
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
-from tests.simulation.premises import NOTARY
 from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
 
 HOLDS_S = (0.1, 0.7, 3.0, 12.0)
 """How long what does not heal by itself holds."""
-_NAME = Struct(">QQ")
-FORGED_ROOT = bytes(32)
-NO_LIFE = 1 << 40
-GARBAGE = (b"", b"[", b"{}", b"null", b"[]", b'[{"party":""}]', None)
+YEAR_MS = 365 * 86_400_000
+PARTITIONS_MAX = 8
 
 
 class Faults:
@@ -32,6 +29,7 @@ class Faults:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.draw = random.Random(f"faults {world.plan.seed}")
+        self._forger = Forger(world, self.draw)
 
     async def run(self) -> None:
         """All of them, each at its time."""
@@ -50,11 +48,17 @@ class Faults:
             (plan.altered_rows, self._alter),
             (plan.clock_jumps * 3, self._jump),
             (plan.clocks_stand, self._stand),
-            (plan.forgers, self._forge),
+            (plan.forgers, self._forger.write),
             (plan.namesake, self._namesake),
             (plan.late_registers, self._register_late),
             (plan.diverged, self._diverge),
-            (plan.losses, self._lose),
+            (plan.damages, self._lose),
+            (plan.pauses, self._pause),
+            (plan.rotations, self._rotate),
+            (plan.grown, self._grow),
+            (plan.retired, self._retire),
+            (plan.wrong_clocks, self._start_with_a_wrong_clock),
+            (plan.jump_of_years, self._jump_by_years),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -94,7 +98,9 @@ class Faults:
     async def _stall(self) -> None:
         slot = self._slot()
         if (process := slot.running()) is not None and process.log.readers:
-            process.log.readers[-1].stalled = True
+            main = None if process.worker is None else process.worker.driver._reader
+            for reader in process.log.readers:
+                reader.stalled |= reader is main or (main is None and reader is process.log.readers[-1])
             self._tell(slot.label, "its reader fails without a word", "stalled readers")
 
     async def _cut_off(self) -> None:
@@ -112,7 +118,7 @@ class Faults:
         self._tell("cluster", f"stream {stream} has no leader", "streams without a leader")
         await self._hold()
         cluster.leaderless.discard(stream)
-        cluster.wake()
+        cluster.elected(stream)
 
     async def _cut(self) -> None:
         cluster = self.world.cluster
@@ -120,14 +126,15 @@ class Faults:
         if not streams:
             return
         stream = self.draw.choice(streams)
-        cluster.shown[stream] = self.draw.randrange(len(cluster.streams[stream]))
+        cluster.shown[stream] = max(int(stream == ORDERING), self.draw.randrange(len(cluster.streams[stream])))
         self._tell("cluster", f"stream {stream} shows {cluster.shown[stream]} of {len(cluster.streams[stream])}", "cut logs")
+        cluster.elected(stream)
         shown = [cluster.loop.time(), float("inf")]
         self.world.shown_less.append(shown)
         await self._hold()
         shown[1] = cluster.loop.time()
         cluster.shown.pop(stream, None)
-        cluster.wake()
+        cluster.elected(stream)
 
     async def _snapshot(self) -> None:
         slot = self._slot()
@@ -181,21 +188,70 @@ class Faults:
             self._tell(label, "may decide otherwise from now on", "altered states")
 
     async def _lose(self) -> None:
-        world = self.world
-        world.loss = loss.strike(world, self.draw)
-        if world.loss is None:
+        await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
+
+    async def _pause(self) -> None:
+        slot = self._slot()
+        if (process := slot.running()) is not None:
+            process.pause()
+            self._tell(slot.label, "stands still", "pauses")
+            await self._hold()
+            process.resume()
+
+    # ---- the owner ----
+
+    async def _rotate(self) -> None:
+        owner = self.world.owner
+        if self.draw.random() < 0.3 and owner.offer_again():
+            self._tell("owner", "offers a former key again", "former keys offered")
             return
-        self._tell(
-            "cluster",
-            f"the log has lost its end: { ({stream: len(records) for stream, records in world.cluster.streams.items()}) }",
-            "lost logs",
-        )
-        away_s = min(self.draw.choice(loss.AWAY_S), max(0.0, world.plan.faults_s - world.loop.time()))
-        await asyncio.sleep(away_s)
-        world.loss.back_s = world.loop.time()
-        world.cluster.away = False
-        world.cluster.wake()
-        world.operator = asyncio.create_task(loss.stop_all(world, world.loss))
+        times = self.draw.choice([1, 1, 2])
+        if owner.rotate(times):
+            self._tell("owner", f"puts another key in force, {times} times", "rotations" if times == 1 else "rotations of two at once")
+
+    async def _grow(self) -> None:
+        count = len(self.world.cluster.streams) - 1 + self.draw.choice([0, 1, 1, 2])
+        if count <= PARTITIONS_MAX:
+            self.world.owner.add_partitions(count)
+            self._tell("owner", f"declares {count} payload partitions", "partitions added")
+
+    async def _retire(self) -> None:
+        lives = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
+        incarnation = self.draw.choice([self.draw.randint(1, 9), *lives])
+        if incarnation is not None:
+            self.world.owner.retire(incarnation)
+            self._tell("owner", f"retires incarnation {incarnation}", "retired incarnations")
+
+    # ---- clocks that are wrong by years ----
+
+    async def _start_with_a_wrong_clock(self) -> None:
+        slot = self._slot()
+        if slot.wrong_clock_ms:
+            return
+        slot.kill()
+        slot.wrong_clock_ms = self.draw.choice([-20, -1, 1, 20]) * YEAR_MS
+        self._tell(slot.label, f"its clock is wrong by {slot.wrong_clock_ms // YEAR_MS} years", "clocks wrong by years")
+        await asyncio.sleep(self.draw.choice([3.0, 12.0]))
+        slot.wrong_clock_ms = 0
+
+    async def _jump_by_years(self) -> None:
+        """A notary that was quiet for more than a year, or brokers whose clock was wrong for a while: a person looks at it."""
+        world = self.world
+        if self.draw.random() < 0.5:
+            world.years_ms = YEAR_MS
+            self._tell("world", "a year passes", "years passed")
+        else:
+            jump_ms = self.draw.choice([-1, 1]) * YEAR_MS
+            world.broker_skew_ms += jump_ms
+            self._tell("cluster", f"its clock jumps by {jump_ms} ms", "clocks of brokers wrong by years")
+            await self._hold()
+            if self.draw.random() < 0.7:
+                world.broker_skew_ms -= jump_ms
+        await asyncio.sleep(self.draw.choice([1.0, 8.0]))
+        for slot in world.slots:
+            slot.clock_accepted = True
+            if (process := slot.running()) is not None:
+                process.stop.set()
 
     async def _namesake(self) -> None:
         """A second process of one name, on a disk of its own."""
@@ -215,37 +271,7 @@ class Faults:
         """A process that is gone was a worker of this name, and only now the brokers have its register records. Always the same name's."""
         slot = self.world.slots[0]
         for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
-            self.world.cluster.land(ORDERING, None, encode(Register(self.draw.randbytes(16), FORMAT_VERSION, slot.name, "gone")))
+            record = Register(self.draw.randbytes(16), View(1, self.world.owner.log_id), FORMAT_VERSION, slot.name, "gone")
+            self.world.cluster.land(ORDERING, None, sign_record(record, self.world.owner.log_id, self.world.owner.in_force()))
             self._tell(slot.label, "a register record of a process that is gone comes late", "late register records")
             await asyncio.sleep(self.draw.choice([2.0, 10.0]))
-
-    async def _forge(self) -> None:
-        """Whoever may write to the topics can write anything: nonsense, repeats, contents under names that are not theirs."""
-        cluster, draw = self.world.cluster, self.draw
-        partition = draw.randrange(self.world.plan.partitions)
-        stream = draw.choice(list(cluster.streams))
-        incarnation, sequence = self._name_to_come()
-        kind = draw.choice(["nonsense", "root", "fence", "key", "content", "content", "content", "repeat"])
-        if kind == "nonsense":
-            cluster.land(ORDERING, None, draw.choice([b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(1))]))
-        elif kind == "root":
-            # Of a life that never will be: in the name of a worker it would be that worker's vote, and one against one is silence (R9).
-            cluster.land(ORDERING, None, encode(Checkpoint(NO_LIFE, sequence, FORGED_ROOT)))
-        elif kind == "fence":
-            cluster.land(ORDERING, None, encode(Fence(incarnation, max(0, sequence - 1))))
-        elif kind == "key":
-            cluster.land(partition, draw.choice([None, b"short"]), b"[]")
-        elif kind == "content":
-            asked = decode_submission(draw.choice(self.world.clients.submissions).body, NOTARY)
-            cluster.land(partition, batch_key(incarnation, sequence), draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])]))
-        elif cluster.streams[stream]:
-            record = draw.choice(cluster.streams[stream])
-            cluster.land(stream, record.key, record.value)
-        self._tell("forger", f"writes to the log: {kind}", "forged records")
-
-    def _name_to_come(self) -> tuple[int, int]:
-        """The name of a batch that a worker is about to send, more or less."""
-        entries = [record.value for record in self.world.cluster.streams[ORDERING] if (record.value or b"").startswith(b"\x01\x01")]
-        names = [_NAME.unpack_from(value, 2) for value in entries[-5:] if value is not None and len(value) > _NAME.size + 2]
-        incarnation, sequence = self.draw.choice(names) if names else (1, 0)
-        return incarnation + (self.draw.random() < 0.2), sequence + self.draw.randint(0, 2)

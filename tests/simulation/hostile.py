@@ -102,6 +102,7 @@ class Hostile:
 
     async def _strike(self, process: Process, attack: Attack) -> None:
         self.refused += attack.traces
+        self._calls.will_ask(process, attack.requests)
         answer = await self._calls.call(process, attack.method, attack.path, attack.body, {b"prefer": b"wait=0", **attack.headers})
         if answer is not None and answer.status == 503:
             self._calls.hold_refusal(process, answer, attack.requests)
@@ -135,6 +136,8 @@ class Hostile:
         answer = await self._calls.submit(process, party.name, submission.body, requests, wait_s=0)
         status = 0 if answer is None else answer.status
         told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
+        if answer is not None:
+            self._calls.met_in_call[len(self._history.calls)] = answer.met
         self._history.calls.append(Call(submission, process.name, sent_s, asyncio.get_running_loop().time(), status, told))
         for decision in told:
             if decision is not None:

@@ -3,16 +3,22 @@
 Two things make asyncio repeat itself: the clock is a number, and tasks hash by the order in which they were made, so that the sets of
 tasks that asyncio keeps are walked in the same order in every process. (A library does the first: async-solipsism, under the GPL, and
 with sockets, which are not needed here.)
+
+A host can be paused, as SIGSTOP does: nothing that runs in its name runs until it is resumed. Its clocks go on.
 """
 
 import asyncio
+import heapq
 import itertools
 from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
 from typing import Any
 
 RESOLUTION_S = 1e-6
 TURNS_MAX = 200_000
 """How often the loop may turn without time passing."""
+HOST: ContextVar[str] = ContextVar("host", default="")
+"""The process whose code runs: for log lines, and for pauses."""
 
 
 class NothingToWaitFor(Exception):
@@ -56,6 +62,22 @@ class _Clock:
         return []
 
 
+class _Handle(asyncio.Handle):
+    """A callback that waits while the host in whose name it runs is paused."""
+
+    def _run(self) -> None:
+        if not self._loop.holds_back(self):
+            super()._run()
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """The same at a time."""
+
+    def _run(self) -> None:
+        if not self._loop.holds_back(self):
+            super()._run()
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop. What another loop hands to threads is done at once, and its result comes `thread_s()` later."""
 
@@ -64,12 +86,56 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._selector = _Clock()
         self._clock_resolution = RESOLUTION_S
         self._thread_s = thread_s
+        self._paused: dict[str, list[asyncio.Handle]] = {}
         NumberedTask.numbers = itertools.count()
         self.set_task_factory(lambda loop, coroutine, **others: NumberedTask(coroutine, loop=loop, **others))
 
     def time(self) -> float:
         """Seconds since the simulation began."""
         return self._selector.now_s
+
+    # ---- pauses ----
+
+    def pause(self, host: str) -> None:
+        """From now on nothing runs in the name of that host."""
+        self._paused.setdefault(host, [])
+
+    def resume(self, host: str) -> None:
+        """Everything that was due meanwhile runs now, in its order."""
+        self._ready.extend(self._paused.pop(host, ()))
+
+    def is_paused(self, host: str) -> bool:
+        """Whether nothing runs in its name."""
+        return host in self._paused
+
+    def holds_back(self, handle: asyncio.Handle) -> bool:
+        """Whether a callback that is due waits because its host is paused."""
+        if not self._paused:
+            return False
+        held = self._paused.get(handle._context.get(HOST, ""))
+        if held is None:
+            return False
+        held.append(handle)
+        return True
+
+    def _call_soon(self, callback: Callable[..., Any], args: Any, context: Context | None) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        """Run it at that time."""
+        self._check_closed()
+        timer = _TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        """Run it after so many seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    # ---- threads ----
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
         """Do it now; tell the result later."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ordering.log import Record
-from tests.checkers.records import Fence, Register, ordering_record
+from tests.checkers.records import Fence, Ordering, Register, Retire
 
 LIVES_LOST_MAX = 3
 LASTED_S = 60.0
@@ -13,28 +12,26 @@ shorter by as much did not."""
 
 
 def lost_quickly(
-    ordering: Sequence[Record],
-    landed_s: Sequence[float],
+    effects: Sequence[tuple[float, Ordering]],
     name: str,
     identity: bytes,
     *,
     lasted_s: float = LASTED_S + READ_LATE_S,
     known: Collection[int] | None = None,
 ) -> int:
-    """How many lives of one process, whose nonces begin with `identity`, registrations of others have ended, since its last that lasted.
+    """The number of lives of one process that registrations of others have ended, since its last that lasted.
 
-    With `known`, only what its worker surely counts: lives of these incarnations that no fence record may have ended first.
+    `effects`: the records that took effect, and when. The nonces of its lives begin with `identity`. With `known`, only what its worker
+    surely counts: lives of these incarnations that no fence record may have ended first.
     """
-    lost = 0
-    seen: set[bytes] = set()
+    lost = registered = 0
     own, began_s, ended_s = 0, 0.0, float("inf")  # the present life: its incarnation (0: another process's), and its time
-    for record, now_s in zip(ordering, landed_s, strict=True):
-        said = ordering_record(record.value)
-        if isinstance(said, Fence) and said.incarnation == own:
+    for now_s, said in effects:
+        if isinstance(said, Fence | Retire) and said.incarnation == own:
             ended_s = min(ended_s, now_s)
-        if not isinstance(said, Register) or said.nonce in seen:
+        if not isinstance(said, Register):
             continue
-        seen.add(said.nonce)
+        registered += 1
         if said.name != name:
             continue
         if own:
@@ -42,5 +39,5 @@ def lost_quickly(
                 lost = 0
             elif known is None or (own in known and ended_s == float("inf")):
                 lost += not said.nonce.startswith(identity)
-        own, began_s, ended_s = len(seen) if said.nonce.startswith(identity) else 0, now_s, float("inf")
+        own, began_s, ended_s = registered if said.nonce.startswith(identity) else 0, now_s, float("inf")
     return lost

@@ -90,8 +90,22 @@ class Plan(msgspec.Struct, frozen=True):
     """How often somebody reads a checkpoint with its tiles, a receipt or a state."""
     diverged: int
     """Rows of consumed states changed; never with a log that is lost."""
-    losses: int
-    """Whether the log loses its end and grows again, 0 or 1."""
+    damages: int
+    """How often the brokers lose the end of a topic-partition, or of several, and grow again."""
+    pauses: int
+    """Processes that stand still, as after SIGSTOP."""
+    rotations: int
+    """How often the owner puts another key in force, or offers a former one again."""
+    grown: int
+    """How often the owner adds payload partitions."""
+    retired: int
+    """How often the owner ends an incarnation."""
+    payload_s: float
+    """How much longer a payload takes than an entry; more than hole_timeout."""
+    wrong_clocks: int
+    """Workers that start with a clock that is wrong by years."""
+    jump_of_years: bool
+    """All clocks, or the brokers' alone, jump by more than a year, once; then a person says that the workers' clocks are right."""
 
 
 def plan(seed: int) -> Plan:
@@ -121,6 +135,10 @@ def plan(seed: int) -> Plan:
     apart = random.Random(f"rare {seed}")
     lost = not calm and apart.random() < 0.1
     diverged = not calm and not lost and workers >= 3 and apart.random() < 0.2
+    # What came with the log that certifies itself (R10).
+    log = random.Random(f"log {seed}")
+    damages = log.choice([1, 1, 2, 3]) if lost or (not calm and not diverged and log.random() < 0.2) else 0
+    years = log.random()
     usual = Plan(
         seed=seed,
         workers=workers,
@@ -157,9 +175,16 @@ def plan(seed: int) -> Plan:
         full_disks=0 if calm else some(0.15, 1),
         altered_rows=0 if calm else some(0.1, 1),
         diverged=int(diverged),
-        losses=int(lost),
+        damages=damages,
+        pauses=log.randint(1, 3) if log.random() < 0.2 else 0,
+        rotations=log.choice([1, 1, 2, 3]) if log.random() < 0.2 else 0,
+        grown=log.choice([1, 1, 2]) if log.random() < 0.15 else 0,
+        retired=log.randint(1, 3) if log.random() < 0.15 else 0,
+        payload_s=log.uniform(1.2, 4) if log.random() < 0.08 else 0.0,
+        wrong_clocks=log.randint(1, 2) if years < 0.1 else 0,
+        jump_of_years=0.1 <= years < 0.13 and not diverged,
         namesake=not calm and draw.random() < 0.15,
-        forgers=some(0.2, 12),
+        forgers=max(some(0.2, 12), log.randint(0, 8) if damages or diverged else 0),
         faults_s=FAULTS_S,
         crowd=crowd,
         late_registers=0 if calm or load.random() >= 0.1 else load.randint(1, 3),
@@ -167,7 +192,9 @@ def plan(seed: int) -> Plan:
         quota_per_s=load.choice([QUOTA_MIN, QUOTA_MAX]) if load.random() < 0.08 else 0,
         readings=load.randint(1, 8) if load.random() < 0.5 else 0,
     )
-    if lost or diverged:
+    slow_s = usual.payload_s * usual.hole_timeout_ms / 1000
+    usual = msgspec.structs.replace(usual, payload_s=slow_s if slow_s < usual.append_timeout_s / 2 else 0.0)
+    if damages or diverged:
         # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
         usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:

@@ -1,25 +1,36 @@
-"""What all simulations of a process share, made once: the notary's key, its parties, its configuration.
+"""The fixture that all simulations of a process share, made once: the notary's keys, its owner's, its parties, its configuration.
 
 Nothing in it depends on a seed, and nothing is random: a run is the same to the byte of each signature.
 """
 
-import contextlib
 import functools
-import io
 import tempfile
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary import cli, keys, parties
+from notary import keys, parties
 from notary.config import load
+from notary.receipts.key_history import endorse
+from notary.receipts.note import VerifierKey
+from ordering.records import Genesis
+from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
 from tests.asking.party import Party
 from tests.simulation.process import SimulatedConfig
 
 NOTARY = "O=Notary Service,L=London,C=GB"
 ORIGIN = "notary.example/simulated"
+KEY, HISTORY = "notary-key.pem", "notary-keys.json"
+_TOML = f"""name = "{NOTARY}"
+origin = "{ORIGIN}"
+key_file = "{KEY}"
+key_history_file = "{HISTORY}"
+parties_file = "parties.json"
+"""
 
 
 def key_of(whose: str) -> Ed25519PrivateKey:
@@ -27,22 +38,36 @@ def key_of(whose: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(sha256(f"{whose}'s key".encode()).digest())
 
 
+def signing_key(key: Ed25519PrivateKey) -> SigningKey:
+    """The same key, to sign records of the log with."""
+    return SigningKey(key.private_bytes_raw())
+
+
+OWNER = signing_key(key_of("the owner"))
+
+
+def genesis(partitions: int) -> bytes:
+    """The value of the first record of a log with so many payload partitions."""
+    notary = signing_key(key_of("the notary")).public_key
+    record = Genesis(bytes(16), partitions, notary, OWNER.public_key, NOTARY, ORIGIN)
+    return sign_record(record, NO_LOG_ID, OWNER)
+
+
 class Premises:
     """A notary's folder, and two who may ask it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="simulation-")
-        directory = Path(self._folder.name) / "notary"
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert cli.main(["init", str(directory), "--name", NOTARY, "--origin", ORIGIN]) == 0
+        self.directory = Path(self._folder.name)
+        write_keys(self.directory, [key_of("the notary")])
         self.party = Party(NOTARY, key=key_of("the party"))
         self.rival = Party(NOTARY, "O=Bank B,L=Paris,C=FR", key_of("the rival"))
+        parties.write(self.directory / "parties.json", {})
         for party in (self.party, self.rival):
-            assert parties.add(directory / "parties.json", party.name, party.public_pem, "the simulation's party")
-        self.file = directory / "notary.toml"
-        config = load(self.file, {}, {})
-        _replace_key(config.path(config.key_file), config.path(config.key_history_file))
-        self.verifier_keys = [keys.verifier_key(ORIGIN, keys.load(config.path(config.key_file)).public_key())]
+            assert parties.add(self.directory / "parties.json", party.name, party.public_pem, "the simulation's party")
+        self.file = self.directory / "notary.toml"
+        self.file.write_text(_TOML)
+        self.verifier_keys = [verifier_key(key_of("the notary"))]
 
     def config(self, name: str, settings: dict[str, object]) -> SimulatedConfig:
         """The configuration of one worker."""
@@ -50,15 +75,40 @@ class Premises:
         return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
 
 
-def _replace_key(key_file: Path, history_file: Path) -> None:
-    """A key that is the same in every process takes the place of the one that `notary init` drew."""
-    key = key_of("the notary")
-    key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    history_file.unlink()
-    keys.create_history(history_file, ORIGIN, key.public_key())
+def verifier_key(key: Ed25519PrivateKey) -> str:
+    """The verifier key that clients know it by."""
+    return keys.verifier_key(ORIGIN, key.public_key())
+
+
+def write_keys(directory: Path, following: list[Ed25519PrivateKey], suffix: str = "") -> None:
+    """Write the last of these keys, and the history that leads from the first to it; `suffix` for what waits for a rotation."""
+    key_file, history_file = directory / (KEY + suffix), directory / (HISTORY + suffix)
+    first, last = following[0], following[-1]
+    key_file.unlink(missing_ok=True)
+    key_file.touch(0o600)
+    key_file.write_bytes(last.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    history_file.unlink(missing_ok=True)
+    keys.create_history(history_file, ORIGIN, first.public_key())
+    if len(following) > 1:
+        history = list(keys.load_history(history_file, ORIGIN, first.public_key()))
+        for before, after in pairwise(following):
+            history.append(endorse(_verifier(before), before, _verifier(after)))
+        history_file.write_bytes(msgspec.json.encode(history))
+
+
+def _verifier(key: Ed25519PrivateKey) -> VerifierKey:
+    return VerifierKey(ORIGIN, key.public_key().public_bytes_raw())
 
 
 @functools.cache
 def premises() -> Premises:
     """This process's."""
     return Premises()
+
+
+LOG_IDS: dict[int, bytes] = {}
+
+
+def log_id(partitions: int) -> bytes:
+    """The id of the log that begins with that genesis record."""
+    return LOG_IDS.setdefault(partitions, log_id_of(genesis(partitions)))

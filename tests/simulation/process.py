@@ -8,7 +8,7 @@ world: `Log`, `Store` and ASGI.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
@@ -19,16 +19,15 @@ from notary.http import App
 from notary.index import Index
 from notary.self_check import SelfCheckSettings
 from notary.service import Ending, leaves, serve_until
-from notary.worker import Surroundings, Worker
+from notary.worker import Surroundings, Worker, check_genesis
+from ordering.genesis import read_genesis
 from ordering.log import Record
+from ordering.records import View
 from tests.simulation.buffer_bound import BufferBound
-from tests.simulation.cluster import Cluster, SimulatedLog
+from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.loop import HOST, SimulatedLoop
 from tests.simulation.plan import Plan
-
-HOST: ContextVar[str] = ContextVar("host", default="")
-"""Whose code runs: for log lines."""
-
 
 TOLD = ("/v1/submissions", "/v1/transactions", "/v1/states")
 
@@ -58,7 +57,13 @@ class SimulatedConfig(Config, frozen=True):
     @property
     def driver_settings(self) -> DriverSettings:
         """Slower than in production."""
-        return DriverSettings(poll_ms=500, watch_s=1.0, stall_s=5.0, unreachable_s=self.worker.unreachable_ms / 1000)
+        return DriverSettings(
+            poll_ms=500,
+            watch_s=1.0,
+            stall_s=5.0,
+            unreachable_s=self.worker.unreachable_ms / 1000,
+            clock_accepted=self.clock_accepted,
+        )
 
     @property
     def self_check_settings(self) -> SelfCheckSettings:
@@ -79,6 +84,10 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
     health: str
     """Of a 503: what `/readyz?verbose` said in the same moment."""
+    met: frozenset[int]
+    """The numbers of the losses that the process could know when it answered."""
+    view: View | None
+    """What it had made of the log then."""
 
 
 class Process:
@@ -106,6 +115,13 @@ class Process:
         self.ended = False
         """Whether it came to its end, by itself or because it was told to: then it has answered all calls."""
         self.cut_off = False
+        self.paused_s: list[float] = []
+        """When it was paused, and when it was resumed, in turn."""
+        self.became_live = False
+        self.wrong_clock: Callable[[], bool] = lambda: False
+        """Whether its clock is wrong by years, and was when it started."""
+        self._cluster = cluster
+        self._epochs_met: dict[int, int] = {}
         self.log = SimulatedLog(cluster, self)
         self.stop = asyncio.Event()
         self.worker: Worker | None = None
@@ -144,6 +160,7 @@ class Process:
         """From now on nothing of it has an effect: it is as if it was killed."""
         if not self.dead:
             self.dead = True
+            self.resume()
             self.log.abandon()
             # Not from inside of what is cancelled: that would go on to its next await.
             asyncio.get_running_loop().call_soon(self._bury)
@@ -157,10 +174,50 @@ class Process:
         if self.worker is not None and self.worker.sender.incarnation is not None:
             self.lives.add(self.worker.sender.incarnation)
 
-    def polled(self, records: Sequence[Record]) -> None:
+    def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
         """Its reader is about to return these."""
-        if self.worker is not None and (wrong := self._buffered.polled(self.worker.driver.joiner, records)):
+        driver = None if self.worker is None else self.worker.driver
+        if driver is None or driver._reader is not reader:
+            return
+        looked = driver._recheck.done and not driver._recheck.waits_for
+        if wrong := self._buffered.polled(driver.joiner, records, looked=looked):
             self.problems.append(wrong)
+
+    def fetched(self, reader: SimulatedReader, stream: int) -> None:
+        """Its reader has asked the present leader: what the brokers lost there before, it can notice now."""
+        if self.worker is not None and self.worker.driver._reader is reader:
+            self._epochs_met[stream] = self._cluster.epochs[stream]
+
+    @property
+    def met(self) -> frozenset[int]:
+        """The numbers of the losses that this process can know, since it has read from that leader."""
+        epochs = self._epochs_met
+        return frozenset([damage.number for damage in self._cluster.damages if epochs.get(damage.stream, -1) >= damage.epoch])
+
+    # ---- pauses ----
+
+    @property
+    def loop(self) -> SimulatedLoop:
+        """The loop that runs it."""
+        loop = self._cluster.loop
+        assert isinstance(loop, SimulatedLoop)
+        return loop
+
+    def pause(self) -> None:
+        """Nothing of it runs, as if it had got SIGSTOP."""
+        if not self.dead and not self.loop.is_paused(self.name):
+            self.paused_s.append(self.loop.time())
+            self.loop.pause(self.name)
+
+    def resume(self) -> None:
+        """It goes on, and does not know."""
+        if self.loop.is_paused(self.name) and len(self.paused_s) % 2:
+            self.paused_s.append(self.loop.time())
+            self.loop.resume(self.name)
+
+    def was_paused_since(self, at_s: float) -> bool:
+        """Whether it did not run at some time since then."""
+        return bool(self.paused_s) and (len(self.paused_s) % 2 == 1 or self.paused_s[-1] >= at_s)
 
     def _bury(self) -> None:
         for call, answered in list(self._calls.items()):
@@ -171,18 +228,17 @@ class Process:
             self._main.cancel()
 
     async def _start(self) -> Worker:
-        await self.log.bounds()  # as the real log asks for its topics before it is open
-        plan = self._config.plan
-        assert plan is not None
+        config = self._config
+        genesis, log_id = await read_genesis(self.log)
+        check_genesis(config, genesis)
         index = Index.over(
             SimulatedStore(self._disk, self.step),
-            self._config.index_directory,
-            notary_name=self._config.name,
-            log_identity=self.log.identity,
-            payload_partitions=self.log.payload_partitions,
-            worker_name=self._config.worker.name,
+            config.index_directory,
+            notary_name=genesis.notary_name,
+            log_identity=f"{self.log.identity} {log_id.hex()}",
+            worker_name=config.worker.name,
         )
-        self.worker = Worker(self._config, self.log, index, self._surroundings)
+        self.worker = Worker(config, self.log, index, self._surroundings)
         return self.worker
 
     async def _ready(self, worker: Worker) -> None:
@@ -200,13 +256,21 @@ class Process:
         if self.dead:
             return None
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._answer(method, path, body, headers or {}, answered))
+        context = copy_context()
+        context.run(HOST.set, self.name)
+        task = asyncio.create_task(self._answer(method, path, body, headers or {}, answered), context=context)
         self._calls[task] = answered
         task.add_done_callback(self._calls.pop)
         return await answered
 
+    def _view(self) -> View | None:
+        joiner = None if self.worker is None else self.worker.driver.joiner
+        return joiner.history.view if joiner is not None and joiner.history.seen else None
+
     def _told(self, path: str) -> None:
-        """It answers: not while its index is in dispute, or condemned (R9)."""
+        """It answers: not while its index is in dispute, or condemned (R9); nothing new while its clock is wrong by years (R6)."""
+        if path == "/v1/submissions" and self.wrong_clock():
+            self.problems.append("it takes in a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement
         if agreement is not None and (agreement.disputed or agreement.condemned) and path.startswith(TOLD):
             self.problems.append(f"it answers {path}, and should not: {agreement.condemned or agreement.votes.told()}")
@@ -214,7 +278,6 @@ class Process:
     async def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"
     ) -> None:
-        HOST.set(self.name)
         start: dict[str, Any] = {}
         gone = asyncio.Event()
 
@@ -230,7 +293,8 @@ class Process:
                 self._told(target)
             if message["type"] == "http.response.body" and not answered.done():
                 health = self._health() if start["status"] == 503 else ""
-                answered.set_result(None if self.dead else Answer(start["status"], dict(start["headers"]), message["body"], health))
+                answer = Answer(start["status"], dict(start["headers"]), message["body"], health, self.met, self._view())
+                answered.set_result(None if self.dead else answer)
 
         target, _, query = path.partition("?")
         all_headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body), **headers}

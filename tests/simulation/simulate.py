@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from tests.simulation.checks import violations
-from tests.simulation.loop import NothingToWaitFor, SimulatedLoop, TimeStandsStill
+from tests.simulation.loop import HOST, NothingToWaitFor, SimulatedLoop, TimeStandsStill
 from tests.simulation.plan import plan
-from tests.simulation.process import HOST, Died
+from tests.simulation.process import Died
 from tests.simulation.world import World
 
 Tracing = Callable[[float, str, str], None]
@@ -64,6 +64,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(5))
+        world.owner.close()
         asyncio.set_event_loop(None)
         loop.close()
         told()
@@ -88,7 +89,7 @@ def _digest(world: World) -> str:
     hashed = hashlib.sha256()
     for stream in sorted(world.cluster.streams):
         for record in world.cluster.streams[stream]:
-            hashed.update(record.digest())
+            hashed.update(repr(record).encode())
     for call in world.history.calls:
         hashed.update(
             repr((call.url, call.sent_s, call.answered_s, call.status, call.decisions)).encode() + call.submission.body + (call.body or b"")

@@ -20,6 +20,14 @@ class Slot:
         self.processes = 0
         """How many there have been."""
         self.ended = False
+        self.down = False
+        """Whether no process of it starts now."""
+        self.wrong_clock_ms = 0
+        """How far its clock is wrong until somebody sets it."""
+        self.clock_accepted = False
+        """Whether its operator has said that its clock is right."""
+        self.stopped = ""
+        """Why its operator has given it up."""
         self._cut_off = False
 
     def identity(self) -> bytes:

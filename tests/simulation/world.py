@@ -17,10 +17,11 @@ from tests.simulation import bounds, divergence, ends
 from tests.simulation.calls import WAIT_S_DEFAULT, WAIT_S_MAX
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
+from tests.simulation.damage import Losses
 from tests.simulation.divergence import Divergence
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.loss import Loss
+from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
 from tests.simulation.premises import premises
 from tests.simulation.process import Process
@@ -48,11 +49,13 @@ class World:
         self.shown_less: list[list[float]] = []
         """From when to when less of the log was shown than there is."""
         self.divergences: list[Divergence] = []
-        self.loss: Loss | None = None
-        self.operator: asyncio.Task[None] | None = None
+        self.years_ms = 0
+        """How much time has passed while nothing happened."""
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
+        self.losses = Losses(self)
+        self.owner = Owner(self)
         self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
         self.gone: list[Slot] = []
         """Second processes of a name that run no more; what they made of the log is checked all the same."""
@@ -66,7 +69,7 @@ class World:
 
     def wall_ms(self) -> int:
         """The true time of day."""
-        return WALL_MS + int(self.loop.time() * 1000)
+        return WALL_MS + self.years_ms + int(self.loop.time() * 1000)
 
     def broker_ms(self) -> int:
         """The time of day as the brokers have it."""
@@ -94,6 +97,7 @@ class World:
 
     async def run(self) -> None:
         """First faults, then healing and progress."""
+        self.owner.begin()
         for slot in self.slots:
             self.supervise(slot)
         watching = asyncio.create_task(self._watch_memory())
@@ -102,14 +106,11 @@ class World:
         await asyncio.sleep(self.plan.faults_s)
         await faults
         self.heal()
-        if self.operator is not None:
-            await self.operator
+        operating = asyncio.create_task(self.losses.operate())
         if await self._progress(asking):
-            await divergence.found_out(self)
             await self._settle()
-        for task in (asking, watching, self.operator):
-            if task is not None:
-                task.cancel()
+        for task in (asking, watching, operating):
+            task.cancel()
 
     def supervise(self, slot: Slot) -> None:
         """Keep a process running in that slot."""
@@ -128,8 +129,10 @@ class World:
         cluster.wake()
         self.clients.loss = 0.0
         for slot in self.slots:
-            slot.cut_off = False
-            slot.disk.full = False
+            slot.cut_off = slot.down = slot.disk.full = False
+            slot.wrong_clock_ms = 0
+        for process in self.processes():
+            process.resume()
 
     async def stop(self) -> None:
         """Take everything down; what was drawn no longer matters."""
@@ -143,8 +146,12 @@ class World:
 
     async def _progress(self, asking: "asyncio.Task[None]") -> bool:
         """The demand: within `HEALED_S` every client knows every outcome."""
-        _, pending = await asyncio.wait([asking], timeout=HEALED_S)
-        if pending:
+        began_s = self.loop.time()
+        while not asking.done() and not self.losses.lost_for_good and self.loop.time() - began_s < HEALED_S:
+            await asyncio.wait([asking], timeout=5.0)
+        if self.losses.lost_for_good:
+            return False
+        if not asking.done():
             told = self.history.answered()
             open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in told]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
@@ -158,8 +165,12 @@ class World:
         what = ""
         try:
             async with asyncio.timeout(HEALED_S):
-                while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
-                    await asyncio.sleep(0.5)
+                if not await self._level():
+                    return
+            await divergence.found_out(self)
+            async with asyncio.timeout(HEALED_S):
+                if not await self._level():
+                    return
                 for slot in self.slots:
                     for submission in self.clients.submissions[:: max(1, len(self.clients.submissions) // 8)]:
                         await self.clients.insist(slot.running, submission)
@@ -167,7 +178,15 @@ class World:
                     what = f"lives {silent} are silent, with payloads that wait, and nobody fences them"
                     await asyncio.sleep(1)
         except TimeoutError:
+            if self.losses.lost_for_good:
+                return
             self.problem("world", f"{HEALED_S:g} s after the last decision: {what or [self._state(slot) for slot in self.slots]}")
+
+    async def _level(self) -> bool:
+        """Return when every worker has read to the end and is ready; False when content is lost for good."""
+        while not all(self._is_level(slot) for slot in self.slots) and not self.losses.lost_for_good:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.5)
+        return not self.losses.lost_for_good
 
     def _is_level(self, slot: Slot) -> bool:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
@@ -192,6 +211,9 @@ class World:
 
     async def _supervise(self, slot: Slot) -> None:
         while not slot.ended:
+            if slot.down:
+                await asyncio.sleep(0.1)
+                continue
             divergence.close(self, slot)
             process = slot.process = self._process(slot)
             slot.processes += 1
@@ -227,9 +249,13 @@ class World:
                 "http.wait_ms_max": WAIT_S_MAX * 1_000,
             },
         )
-        config = msgspec.structs.replace(config, plan=plan)
-        around = Surroundings(lambda: self.wall_ms() + slot.skew_ms, self.loop.time, self._nonces_of(slot))
-        return Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
+        config = msgspec.structs.replace(config, plan=plan, directory=str(self.owner.directory), clock_accepted=slot.clock_accepted)
+        clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731
+        around = Surroundings(clock, self.loop.time, self._nonces_of(slot))
+        process = Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
+        began_wrong = bool(slot.wrong_clock_ms)
+        process.wrong_clock = lambda: began_wrong and bool(slot.wrong_clock_ms)
+        return process
 
     def _nonces_of(self, slot: Slot) -> Callable[[], bytes]:
         process = slot.processes
@@ -271,6 +297,7 @@ class World:
                 self.problems += [f"at {self.loop.time():g} s: {violation}" for violation in bounds.kept(self)]
             heaviest = self._heaviest()
             for process in self.processes():
+                self._look_for_doubts(process)
                 self._blame(process)
                 if process.worker is None:
                     continue
@@ -280,6 +307,16 @@ class World:
                 queued = process.worker.driver.joiner.queued_ids
                 if queued > plan.queue_ids_max + plan.records_per_poll_max * heaviest:
                     self.problem(process.name, f"{queued} ids and records queued, {plan.queue_ids_max} allowed, and one poll")
+
+    def _look_for_doubts(self, process: Process) -> None:
+        """Nobody doubts a log that has lost nothing; nobody becomes ready against what the log shows (`damage`)."""
+        doubts = None if process.worker is None else process.worker.driver.joiner.doubts
+        if doubts is not None and doubts.open and not self.losses.damages:
+            self.problem(process.name, f"it is in doubt, and nothing was lost: {doubts.describe()}")
+        if doubts is not None and doubts.live and not process.became_live:
+            process.became_live = True
+            if self.losses.damages and (wrong := self.losses.look(process)):
+                self.problem(process.name, wrong)
 
     def _heaviest(self) -> int:
         """The most that one ordering record has added to a queue, also one that is lost: itself, and 32 bytes for each id."""

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
 from tests.checkers.replay import ORDERING, LogRecord
-from tests.joiner.history import NOTARY
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
@@ -24,17 +23,17 @@ def ends_of(streams: Mapping[int, Sequence[LogRecord]]) -> dict[int, int]:
     return {stream: len(records) for stream, records in streams.items()}
 
 
-def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: str = NOTARY, ends: Sequence[Ends] | None = None) -> Path:
-    """Write the log into `folder`, as ranges that end there; as two without `ends`."""
+def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, ends: Sequence[Ends] | None = None) -> Path:
+    """Write the log into `folder`, as ranges with these ends; as two without `ends`."""
     (folder / "ranges").mkdir(parents=True)
     if ends is None:
         ends = [{stream: end // 2 for stream, end in ends_of(streams).items()}, ends_of(streams)]
     for number, (before, until) in enumerate(zip(({}, *ends), ends, strict=False), 1):
         files = []
         for stream, records in streams.items():
-            of_range = records[before.get(stream, 0) : until[stream]]
+            of_range = records[before.get(stream, 0) : until.get(stream, 0)]
             start = _offset_behind(records, before.get(stream, 0))
-            end = _offset_behind(records, until[stream])
+            end = _offset_behind(records, until.get(stream, 0))
             topic, partition = ("ordering", 0) if stream == ORDERING else ("payload", stream)
             path = f"{topic}/partition={partition}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +41,7 @@ def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, notary: st
             pq.write_table(pa.table(columns, schema=_SCHEMA), folder / path, compression="zstd")
             digest = sha256((folder / path).read_bytes()).hexdigest()
             files.append(ArchivedFile(path, topic, partition, start, end, len(of_range), digest))  # type: ignore[arg-type]
-        written = Range(ARCHIVE_VERSION, notary, len(streams) - 1, files)
+        written = Range(ARCHIVE_VERSION, len(streams) - 1, files)
         (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(written))
     return folder
 

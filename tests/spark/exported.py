@@ -11,14 +11,66 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary import cli
+from tests.checkers.replay import Replayed
+from tests.checkers.tree import OUTCOMES
 
 Rows = list[dict[str, Any]]
+_CONFLICT = pa.struct([("state", pa.binary()), ("kind", pa.int32()), ("consumed_by", pa.binary())])
+_SCHEMAS = {
+    "decisions": pa.schema(
+        [
+            ("position", pa.int64()),
+            ("id", pa.binary()),
+            ("log_time_ms", pa.int64()),
+            ("outcome", pa.int32()),
+            ("conflicts", pa.list_(_CONFLICT)),
+        ]
+    ),
+    "states": pa.schema([("state", pa.binary()), ("id", pa.binary()), ("position", pa.int64())]),
+}
 
 
 def exported(index: Path, to: Path, before: Callable[[], object] = lambda: None) -> Path:
     """An export of that index, after it has read what there is."""
     before()
     assert cli.main(["export", "--index", str(index), "--out", str(to)]) == 0
+    return to
+
+
+def export_of(replayed: Replayed, to: Path, ordering_next: int) -> Path:
+    """The export of an index that has decided what the replay has, and has read the ordering topic up to there."""
+
+    def octets(state: str) -> bytes:
+        return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
+
+    def conflict(met: dict[str, str]) -> dict[str, Any]:
+        kind = ("input", "reference").index(met["kind"])
+        return {"state": octets(met["state"]), "kind": kind, "consumed_by": bytes.fromhex(met["consumed_by"])}
+
+    rows: dict[str, Rows] = {"decisions": [], "states": []}
+    for each in replayed.decisions:
+        id_, conflicts = bytes.fromhex(each["transaction_id"]), [conflict(met) for met in each["conflicts"]]
+        outcome = OUTCOMES[each["reason"]]
+        head = {"position": each["position"], "id": id_, "log_time_ms": each["log_time"]}
+        rows["decisions"].append({**head, "outcome": outcome, "conflicts": conflicts})
+    for state, (text, position) in replayed.consumed.items():
+        rows["states"].append({"state": octets(state), "id": bytes.fromhex(text), "position": position})
+    files = []
+    for what, of in rows.items():
+        file = to / what / "00000001.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(of, _SCHEMAS[what]), file, compression="zstd")
+        files.append({"path": f"{what}/00000001.parquet", "rows": len(of), "sha256": sha256(file.read_bytes()).hexdigest()})
+    count = len(replayed.decisions)
+    manifest = {
+        "export_version": 1,
+        "notary": replayed.name,
+        "decisions": count,
+        "tree": {"size": count, "root": replayed.root(count).hex()},
+        "offsets_next": {"ordering": ordering_next, "payload": [0] * replayed.partitions},
+        "files": files,
+    }
+    (to / "manifest.json").write_text(json.dumps(manifest))
     return to
 
 

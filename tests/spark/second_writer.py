@@ -1,79 +1,91 @@
-"""A second writer: whoever may append to a notary's topics and is no worker, and what they plant there."""
+"""A second writer: somebody who has the notary's key, is no worker, and writes what no worker would."""
+
+from hashlib import sha256
 
 from aiokafka import AIOKafkaProducer
 
-from ordering.records import Checkpoint, Entry, OrderingRecord, Register, batch_key, encode
+from ordering.records import Checkpoint, Entry, Register, View, WorkerRecord, batch_key
+from ordering.signatures import SigningKey, sign_record
 from ordering.topics import topic_names
-from payload import Submission, decode_submission, encode_batch
+from payload import decode_submission, encode_batch
 from tests.asking.party import Party, spend, state
-from tests.checkers.history import Submission as Signed
+from tests.checkers.history import Submission
+from tests.checkers.replay import Replayed
 
 Planted = list[tuple[str, int | None, int, str | None]]
 """(type, position, ordering offset, id) of each violation that was planted, in the order of offsets."""
 
 
 class SecondWriter:
-    """A life of its own, which begins and goes on, and a plain producer."""
+    """An incarnation of its own, which begins and goes on, and a plain producer. All its views are of the log that it found."""
 
-    def __init__(self, producer: AIOKafkaProducer, prefix: str, notary: str, incarnation: int, partitions: int) -> None:
+    def __init__(self, producer: AIOKafkaProducer, prefix: str, key: SigningKey, found: Replayed) -> None:
         self._producer = producer
         self._ordering, self._payload = topic_names(prefix)
-        self._notary = notary
-        self._incarnation = incarnation
-        self._partitions = partitions
+        self._key = key
+        self._found = found
+        self._incarnation = len(found.lives) + 1
+        self.view = View(found.seen, found.history)
 
-    async def append(self, record: OrderingRecord) -> int:
-        """Append to the ordering topic; its offset."""
-        placed = await self._producer.send_and_wait(self._ordering, encode(record), partition=0)
+    async def append(self, record: WorkerRecord, key: SigningKey | None = None) -> int:
+        """Append to the ordering topic, signed with `key` or the notary's; the record's offset."""
+        value = sign_record(record, self._found.log_id, key or self._key)
+        placed = await self._producer.send_and_wait(self._ordering, value, partition=0)
         offset: int = placed.offset
         return offset
 
     async def register(self) -> None:
-        """Begin the life."""
-        await self.append(Register(b"a second writer.", 1, "second writer", ""))
+        """Begin the incarnation."""
+        await self.append(Register(b"a second writer.", self.view, 1, "second writer", ""))
 
-    async def checkpoint(self, size: int) -> int:
-        """A root that no tree has; its offset."""
-        return await self.append(Checkpoint(self._incarnation, size, bytes(32)))
+    async def checkpoint(self, size: int, root: bytes = bytes(32), view: View | None = None) -> int:
+        """A checkpoint, with a root that no tree has unless it is given; its offset."""
+        return await self.append(Checkpoint(self._incarnation, view or self.view, size, root))
 
-    async def entry(self, sequence: int, *submissions: Signed) -> int:
-        """An entry without its payload; its offset."""
-        asked = tuple([request.transaction_id for each in self._decoded(submissions) for request in each.requests])
-        return await self.append(Entry(self._incarnation, sequence, 0, sequence % self._partitions, asked))
+    async def entry(
+        self, sequence: int, *submissions: Submission, ids: tuple[bytes, ...] | None = None, key: SigningKey | None = None
+    ) -> int:
+        """An entry without its payload, with the ids of these submissions unless others are given; its offset."""
+        asked = tuple([bytes.fromhex(id_) for each in submissions for id_ in each.ids])
+        hashed = sha256(self._value(submissions)).digest()
+        partition = sequence % self._found.partitions
+        return await self.append(Entry(self._incarnation, sequence, self.view, 0, partition, hashed, asked if ids is None else ids), key)
 
-    async def content(self, sequence: int, *submissions: Signed) -> None:
+    async def content(self, sequence: int, *submissions: Submission) -> None:
         """A payload without its entry."""
-        value = encode_batch([each.encoded for each in self._decoded(submissions)])
         key = batch_key(self._incarnation, sequence)
-        await self._producer.send_and_wait(self._payload, value, key, sequence % self._partitions)
+        await self._producer.send_and_wait(self._payload, self._value(submissions), key, sequence % self._found.partitions)
 
-    async def batch(self, sequence: int, *submissions: Signed) -> int:
+    async def batch(self, sequence: int, *submissions: Submission) -> int:
         """Both; the entry's offset."""
         await self.content(sequence, *submissions)
         return await self.entry(sequence, *submissions)
 
-    def _decoded(self, submissions: tuple[Signed, ...]) -> list[Submission]:
-        return [decode_submission(each.body, self._notary) for each in submissions]
+    def _value(self, submissions: tuple[Submission, ...]) -> bytes:
+        return encode_batch([decode_submission(each.body, self._found.name).encoded for each in submissions])
 
 
-async def plant(bootstrap: str, prefix: str, asking: Party, *, lives: int, partitions: int, decided: int) -> Planted:
-    """Whatever can be wrong with a log, once each, behind one of so many `lives` and decisions. Nobody else may be writing.
+async def plant(bootstrap: str, prefix: str, key: SigningKey, asking: Party, found: Replayed) -> Planted:
+    """Append each thing that can be wrong with a log once, behind what was `found`. Nobody else may be writing.
 
-    The hole is the last one, as nothing behind it can be verified.
+    The hole is the last one, as nothing behind it can be verified. What is not signed by the notary's key is no violation.
     """
+    decided = len(found.decisions)
     forger, nobody = Party(asking.notary, asking.name), Party(asking.notary, "O=Nobody,L=Nowhere,C=GB")
-    good, hidden, lost = (asking.submission(spend(state(label))) for label in ("good", "hidden", "lost"))
+    good, shown, far, lost = (asking.submission(spend(state(label))) for label in ("good", "shown", "far", "lost"))
     forged, unknown = forger.submission(spend(state("forged"))), nobody.submission(spend(state("unknown"), state("too")))
-    shown, far = (asking.submission(spend(state(label))) for label in ("shown", "far"))
+    other = View(found.seen, bytes(32))
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
-        writer = SecondWriter(producer, prefix, asking.notary, lives + 1, partitions)
+        writer = SecondWriter(producer, prefix, key, found)
         await writer.register()
+        await writer.entry(1, good, key=SigningKey(bytes(32)))
         planted: Planted = [("root-mismatch", 1, await writer.checkpoint(1), None)]
+        planted.append(("foreign-view", None, await writer.checkpoint(1, view=other), None))
         planted.append(("bad-signature", decided + 1, await writer.batch(1, good, forged), forged.ids[0]))
         planted.append(("unknown-party", decided + 2, await writer.batch(2, unknown), unknown.ids[0]))
-        await writer.content(3, hidden)
-        planted.append(("id-mismatch", None, await writer.entry(3, shown), None))
+        await writer.content(3, shown)
+        planted.append(("id-mismatch", None, await writer.entry(3, shown, ids=(bytes(32),)), None))
         planted.append(("sequence-gap", None, await writer.batch(5, far), None))
         planted.append(("missing-payload", decided + 4, await writer.entry(6, lost), None))
-        await writer.checkpoint(decided + 5)
+        await writer.checkpoint(decided + 5, view=View(2**64 - 1, bytes(32)))
     return planted

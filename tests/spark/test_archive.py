@@ -1,7 +1,6 @@
 """An archive that is not whole is not verified, and the message says what is wrong with it."""
 
 import json
-from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -13,17 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING
-from ordering.records import Checkpoint, batch_key
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive, unlisted
 from spark_join.state.state import start
 from spark_join.verify import verify
 from tests.asking.party import spend, state
-from tests.checkers.honest import PARTITIONS, Honest
-from tests.checkers.replay import replay
-from tests.joiner.history import NOTARY, History
+from tests.checkers.records import key_of
+from tests.checkers.signed_log import SignedLog
 from tests.spark.archived import archive
+from tests.spark.writing import Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -98,8 +96,8 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
         (_other_records, r"00000002\.parquet: its range says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
         (_missing_range, r"range 1 is missing, and 00000002\.json is there"),
         (_range_twice, r"00000002\.parquet begins at offset \d+ of ordering partition 0, and what was archived before it ends at \d+"),
-        (_edited(b'"archive_version":1', b'"archive_version":2'), r"archive version 2, and this software reads 1: use a newer one"),
-        (_edited(b'"notary":"O=', b'"notary":"P='), r"another notary than the first range"),
+        (_edited(b'"archive_version":2', b'"archive_version":3'), r"archive version 3, and this software reads 2: use a newer one"),
+        (_edited(b'"payload_partitions":2', b'"payload_partitions":1'), r"has fewer payload partitions than the range before it"),
         (_edited(b'"topic":"ordering"', b'"topic":"orders"'), r"cannot be read: Invalid enum value"),
         (_edited(b'"partition":1', b'"partition":9'), r"of a partition that the archive does not have"),
         (
@@ -141,7 +139,7 @@ def test_leftovers_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     assert f"no range lists 1 of the files in {folder}, payload/partition=1/00000003.parquet first" in str(unlisted(folder))
     log = read_archive(spark, folder)
     assert log.payload.where("partition = 1").count() == 4
-    assert log.ordering.count() == 5
+    assert log.ordering.count() == 6
 
 
 def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -158,49 +156,45 @@ def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[di
 
 
 def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> None:
-    """Ranges that fit the files do not make them right: what the log says of itself does not fit any more."""
-    notary = Honest(tmp_path / "index")
-    log = notary.log
+    """Ranges that fit the files do not make them right: an edited record has no good signature, or not the hash that its entry names."""
+    writer = Writer()
+    log = writer.log
     log.register("w1")
     for partition in (0, 1, 2, 1):
-        notary.send(spend(state(f"{partition} {len(log.streams[partition])}")), partition=partition)
-        replayed = replay(log.streams, NOTARY, PARTITIONS)
-        log.ordering(Checkpoint(1, len(replayed.decisions), replayed.root(len(replayed.decisions))))
+        writer.batch(1, partition, spend(state(f"{partition} {len(log.streams[partition])}")))
+        writer.checkpoint(1)
     orphan = log.payload(1, 9, "orphan", partition=0)
     log.payload(1, 10, "orphan", partition=0)
     folder = archive(log.streams, tmp_path / "archive")
-    first, second, *_, last = [record.offset for record in log.streams[ORDERING]][1:]
+    entries = [record.offset for record in log.streams[ORDERING] if record.value and record.value[1] == 1]
 
-    def unsigned(rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            if row["key"] == batch_key(1, 1):
-                said = json.loads(row["value"])
-                said[0]["signature"] = b64encode(bytes(64)).decode()
-                row["value"] = json.dumps(said).encode()
-        rows[:] = [row for row in rows if row["offset"] != orphan.offset or row["key"] != orphan.key]
+    def left_out(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["key"] != orphan.key]
 
-    def other_root(rows: list[dict[str, Any]]) -> None:
+    def edited_entry(rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            if row["offset"] == second:
-                row["value"] = row["value"][:-32] + bytes(32)
+            if row["offset"] == entries[1]:
+                row["value"] = row["value"][:-65] + b"?" + row["value"][-64:]
 
     def other_content(rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            if row["key"] == batch_key(1, 4):
+            if row["key"] == key_of(1, 4):
                 row["value"] = log.streams[0][0].value
 
-    _rewrite(folder, "payload", 0, unsigned)
-    _rewrite(folder, "ordering", 0, other_root)
+    _rewrite(folder, "payload", 0, left_out)
+    _rewrite(folder, "ordering", 0, edited_entry)
     _rewrite(folder, "payload", 1, other_content)
-    keys = {notary.party.name: notary.party.public_pem.decode()}
-    found = verify(spark, read_archive(spark, folder), start(spark), keys, Stages(spark, tmp_path / "stages")).violations.collect()
-    assert sorted([(row.type, row.position, row.offset) for row in found], key=str) == [
-        ("bad-signature", 0, first),
-        ("id-mismatch", None, last - 1),
-        ("root-mismatch", 1, second),
-        ("root-mismatch", None, last),
-        ("sequence-gap", None, None),
-    ]
+    keys = {writer.party.name: writer.party.public_pem.decode()}
+    verified = verify(spark, read_archive(spark, folder), start(spark), keys, Stages(spark, tmp_path / "stages"))
+    assert verified.skipped["signature"].offset_first == entries[1]
+    found = {(row.type, row.offset) for row in verified.violations.collect()}
+    assert found >= {
+        ("foreign-view", entries[1] + 1),
+        ("missing-payload", entries[3]),
+        ("sequence-gap", entries[2]),
+        ("sequence-gap", None),
+    }
+    assert {offset for type_, offset in found if type_ == "foreign-view"} <= set(range(entries[1] + 1, entries[3] + 1))
 
 
 def test_no_archive(spark: SparkSession, tmp_path: Path) -> None:
@@ -209,10 +203,9 @@ def test_no_archive(spark: SparkSession, tmp_path: Path) -> None:
         read_archive(spark, tmp_path)
 
 
-def _log() -> History:
-    log = History(2)
+def _log() -> SignedLog:
+    log = SignedLog(2)
     log.register("w1")
     for sequence, label in enumerate("abcd", 1):
-        log.entry(1, sequence, label, partition=1)
-        log.payload(1, sequence, label, partition=1)
+        log.batch(1, sequence, label, partition=1)
     return log

@@ -18,12 +18,13 @@ from spark_join.log.client import Admin, Kafka
 from spark_join.log.copies import Digest, digests
 from spark_join.log.kafka import log_bounds, read_kafka, read_records
 from spark_join.log.restore import Restored, restore
+from tests.checkers.signed_log import SignedLog
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
-NOTARY = "O=Notary"
-VALUES = {-1: [b"o1", b"o2"], 0: [b"p1", b"p2", b"p3"]}
+GENESIS = SignedLog(1).streams[-1][0].value or b""
+VALUES = {-1: [GENESIS, b"o2"], 0: [b"p1", b"p2", b"p3"]}
 Told = Callable[[str], None]
 
 
@@ -62,9 +63,9 @@ def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
 
 
 def _archived(
-    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, notary: str = NOTARY, range_records_max: int = RANGE_RECORDS_MAX
+    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, range_records_max: int = RANGE_RECORDS_MAX
 ) -> list[Archived]:
-    return list(archive(spark, kafka, folder, notary, told, range_records_max))
+    return list(archive(spark, kafka, folder, told, range_records_max))
 
 
 def _restored(
@@ -99,7 +100,7 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
 def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """It is taken in ranges, payloads of a minute first; interrupted, it goes on behind the last whole one, to where the log ends then."""
     stages: list[str] = []
-    ranges = archive(spark, kafka, tmp_path, NOTARY, _at("range 2", _interrupt), 2)
+    ranges = archive(spark, kafka, tmp_path, _at("range 2", _interrupt), 2)
     assert next(ranges) == Archived(1, 1, {}, 4)
     with pytest.raises(KeyboardInterrupt):
         next(ranges)
@@ -122,7 +123,7 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
     now_ms = int(time.time() * 1_000)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, at_ms=now_ms - 600_000)
     kafka_broker.append(kafka.prefix, {0: [b"p5", b"p6", b"p7"], -1: [b"o3", b"o4"]}, at_ms=now_ms + 600_000)
-    ranges = archive(spark, kafka, tmp_path, NOTARY, _untold, 6)
+    ranges = archive(spark, kafka, tmp_path, _untold, 6)
     assert next(ranges) == Archived(1, 5, {}, 6)
     assert read_archive(spark, tmp_path).offsets_end == {("ordering", 0): 1, ("payload", 0): 4}
     assert list(ranges) == [Archived(2, 1, {}, 5), Archived(3, 1, {}, 4), Archived(4, 4, {}, 0)]
@@ -191,17 +192,24 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
     _archived(spark, kafka, tmp_path)
     before = _names(tmp_path)
 
-    def refused(prefix: str, message: str, notary: str = NOTARY) -> None:
+    def refused(prefix: str, message: str) -> None:
         with pytest.raises(CouldNotVerify, match=message):
-            _archived(spark, Kafka(kafka.bootstrap, prefix, {}), tmp_path, notary=notary)
+            _archived(spark, Kafka(kafka.bootstrap, prefix, {}), tmp_path)
         assert _names(tmp_path) == before
 
-    refused(kafka.prefix, r"is the archive of 'O=Notary', not of 'O=Other'", "O=Other")
     other, wide = f"{kafka.prefix}-other", f"{kafka.prefix}-wide"
+    wide_archive, new_archive = (tmp_path.with_name(f"{tmp_path.name}-{name}") for name in ("wide", "new"))
     kafka_broker.make(wide, 2)
-    refused(wide, r"with 1 payload partitions, and .* has 2: it is another log")
+    kafka_broker.append(wide, {-1: VALUES[-1]})
+    _archived(spark, Kafka(kafka.bootstrap, wide, {}), wide_archive)
     kafka_broker.make(other)
-    kafka_broker.append(other, {-1: [b"o1"], 0: VALUES[0]})
+    with pytest.raises(CouldNotVerify, match=r"with 2 payload partitions, and .* has 1: it is another log"):
+        _archived(spark, Kafka(kafka.bootstrap, other, {}), wide_archive)
+    kafka_broker.append(other, {0: VALUES[0]})
+    for values, message in (([], "it has no record at offset 0"), ([b"o1"], "its first record is malformed")):
+        kafka_broker.append(other, {-1: values})
+        with pytest.raises(CouldNotVerify, match=f"does not begin with a genesis record: {message}"):
+            _archived(spark, Kafka(kafka.bootstrap, other, {}), new_archive)
     refused(other, r"-other\.ordering partition 0 ends at offset 1, and it is archived up to 2: it lost its end, or is another log")
     kafka_broker.append(other, {-1: [b"o2"]})
     refused(other, r"offset 1 of .*-other\.ordering partition 0 is not the record that is archived")
@@ -212,9 +220,9 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
     kafka_broker.delete(kafka.prefix, 0, 5)
     refused(kafka.prefix, r"payload partition 0 begins at offset 5, and offset 4 would tell")
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 begins at offset 5: the records before are deleted"):
-        read_kafka(spark, kafka, NOTARY)
+        read_kafka(spark, kafka)
     with pytest.raises(CouldNotVerify, match=r"begins at offset 5, and offset 0 would tell"):
-        _archived(spark, kafka, tmp_path / "new")
+        _archived(spark, kafka, new_archive)
 
 
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
@@ -298,12 +306,12 @@ def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker
     """What a transaction leaves is told when it is archived, a range of nothing else too; restored, records move up, on demand."""
     _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
-    assert read_kafka(spark, kafka, NOTARY, {("payload", 0): 4}).payload.count() == 0
-    few = read_kafka(spark, kafka, NOTARY, task_records_max=1)
+    assert read_kafka(spark, kafka, {("payload", 0): 4}).payload.count() == 0
+    few = read_kafka(spark, kafka, task_records_max=1)
     assert [frame.rdd.getNumPartitions() for frame in (few.ordering, few.payload)] == [2, 5]  # of which one reads the marker
     assert [bytes(row.value) for row in few.payload.orderBy("offset").collect()] == [*VALUES[0], b"p4"]
     assert [bytes(row.value) for row in few.ordering.orderBy("offset").collect()] == VALUES[-1]
-    assert read_kafka(spark, kafka, NOTARY).ordering.rdd.getNumPartitions() == 1
+    assert read_kafka(spark, kafka).ordering.rdd.getNumPartitions() == 1
     assert _archived(spark, kafka, tmp_path, range_records_max=1) == [Archived(2, 1, {}, 1), Archived(3, 0, {"payload 0": 1}, 0)]
     kafka_broker.append(kafka.prefix, {0: [b"p5"]})
     assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
@@ -314,5 +322,5 @@ def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker
         assert admin.partitions(copy.payload) is None
     restored = _restored(spark, copy, tmp_path, renumber=True)
     assert (restored.appended, restored.replicas) == (7, {"ordering": 1, "payload": 1})
-    read = read_kafka(spark, copy, NOTARY).payload.orderBy("offset").collect()
+    read = read_kafka(spark, copy).payload.orderBy("offset").collect()
     assert [(row.offset, bytes(row.value)) for row in read] == list(enumerate([*VALUES[0], b"p4", b"p5"]))

@@ -13,16 +13,15 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from ordering.records import Checkpoint
+from ordering.log import ORDERING
 from spark_join.commands import parser
-from tests.checkers.honest import Honest
-from tests.checkers.replay import replay
-from tests.joiner.history import NOTARY
-from tests.spark.archived import archive, ends_of
+from tests.asking.party import spend, state
+from tests.spark.archived import archive
 from tests.spark.conftest import JAVA, SMALL
-from tests.spark.exported import exported
+from tests.spark.exported import export_of
 from tests.spark.standalone import HOME, MEMORY, cluster
-from tests.spark.test_verify import DECIDED, PARTITIONS, _honest
+from tests.spark.test_verify import DECIDED, honest
+from tests.spark.writing import Writer
 
 ROOT = Path(__file__).parents[2]
 UNLISTED = "payload/partition=0/00000009-x-0.parquet"
@@ -46,7 +45,7 @@ def _submitted(folder: Path, master: str, executors: Mapping[str, object], *argu
 class Clean(msgspec.Struct):
     """A log in which nothing is wrong, as it was verified."""
 
-    notary: Honest
+    writer: Writer
     archive: Path
     export: Path
     parties: Path
@@ -57,14 +56,14 @@ class Clean(msgspec.Struct):
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     folder = tmp_path_factory.mktemp("clean")
-    notary = _honest(folder)
+    writer = honest()
     parties, out = folder / "parties.json", folder / "out"
-    parties.write_text(json.dumps({notary.party.name: notary.party.public_pem.decode()}))
-    archived = archive(notary.log.streams, folder / "archive")
+    parties.write_text(json.dumps({writer.party.name: writer.party.public_pem.decode()}))
+    archived = archive(writer.log.streams, folder / "archive")
     (archived / UNLISTED).write_bytes(b"half")
-    export = exported(notary.index.directory, folder / "export", notary.read)
+    export = export_of(writer.replayed, folder / "export", writer.last.offset + 1)
     settings = ["--index", export, "--parties", parties, "--keep-state", "--master", "local[2]", "--memory", "1g"]
-    return Clean(notary, archived, export, parties, out, _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings]))
+    return Clean(writer, archived, export, parties, out, _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings]))
 
 
 def test_clean_log(clean: Clean, tmp_path: Path) -> None:
@@ -72,18 +71,20 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
 
     A worker's index that is as the log says is in the report.
     """
-    notary, done = clean.notary, clean.done
+    writer, done = clean.writer, clean.done
     assert done.returncode == 0, done.stderr
     report = json.loads((clean.out / "report.json").read_text())
-    root = replay(notary.log.streams, NOTARY, PARTITIONS).root(DECIDED).hex()
+    root = writer.replayed.root(DECIDED).hex()
     assert (report["decisions"], report["root"], report["violations"]) == (DECIDED, root, {})
-    assert report["checkpoints"] == {"compared": 4, "not_compared": 0, "passed_over": 1}
-    assert report["ranges"]["ordering"] == {"0": [0, len(notary.log.streams[-1])]}
+    assert report["checkpoints"] == {"compared": 3, "not_compared": 0, "skipped": 1}
+    assert {reason: each["records"] for reason, each in report["skipped"].items()} == {"incarnation": 1, "sequence": 1}
+    assert report["notary"] == "O=Notary,L=London,C=GB"
+    assert report["ranges"]["ordering"] == {"0": [0, len(writer.log.streams[ORDERING])]}
     assert report["signatures_checked"]
     assert (report["undecided_entries"], report["undecided_because"]) == (0, None)
     assert report["exports"] == {str(clean.export): {"decisions": DECIDED, "violations": {}}}
     assert f">{clean.export}</td>" in (clean.out / "report.html").read_text()
-    assert {"entries that count", "contents", "decisions", "leaf hashes"} <= report["stages_s"].keys()
+    assert {"effects", "contents", "decisions", "leaf hashes"} <= report["stages_s"].keys()
     assert report["state_sha256"] == sha256((clean.out / "state/state.json").read_bytes()).hexdigest()
     assert json.loads(done.stdout)["root"] == root
     assert root in (clean.out / "report.html").read_text()
@@ -123,16 +124,17 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
 
     What is not decided behind a hole is told.
     """
-    log = deepcopy(clean.notary.log)
-    wrong = log.ordering(Checkpoint(3, 1, bytes(32)))
-    hole = log.entry(3, 2, "on", "its way", partition=1)
-    folder = archive(log.streams, tmp_path / "archive", ends=[ends_of(clean.notary.log.streams), ends_of(log.streams)])
+    writer = deepcopy(clean.writer)
+    wrong = writer.checkpoint(3, 1, bytes(32))
+    entry, _, _ = writer.send(3, 1, spend(state("on")), spend(state("its way")))
+    hole = entry()
+    folder = archive(writer.log.streams, tmp_path / "archive", ends=[clean.writer.ends, writer.ends])
     done = _submitted(
         tmp_path, "local[2]", {}, "--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"
     )
     assert done.returncode == 1, done.stderr
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
-    root = replay(log.streams, NOTARY, PARTITIONS).root(1).hex()
+    root = writer.replayed.root(1).hex()
     named = {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "source": "log"}
     assert row == {**named, "found": "00" * 32, "expected": root}
     report = json.loads((tmp_path / "out/report.json").read_text())

@@ -1,9 +1,11 @@
 """Two readings of docs/formats.md agree on what it fixes."""
 
 import joiner.core
+import joiner.history
 import notary.decision
 import ordering.ids
 import ordering.records
+import ordering.signatures
 import ordering.topics
 import payload.request
 import payload.submission
@@ -15,6 +17,10 @@ def test_constants_are_the_notarys() -> None:
     """A constant that one side changes alone would make every log look wrong, so it is noticed here."""
     assert constants.FORMAT_VERSION == ordering.records.FORMAT_VERSION
     assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
+    assert constants.ELECTORATE_MS == joiner.core.ELECTORATE_MS
+    assert constants.VIEWS_KEPT == joiner.history.HISTORY_KEPT
+    domains = (ordering.signatures._RECORD_HEAD, ordering.signatures._FILL_HEAD, ordering.signatures._KEY_HEAD)
+    assert domains == (constants.RECORD_DOMAIN, constants.FILL_DOMAIN, constants.LOG_KEY_DOMAIN)
     assert constants.TRANSACTION_DOMAIN == payload.request._TRANSACTION_DOMAIN
     assert constants.SUBMISSION_DOMAIN == payload.submission._SUBMISSION_DOMAIN
     assert constants.LEAF_PREFIX == notary.decision.LEAF_PREFIX

@@ -34,8 +34,8 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
     ]
 
 
-def _life(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
-    """Its entries that count: of each the offset, its sequence, and the one that the life had reached."""
+def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
+    """Its entries that count: of each the offset, its sequence, and the one that the incarnation had reached."""
     return [(offset, *(each.to_bytes(8, "big") for each in (number, sequence, reached))) for offset, sequence, reached in batches]
 
 
@@ -45,10 +45,10 @@ def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFi
     Of a life that had reached a sequence in a part before this one, the whole part is looked at up to its entry.
     """
     entries = [
-        *_life(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is gone before its 3, none before its 5
-        *_life(2, (6, 2, 0), (70_000, 4, 2), (70_001, 6, 4)),  # the same, far on
-        *_life(3, (2, 8, 6)),  # no gap is before it
-        *_life(4, (70_002, 8, 6)),
+        *_incarnation(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is gone before its 3, none before its 5
+        *_incarnation(2, (6, 2, 0), (70_000, 4, 2), (70_001, 6, 4)),  # the same, far on
+        *_incarnation(3, (2, 8, 6)),  # no gap is before it
+        *_incarnation(4, (70_002, 8, 6)),
     ]
     gone = spark.createDataFrame([("ordering", 0, 3, 4), ("payload", 1, 7, 7), ("ordering", 0, 69_000, 69_500)], _GONE)
     told = sequence_gaps(spark.createDataFrame(entries, _ENTRIES), gone)

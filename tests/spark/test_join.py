@@ -1,33 +1,30 @@
-"""Of a whole log Spark says what counts, when and in which order, as the rules say it record by record (R2, R3, R5 to R7)."""
+"""Of a whole log Spark finds what takes effect, when and in which order, as the replay does record by record (R2, R3, R5 to R7, R10)."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from struct import pack
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ordering.log import ORDERING
-from ordering.records import Activate
+from ordering.log import Record
 from spark_join.engine.running import before
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.join import Joined, join
 from spark_join.log.archive import read_archive
+from spark_join.order.effects import carry_of
 from spark_join.state.state import start
 from tests.checkers.replay import LogRecord, Replayed, replay
-from tests.joiner.history import NOTARY, History
-from tests.properties.test_joiner import PARTITIONS, MemoryStreams, histories
+from tests.checkers.signed_log import SignedLog, payload_of, private_key
+from tests.checkers.test_replay import worked_log
 from tests.spark.archived import archive
+from tests.spark.random_logs import random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-# Of a log the length matters little to Spark, and the run much: few examples, of many histories each.
-FEW = settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+PARTITIONS = 3
 
 
 def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
@@ -35,130 +32,138 @@ def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], fold
     return join(read_archive(spark, archive(streams, folder / "archive")), start(spark), None, Stages(spark, folder / "stages"))
 
 
-def _hold(found: Joined, replayed: Replayed) -> None:
+def hold(found: Joined, replayed: Replayed) -> None:
+    """Assert that both have the same requests, checkpoints, hole and history."""
     requests = [(row.position, bytes(row.id).hex(), row.log_time_ms) for row in found.requests.orderBy("position").collect()]
     assert requests == [(each["position"], each["transaction_id"], each["log_time"]) for each in replayed.decisions]
-    checkpoints = [(row.offset, row.counted) for row in found.checkpoints.orderBy("offset").collect()]
-    if found.offset_hole is not None:
-        checkpoints = [each for each in checkpoints if each[0] < found.offset_hole]
+    entries = [(row.offset, row.content_offset, row.mark) for row in found.entries.orderBy("offset").collect()]
+    assert entries == [(each.offset, each.content_offset, 0 if each.signed_fill else 1) for each in replayed.batches]
+    until = replayed.offset_end
+    rows = found.records.where(F.col("offset") < until).orderBy("offset").collect()
+    assert [(row.offset, row.effect) for row in rows] == [(each.offset, each.why_not is None) for each in replayed.records]
+    checkpoints = [(row.offset, row.skipped is None) for row in rows if row.kind == "checkpoint" and row.signed]
     assert checkpoints == [(each.offset, each.counted) for each in replayed.checkpoints]
-    assert found.offset_hole == (replayed.offset_end if replayed.ended_by == "hole" else None)
+    assert found.offset_hole == (until if replayed.ended_by == "hole" else None)
+    carry = carry_of(found.carry)
+    assert (carry.seen, carry.histories[-32:], carry.partitions) == (replayed.seen, replayed.history, replayed.partitions)
 
 
-def _one_after_the_other(several: Sequence[tuple[list[Any], list[list[Any]]]]) -> tuple[list[Any], list[list[Any]]]:
-    """One history out of several: the names, nonces and incarnations of each are its own, its transactions are not."""
-    ordering: list[Any] = []
-    payloads: list[list[Any]] = [[] for _ in range(PARTITIONS)]
-    lives = 0
-    for number, (records, contents) in enumerate(several):
-        for record in records:
-            match record:
-                case ("register", nonce, name):
-                    ordering.append(("register", number * 7 + nonce, f"{name} of {number}"))
-                case ("fence", incarnation, last):
-                    ordering.append(("fence", lives + incarnation, last))
-                case ("entry", incarnation, *rest):
-                    ordering.append(("entry", lives + incarnation, *rest))
-                case _:
-                    ordering.append(record)
-        for stream, found in zip(payloads, contents, strict=True):
-            stream += [each and (lives + each[0], *each[1:]) for each in found]
-        lives += len({record[1] for record in records if record[0] == "register"})
-    return ordering, payloads
+def test_worked_example(spark: SparkSession, tmp_path: Path) -> None:
+    """The log of the contract's vectors: its history to the byte, its requests and its contents."""
+    log = worked_log()
+    hold(joined(spark, log, tmp_path), replay(log))
 
 
-def _streams(ordering: list[Any], payloads: list[list[Any]]) -> dict[int, list[LogRecord]]:
-    streams = MemoryStreams(ordering, payloads)
-    return {stream: [streams.record(stream, offset) for offset in range(streams.end(stream))] for stream in range(ORDERING, PARTITIONS)}
+@pytest.mark.parametrize("seed", [14, 23])
+def test_random_logs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Of any log the same records take effect, with the same contents, up to the same hole; `test_effects` has more of them."""
+    log = random_log(seed, 120)
+    hold(joined(spark, log.streams, tmp_path), log.replayed())
 
 
-@FEW
-@given(st.lists(histories(), min_size=3, max_size=8), st.booleans())
-def test_joins_as_the_replay(spark: SparkSession, several: list[tuple[list[Any], list[list[Any]]]], holes: bool) -> None:
-    """Of any history the same requests count, at the same positions and log times, up to the same hole."""
-    ordering, payloads = _one_after_the_other(several)
-    while not holes and (end := _hole(ordering, payloads)) is not None:
-        _, incarnation, sequence, _, _, partition, _ = ordering[end]
-        payloads[partition].append((incarnation, sequence, None))
-    log = _streams(ordering, payloads)
-    with tempfile.TemporaryDirectory() as folder:
-        _hold(joined(spark, log, Path(folder)), replay(log, NOTARY, PARTITIONS))
-
-
-def _hole(ordering: list[Any], payloads: list[list[Any]]) -> int | None:
-    """Where the first hole is."""
-    replayed = replay(_streams(ordering, payloads), NOTARY, PARTITIONS)
-    return replayed.offset_end if replayed.ended_by == "hole" else None
-
-
-def _eventful() -> History:
+def _eventful() -> SignedLog:
     """Each rule at least once, in one log without a hole."""
-    log = History(PARTITIONS)
+    log = SignedLog(PARTITIONS)
     log.register("w1")
-    log.register("w1", nonce_of="again")
+    log.register("w1", "again")
     log.register("w2")
-    log.register("w3", nonce_of="again")  # repeated: no life begins
+    log.register("w3", "again")  # repeated: no incarnation begins
     for sequence, label in ((1, "a"), (2, "b"), (2, "b"), (5, "c"), (4, "d")):
-        log.entry(2, sequence, label)
-        log.payload(2, sequence, label)
+        log.batch(2, sequence, label)
     log.entry(2, 5, "c", at=1_500_000)  # repeated: moves no log time
     log.fence(2, 4)  # not the last
-    log.entry(2, 6, "e", partition=1)
-    log.fill(2, 6, partition=1)
-    log.payload(2, 6, "e", partition=1)  # too late
-    log.entry(2, 7, "f", "a", partition=2)
-    log.put(2, log.payload(2, 7, "x", partition=1).key, b"nonsense")  # counts as a fill
+    log.fill(2, 6, "e", partition=1, by=private_key("forger"))
+    log.put(1, log.fill(2, 6, "e", partition=2).key, log.streams[2][-1].value)  # of another partition
+    log.fill(2, 6, "e", partition=1)
+    log.batch(2, 6, "e", partition=1)  # its payload is too late
+    log.payload(2, 7, partition=2, value=b"nonsense")  # not what the entry names
+    log.batch(2, 7, "f", "a", partition=2)
     log.entry(2, 8, "g", partition=PARTITIONS)  # no such partition: the sequence is not used up
-    log.entry(2, 8, "g", "h", partition=1)
-    log.payload(2, 8, "g", "h", partition=1)
+    log.batch(2, 8, "g", "h", partition=1)
     log.checkpoint(2, 1)
     log.fence(2, 8)
     log.entry(2, 9, "i")
     log.checkpoint(2, 2)
-    log.entry(3, 2**64 - 1, "a", "j", sent_at=-(2**63), at=5)
+    log.rotate("next")
+    log.put(1, log.streams[1][-1].key, b"[]")
+    log.entry(3, 1, "k", by=private_key("notary"))  # by the former key
+    log.payload(3, 1, "k")
     log.payload(3, 2**64 - 1, "a", "j")
+    log.entry(3, 2**64 - 1, "a", "j", sent_at=-(2**63), at=5)
     log.entry(3, 3, "k")
     log.register("w2")
-    log.entry(4, 1, "k", "l", sent_at=2**63 - 1, at=2_000_000)
     log.payload(4, 1, "k", "l")
-    log.entry(4, 2, "m", sent_at=1_990_000, at=3_000_000)
+    log.entry(4, 1, "k", "l", sent_at=2**63 - 1, at=2_000_000)
     log.payload(4, 2, "m")
-    log.entry(5, 1, "n")  # nobody
+    log.entry(4, 2, "m", sent_at=1_990_000, at=3_000_000)
+    log.partitions(PARTITIONS + 1)
+    log.streams[PARTITIONS] = []
+    log.batch(4, 3, "n", partition=PARTITIONS)
+    log.settle()
+    log.again(log.streams[-1][-1])
+    log.retire(4)
+    log.entry(4, 4, "o")
+    log.entry(5, 1, "o")  # nobody
     return log
 
 
 def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Namesakes, repeated registrations and entries, fences that compare and that do not, fills, garbage, clocks that are wrong."""
+    """Duplicate names, repeated records, fences that compare and that do not, fills good and forged, a rotation, clocks that are wrong."""
     log = _eventful()
-    replayed = replay(log.streams, NOTARY, PARTITIONS)
+    replayed = log.replayed()
     assert replayed.ended_by == "end"
-    assert [len(batch.ids) for batch in replayed.batches] == [1, 1, 1, 0, 0, 2, 2, 2, 1]
+    assert [len(batch.ids) for batch in replayed.batches] == [1, 1, 1, 0, 2, 2, 2, 2, 1, 1]
+    hold(joined(spark, log.streams, tmp_path), replayed)
+
+
+def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A content with the right hash that does not decode, or has other ids, decides nothing and is found; its mark is 1."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    log.payload(1, 1, "b", "a")
+    other = log.entry(1, 1, value=payload_of("b", "a"), ids=["ab" * 32])
+    log.payload(1, 2, value=b"garbage")
+    garbage = log.entry(1, 2, value=b"garbage")
     found = joined(spark, log.streams, tmp_path)
-    _hold(found, replayed)
-    assert [(row.offset, row.found) for row in found.unreadable.collect()] == [
-        (batch.offset, "a value that does not decode") for batch in replayed.batches if (batch.incarnation, batch.sequence) == (2, 7)
+    hold(found, log.replayed())
+    assert found.requests.count() == 0
+    assert [(row.offset, row.found) for row in found.unreadable.orderBy("offset").collect()] == [
+        (other.offset, "other transaction ids than the entry's"),
+        (garbage.offset, "a value that does not decode"),
     ]
 
 
-def test_contents_with_other_ids_are_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A content that decodes and is not the entry's counts as a fill, and is found."""
-    log = History(PARTITIONS)
-    log.register("w1")
-    entry = log.entry(1, 1, "a", "b")
-    log.payload(1, 1, "b", "a")
-    found = joined(spark, log.streams, tmp_path)
-    assert found.requests.count() == 0
-    assert [(row.offset, row.found) for row in found.unreadable.collect()] == [(entry.offset, "other transaction ids than the entry's")]
-
-
-def test_nothing_is_said_of_a_newer_format(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that activates a version that is not known here is not verified."""
-    log = History(PARTITIONS)
-    log.register("w1")
-    log.ordering(Activate(1))
-    log.ordering(Activate(7))
-    with pytest.raises(CouldNotVerify, match="ordering record 2 activates format version 7, and this software reads 1"):
+def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> None:
+    """A log that activates an unknown version is not verified; a forged activation, or one that not all can read, changes nothing."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1", reads=7)
+    log.register("w2")
+    log.activate(1)
+    log.activate(7)
+    log.write(5, pack(">H", 65535), by=private_key("forger"))
+    hold(joined(spark, log.streams, tmp_path / "before"), log.replayed())
+    log.retire(2)
+    log.activate(7)
+    with pytest.raises(CouldNotVerify, match="ordering record 7 activates format version 7, and this software reads 1"):
         joined(spark, log.streams, tmp_path)
+
+
+def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
+    """A topic that is empty, or begins with another record, is nobody's log."""
+    log = SignedLog(PARTITIONS)
+    log.register("w1")
+    genesis, register = log.streams[-1]
+    forged = Record(-1, 0, 5, None, (genesis.value or b"")[:-1] + b"\x00")
+    for number, (records, message) in enumerate(
+        [
+            ([], "it has no record at offset 0"),
+            ([Record(-1, 0, 5, None, register.value)], "its first record is of kind register"),
+            ([Record(-1, 0, 5, None, b"garbage")], "its first record is malformed"),
+            ([forged], "its first record is a genesis record without its owner's signature"),
+        ]
+    ):
+        with pytest.raises(CouldNotVerify, match=f"does not begin with a genesis record: {message}. This is nobody's log"):
+            joined(spark, {**log.streams, -1: records}, tmp_path / str(number))
 
 
 @pytest.mark.parametrize("how", ["max", "sum"])

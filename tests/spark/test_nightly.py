@@ -23,22 +23,22 @@ from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.join import rest_of
 from spark_join.log.archive import read_archive
+from spark_join.order.effects import carry_of
 from spark_join.state.kept import _link, read_state, write_state
 from spark_join.state.state import GROWING, start
 from spark_join.verify import Verified, verify
-from tests.checkers.honest import PARTITIONS
 from tests.checkers.judge import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
-from tests.joiner.history import NOTARY
 from tests.notary.disk import Disk
 from tests.spark.archived import Ends, archive
-from tests.spark.nights import PARTY, Move, Writer, three_nights, written
+from tests.spark.nights import Move, three_nights, written
 from tests.spark.test_verify import _found
 from tests.spark.test_verify import _hold as _decided_as
+from tests.spark.writing import PARTITIONS, PARTY, Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-TABLES = ("ids", "consumed", "hashes", "chunks", "lives", "orphans")
+TABLES = ("ids", "consumed", "hashes", "chunks", "orphans")
 Streams = Mapping[int, Sequence[LogRecord]]
 
 
@@ -55,7 +55,7 @@ def _run(spark: SparkSession, folder: Path, streams: Streams, ends: Sequence[End
 def _rows(spark: SparkSession, folder: Path) -> dict[str, list[Any]]:
     """All tables of the state there, in an order of their own."""
     known = read_state(spark, folder)
-    return {table: _in_order(getattr(known, table).collect()) for table in TABLES}
+    return {table: _in_order(getattr(known, table).collect()) for table in TABLES} | {"carry": [carry_of(known.carry), known.identity]}
 
 
 def _in_order(rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -68,19 +68,19 @@ def _number(octets: bytes) -> int:
 
 def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
     """The state is what the log says record by record. (No chunk is full.)"""
-    replayed = replay(streams, NOTARY, PARTITIONS)
+    replayed = replay(streams)
     assert rows["ids"] == _in_order([(bytes.fromhex(each["transaction_id"]),) for each in replayed.decisions])
     consumed = {ref: hashed(id_) for ref, (id_, _) in replayed.consumed.items()}
     found = {f"{state_[:32].hex()}:{_number(state_[32:])}": by.hex() for state_, by in rows["consumed"]}
     assert (found, len(rows["consumed"])) == (consumed, len(consumed))
     assert rows["hashes"] == _in_order([(at, sha256(b"\x00" + leaf).digest()) for at, leaf in enumerate(replayed.leaves)])
     assert rows["chunks"] == []
-    lives = sorted(rows["lives"], key=lambda life: int(life[2]))
-    assert [(nonce, name.decode(), end is not None) for nonce, name, _, end, _ in lives] == [
-        (life.nonce, life.name, life.fenced) for life in replayed.lives
-    ]
-    assert [None if reached is None else _number(reached) for *_, reached in lives] == [
-        None if life.fenced else life.sequence_last for life in replayed.lives
+    carry, identity = rows["carry"]
+    assert (carry.seen, carry.histories[-32:], carry.log_time_ms) == (replayed.seen, replayed.history, replayed.log_time)
+    assert (carry.partitions, carry.settled) == (replayed.partitions, replayed.settled)
+    assert ([key for _, key in identity.notary_keys], identity.log_id) == (replayed.keys, replayed.log_id)
+    assert [(each.nonce, each.name.decode(), each.over, _number(each.reached)) for each in carry.incarnations] == [
+        (life.nonce, life.name, life.fenced, life.sequence_last) for life in replayed.lives
     ]
     assert rows["orphans"] == _in_order(_orphans(streams, replayed))
     return replayed
@@ -88,12 +88,12 @@ def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
 
 def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
     found = []
-    for partition in range(PARTITIONS):
-        first: dict[bytes, LogRecord] = {}
+    for partition in sorted(streams.keys() - {ORDERING}):
+        first: dict[tuple[bytes, bytes], LogRecord] = {}
         for record in streams[partition]:
-            if record.key is not None and len(record.key) == 16:
-                first.setdefault(record.key, record)
-        for key, record in first.items():
+            if record.key is not None and record.value is not None and len(record.key) == 16:
+                first.setdefault((record.key, record.value), record)
+        for (key, _), record in first.items():
             incarnation, sequence = _number(key[:8]), _number(key[8:])
             life = replayed.lives[incarnation - 1] if 1 <= incarnation <= len(replayed.lives) else None
             if life is None or (not life.fenced and sequence > life.sequence_last):
@@ -102,7 +102,7 @@ def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
 
 
 def _cut(streams: Streams, ends: Ends) -> dict[int, Sequence[LogRecord]]:
-    return {stream: records[: ends[stream]] for stream, records in streams.items()}
+    return {stream: records[: ends.get(stream, 0)] for stream, records in streams.items()}
 
 
 class Nights(msgspec.Struct):
@@ -133,9 +133,9 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
     _decided_as(msgspec.structs.replace(third, decisions=together), replayed)
     assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
     holes = [None if night.undecided is None else night.undecided.from_offset for night in nights.verified]
-    assert holes == [7, None, None]
+    assert holes == [8, None, None]
     assert [_found(night) for night in nights.verified] == nights.planted
-    assert sum(night.checkpoints.compared for night in nights.verified) == len(replayed.checkpoints)
+    assert sum(night.checkpoints.compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
     files = [len(list((nights.folder / f"2/state/{table}/{run:08}").glob("*.parquet"))) for table in GROWING for run in (1, 2, 3)]
     assert files == [1] * 12, "later runs have them all"
 
@@ -242,8 +242,8 @@ def _replaced(state_: Path, old: bytes, new: bytes) -> None:
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (
-        lambda state_: _replaced(state_, b'"state_version":3', b'"state_version":4'),
-        "/state has state version 4, and this software reads 3: use its version",
+        lambda state_: _replaced(state_, b'"state_version":4', b'"state_version":5'),
+        "/state has state version 5, and this software reads 4: use its version",
     ),
     (lambda state_: _replaced(state_, b'"run":2', b'"run":3'), "state.json is not what .*report.json says: its SHA-256 is another"),
     (
@@ -261,7 +261,11 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     ),
     (lambda state_: _said(state_, lambda said: said["rows"].update(consumed=7)), "/state/consumed has [0-9]+ rows, and there should be 7"),
     (lambda state_: _lost(state_, "ids", "00000002"), "/state/ids has [0-9]+ rows, and ([0-9]+) decisions make \\1: nothing is built"),
-    (lambda state_: _lost(state_, "lives"), "/state/lives has no file, not even an empty one"),
+    (lambda state_: _lost(state_, "orphans"), "/state/orphans has no file, not even an empty one"),
+    (
+        lambda state_: (state_ / "state/carry.msgpack").write_bytes(b"\x80"),
+        "/state/carry.msgpack: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}",
+    ),
     (
         lambda state_: _hashes(state_, lambda rows: rows[0].update(hash=bytes(32))),
         "/state has leaves whose root is [0-9a-f]{64}, and state.json says root [0-9a-f]{64}: nothing is built on that",
@@ -307,10 +311,6 @@ def _ends_earlier(nights: Nights, folder: Path) -> Path:
     return archive(nights.writer.log.streams, folder, ends=nights.ends[:1])
 
 
-def _of_another_notary(nights: Nights, folder: Path) -> Path:
-    return archive(nights.writer.log.streams, folder, "O=Another", nights.ends)
-
-
 def _grown_again(nights: Nights, folder: Path) -> Path:
     """Cut, and grown again to what it was but for the append times."""
     streams = {
@@ -332,12 +332,8 @@ def _payload_grown_again(nights: Nights, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (_ends_earlier, r"ordering partition 0 ends at offset 11, and the earlier run had read it up to 21: a part of the log is gone"),
-        (
-            _of_another_notary,
-            "the earlier run read the log of 'O=Notary.* with 3 payload partitions, and this one is of 'O=Another' with 3",
-        ),
-        (_grown_again, "offset 20 of ordering partition 0, the last record of it that the earlier run had read, is not what it was"),
+        (_ends_earlier, r"ordering partition 0 ends at offset 12, and the earlier run had read it up to 25: a part of the log is gone"),
+        (_grown_again, "offset 24 of ordering partition 0, the last record of it that the earlier run had read, is not what it was"),
         (_payload_grown_again, "offset 5 of payload partition 1, the last record of it that the earlier run had read, is not what it was"),
     ],
 )
@@ -359,5 +355,5 @@ def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights,
     known = read_state(spark, nights.folder / "1")
     log = rest_of(read_archive(spark, whole, known.since), known)
     assert sorted([row.offset for row in log.ordering.collect()]) == list(range(ends[1][ORDERING], ends[2][ORDERING]))
-    expected = [(partition, at) for partition in range(PARTITIONS) for at in range(ends[1][partition], ends[2][partition])]
+    expected = [(partition, at) for partition in range(PARTITIONS + 1) for at in range(ends[1].get(partition, 0), ends[2][partition])]
     assert sorted([(row.partition, row.offset) for row in log.payload.select("partition", "offset").collect()]) == expected

@@ -1,40 +1,56 @@
-"""Ordering records in columns say what they say one by one."""
+"""Ordering records in columns have the fields that the checkers read one by one. No Spark is needed for this."""
 
 import random
 from hashlib import sha256
 
-import pytest
-from pyspark.sql import Row, SparkSession
-
-from ordering.records import Activate, Checkpoint, Entry, Fence, Register, encode
-from spark_join.order import ordering_records
+from ordering.records import (
+    Activate,
+    Checkpoint,
+    Entry,
+    Fence,
+    Genesis,
+    Key,
+    OrderingRecord,
+    Partitions,
+    Register,
+    Retire,
+    Settle,
+    View,
+    encode,
+)
+from spark_join.order.identity import is_signed
+from spark_join.order.ordering_records import Fields, read
 from tests.checkers import records as one_by_one
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
 MAX = 2**64 - 1
-GOOD = [
-    encode(record)
-    for record in (
-        Entry(1, 1, 1_760_000_000_000, 5, (bytes(32), b"\xff" * 32)),
-        Entry(MAX, MAX - 1, -(2**63), 2**32 - 1, ()),
-        Entry(3, 2**63, 2**63 - 1, 0, (b"\x80" * 32,)),
-        Register(bytes(16), 1, "w\u00f6rker", "0.1"),
-        Register(b"\xff" * 16, 65535, "", ""),
-        Fence(MAX, 0),
-        Fence(2, 2**63),
-        Checkpoint(1, MAX, b"\x01" * 32),
-        Activate(2),
-        Activate(65535),
-    )
+VIEW, FAR = View(7, b"\x07" * 32), View(MAX, b"\xff" * 32)
+SIGNATURE = bytes(64)
+RECORDS: list[OrderingRecord] = [
+    Entry(1, 1, VIEW, 1_760_000_000_000, 5, b"\x05" * 32, (bytes(32), b"\xff" * 32)),
+    Entry(MAX, MAX - 1, FAR, -(2**63), 2**32 - 1, bytes(32), ()),
+    Entry(3, 2**63, VIEW, 2**63 - 1, 0, bytes(32), (b"\x80" * 32,)),
+    Register(bytes(16), VIEW, 1, "w\u00f6rker", "0.1"),
+    Register(b"\xff" * 16, FAR, 65535, "", ""),
+    Fence(1, VIEW, MAX, 0),
+    Fence(MAX, FAR, 2, 2**63),
+    Checkpoint(1, VIEW, MAX, b"\x01" * 32),
+    Activate(2),
+    Activate(65535),
+    Genesis(bytes(16), 1, b"\x01" * 32, b"\x02" * 32, "O=N", "n.example"),
+    Genesis(bytes(16), 2**32 - 1, b"\x01" * 32, b"\x02" * 32, "\u00f6" * 127, "x" * 255),
+    Key(b"\x03" * 32, bytes(64)),
+    Partitions(2**32 - 1),
+    Retire(MAX),
+    Settle(FAR),
 ]
+GOOD = [encode(record) + SIGNATURE for record in RECORDS]
 NOT_UTF_8 = [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
 
 
 def _altered(draw: random.Random) -> bytes:
     value = bytearray(draw.choice(GOOD))
     for _ in range(draw.randint(1, 3)):
-        at = draw.randrange(min(len(value), draw.choice([2, 34, 100]))) if value else 0
+        at = draw.randrange(min(len(value), draw.choice([2, 34, 200]))) if value else 0
         match draw.randrange(5):
             case 0:
                 value[at : at + 1] = bytes((draw.randrange(256),))
@@ -49,20 +65,37 @@ def _altered(draw: random.Random) -> bytes:
     return bytes(value)
 
 
-def _plain(row: Row) -> object:
-    number = {name: int.from_bytes(row[name] or b"", "big") for name in ("incarnation", "sequence", "tree_size")}
-    match row.kind:
+def _plain(fields: Fields) -> object:
+    """The fields as the checkers name them."""
+
+    def number(name: str) -> int:
+        return int.from_bytes(fields[name], "big")
+
+    view = one_by_one.View(number("seen"), fields["history"]) if "seen" in fields else None
+    match fields["kind"]:
         case "entry":
-            return (number["incarnation"], number["sequence"], row.sent_at_ms, row.partition, row["count"], bytes(row.ids_digest))
+            numbers = [number("incarnation"), number("sequence"), fields["sent_at_ms"], fields["partition"], fields["count"]]
+            return (view, numbers, fields["payload_hash"], fields["ids_digest"])
         case "register":
-            return one_by_one.Register(bytes(row.nonce), row["name"].decode())
+            return one_by_one.Register(fields["nonce"], view, fields["format_version"], fields["name"].decode())  # type: ignore[arg-type]
         case "fence":
-            return one_by_one.Fence(number["incarnation"], number["sequence"])
+            return one_by_one.Fence(number("writer"), view, number("incarnation"), number("sequence"))  # type: ignore[arg-type]
         case "checkpoint":
-            return one_by_one.Root(number["incarnation"], number["tree_size"], bytes(row.root))
+            return one_by_one.Root(number("incarnation"), view, number("tree_size"), fields["root"])  # type: ignore[arg-type]
         case "activate":
-            return one_by_one.Activate(row.format_version)
-    assert row.kind == "malformed"
+            return one_by_one.Activate(fields["format_version"])
+        case "genesis":
+            texts = [fields[name].decode() for name in ("notary_name", "origin")]
+            return one_by_one.Genesis(*[fields[name] for name in ("salt", "partitions", "notary_key", "owner_key")], *texts)
+        case "key":
+            return one_by_one.Key(fields["public_key"], fields["endorsement"])
+        case "partitions":
+            return one_by_one.Partitions(fields["partitions"])
+        case "retire":
+            return one_by_one.Retire(number("incarnation"))
+        case "settle":
+            return one_by_one.Settle(view)  # type: ignore[arg-type]
+    assert fields == {"kind": "malformed"}
     return None
 
 
@@ -70,19 +103,25 @@ def _expected(value: bytes | None) -> object:
     record = one_by_one.ordering_record(value)
     if not isinstance(record, one_by_one.Entry):
         return record
-    digest = sha256(bytes.fromhex("".join(record.ids))).digest()
-    return (record.incarnation, record.sequence, record.sent_at, record.partition, len(record.ids), digest)
+    numbers = [record.incarnation, record.sequence, record.sent_at, record.partition, len(record.ids)]
+    return (record.view, numbers, record.payload_hash, sha256(bytes.fromhex("".join(record.ids))).digest())
 
 
-def test_read_alike(spark: SparkSession) -> None:
+def test_read_alike() -> None:
     """Good records, and thousands of altered ones: all numbers, names and ids, and which of them are malformed."""
     draw = random.Random(1)
-    register = Register(bytes(16), 1, "", "")
-    bad_text = [encode(register)[:20] + len(text).to_bytes(2, "big") + text + bytes(2) for text in NOT_UTF_8] + [
-        encode(register)[:-2] + len(text).to_bytes(2, "big") + text for text in NOT_UTF_8
-    ]
-    values: list[bytes | None] = [*GOOD, *bad_text, None, b"", *[_altered(draw) for _ in range(3_000)]]
-    frame = spark.createDataFrame([(n, 5, value) for n, value in enumerate(values)], "offset bigint, append_time_ms bigint, value binary")
-    found = [_plain(row) for row in ordering_records.parse(frame).orderBy("offset").collect()]
+    register = encode(Register(bytes(16), VIEW, 1, "", ""))
+    bad_text = [register[:-4] + len(text).to_bytes(2, "big") + text + bytes(2) for text in NOT_UTF_8]
+    bad_text += [register[:-2] + len(text).to_bytes(2, "big") + text for text in NOT_UTF_8]
+    values = [*GOOD, *[value + SIGNATURE for value in bad_text], None, b"", *[_altered(draw) for _ in range(10_000)]]
+    found = [_plain(read(value)) for value in values]
     assert found == [_expected(value) for value in values]
-    assert sum(record is None for record in found) in range(1_000, 2_900)
+    assert None not in found[: len(GOOD)]
+    assert sum(record is None for record in found) in range(3_000, 9_700)
+
+
+def test_keys_that_sign_everything() -> None:
+    """A point of small order, with which one signature is good for every message, is no key; nor is one in another form."""
+    identity_point = b"\x01" + bytes(31)
+    for key in (identity_point, bytes(32), b"\x01" + bytes(30) + b"\x80", (2**255 - 18).to_bytes(32, "little"), b"", b"\xff" * 32):
+        assert not is_signed(key, identity_point + bytes(32), b"anything")

@@ -7,8 +7,8 @@ from hypothesis import given
 
 from spark_join.order.payloads import Reader
 from tests.checkers.requests import requests_of
+from tests.checkers.signed_log import NOTARY
 from tests.checkers.test_requests import GARBAGE, LIMITS, SHARED, VALUE, altered
-from tests.joiner.history import NOTARY
 
 READER = Reader(NOTARY)
 
@@ -46,5 +46,5 @@ def test_limits_are_alike(batch: object, read: bool) -> None:
 
 @pytest.mark.parametrize("value", GARBAGE)
 def test_garbage_is_none(value: bytes) -> None:
-    """What is no batch at all counts as a fill, and ends nothing."""
+    """What is no batch at all decides nothing, and ends nothing."""
     assert READER.read(value) is None

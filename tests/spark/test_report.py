@@ -66,13 +66,15 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
     """Of a log in which there is nothing."""
     records = spark.createDataFrame([], RECORD)
-    log = Log(records, records, "O=Notary", 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
+    log = Log(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
     entries = spark.createDataFrame(
         [], "offset bigint, log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"
     )
     known = start(spark)
-    return log, Verified(0, {"committed": 0}, bytes(32), Counts(0, 0, 0), {}, None, decisions, entries, violations, {}, lambda: known)
+    return log, Verified(
+        "O=Notary", 0, {"committed": 0}, bytes(32), Counts(0, 0, 0), {}, {}, None, decisions, entries, violations, {}, lambda: known
+    )
 
 
 def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

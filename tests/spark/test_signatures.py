@@ -9,7 +9,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.order.payloads import Reader
 from spark_join.order.signatures import Signatures, read_keys
 from tests.asking.party import Party, spend, state
-from tests.joiner.history import NOTARY
+from tests.checkers.signed_log import NOTARY
 
 
 def test_keys_that_a_party_has_had(tmp_path: Path) -> None:

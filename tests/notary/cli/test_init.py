@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,16 @@ from notary import cli
 from notary.config import load
 from notary.keys import load as load_key
 from notary.keys import load_history, verifier_key
-from notary.worker import open_log
+from notary.worker import check_genesis, open_log
 from ordering.embedded import EmbeddedLog
-from ordering.errors import Fatal
+from ordering.errors import ConfigurationError, OutcomeUnknown
+from ordering.genesis import append_genesis, read_genesis
+from ordering.log import ORDERING, Log
+from ordering.memory import MemoryLog
 from ordering.topics import CreatedTopics
 
 ROOT = Path(__file__).parents[3]
-MADE = {"log", "notary-key.pem", "notary-keys.json", "notary.toml", "parties.json"}
+MADE = {"log", "notary-key.pem", "notary-keys.json", "notary.toml", "owner-key.pem", "parties.json"}
 
 
 def init(*arguments: object) -> int:
@@ -38,7 +42,7 @@ def names(directory: Path, name: str = "O=N", origin: str = "notary.example/x") 
 
 async def test_a_directory_is_all_that_a_worker_needs(tmp_path: Path) -> None:
     """Key, its history, parties, configuration and log are there, and fit one another."""
-    assert init(*names(tmp_path / "a" / "b")) == 0
+    assert await asyncio.to_thread(init, *names(tmp_path / "a" / "b")) == 0
     config = load(tmp_path / "a" / "b" / "notary.toml", environment={})
     assert (config.name, config.origin) == ("O=N", "notary.example/x")
     key = load_key(config.path(config.key_file)).public_key()
@@ -46,31 +50,70 @@ async def test_a_directory_is_all_that_a_worker_needs(tmp_path: Path) -> None:
     assert (first.verifier_key, first.endorsement) == (verifier_key(config.origin, key), None)
     assert json.loads(config.path(config.parties_file).read_text()) == {}
     log = EmbeddedLog.open(config.path(config.log.directory))
-    assert log.payload_partitions == config.log.payload_partitions == 16
+    assert log.payload_partitions == 16
     await log.close()
     assert set(os.listdir(tmp_path / "a" / "b")) == MADE
 
 
-async def test_a_log_of_other_partitions_is_refused(tmp_path: Path) -> None:
-    """What the configuration says of the log's partitions is held against the log; a configuration that says nothing is not."""
-    assert init(*names(tmp_path / "n"), "--partitions", 3) == 0
-    config = tmp_path / "n" / "notary.toml"
-    with pytest.raises(Fatal, match="3 payload partitions, wanted 4"):
-        await open_log(load(config, environment={"NOTARY_LOG_PAYLOAD_PARTITIONS": "4"}))
-    for environment in ({}, {"NOTARY_LOG_PAYLOAD_PARTITIONS": "0"}):
-        log = await open_log(load(config, environment=environment))
-        assert log.payload_partitions == 3
+@pytest.mark.parametrize(("setting", "value"), [("NAME", "O=N "), ("ORIGIN", "notary.example/y")])
+async def test_a_misnamed_configuration_is_refused(tmp_path: Path, setting: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log says whose it is. A configuration with another name or origin is refused with both values, by commands and workers alike."""
+    assert await asyncio.to_thread(init, *names(tmp_path / "n")) == 0
+    config = load(tmp_path / "n" / "notary.toml", environment={f"NOTARY_{setting}": value})
+    log = await open_log(config)
+    genesis, _ = await read_genesis(log)
+    await log.close()
+    right = genesis.notary_name if setting == "NAME" else genesis.origin
+    with pytest.raises(ConfigurationError, match=f"{value!r}.*{right!r}"):
+        check_genesis(config, genesis)
+
+
+async def test_the_log_says_whose_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its first record has name, origin, partitions and both keys, signed by the owner; its hash is the log id that `init` prints."""
+    assert await asyncio.to_thread(init, *names(tmp_path / "n"), "--partitions", 3, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    log = EmbeddedLog.open(tmp_path / "n" / "log")
+    genesis, log_id = await read_genesis(log)
+    assert log.payload_partitions == 3
+    await log.close()
+    assert (genesis.notary_name, genesis.origin, genesis.payload_partitions) == ("O=N", "notary.example/x", 3)
+    public_keys = [load_key(tmp_path / "n" / name).public_key().public_bytes_raw() for name in ("notary-key.pem", "owner-key.pem")]
+    assert [genesis.notary_key, genesis.owner_key] == public_keys
+    assert public_keys[0] != public_keys[1]
+    assert printed["log_id"] == log_id.hex()
+    assert printed["owner_key"] == str(tmp_path / "n" / "owner-key.pem")
+
+
+async def test_two_logs_are_never_the_same(tmp_path: Path) -> None:
+    """Two notaries of one name have different log ids and keys."""
+    found = []
+    for each in "ab":
+        await asyncio.to_thread(init, *names(tmp_path / each))
+        log = EmbeddedLog.open(tmp_path / each / "log")
+        genesis, log_id = await read_genesis(log)
         await log.close()
+        found += [log_id, genesis.salt, genesis.notary_key, genesis.owner_key]
+    assert len(set(found)) == 8
 
 
-def test_the_key_is_its_owners_alone(tmp_path: Path) -> None:
-    """Nobody else may read the key, whatever the umask is."""
+def test_the_keys_are_their_owners_alone(tmp_path: Path) -> None:
+    """Nobody else may read the keys, whatever the umask is."""
     before = os.umask(0)
     try:
         init(*names(tmp_path / "n"))
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "n" / "notary-key.pem").stat().st_mode) == 0o600
+    for name in ("notary-key.pem", "owner-key.pem"):
+        assert stat.S_IMODE((tmp_path / "n" / name).stat().st_mode) == 0o600
+
+
+def test_it_is_said_where_the_owners_key_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an embedded log the owner's key lies beside the notary's, and the output says that this is for convenience."""
+    assert init(*names(tmp_path / "n")) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("owner key")]
+    assert str(tmp_path / "n" / "owner-key.pem") in line
+    assert "for convenience" in line
+    assert "keep it off the worker" in line
 
 
 def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +125,7 @@ def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert told["config"] == str(tmp_path / "n" / "notary.toml")
 
 
-@pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log/something"])
+@pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "owner-key.pem", "notary-keys.json", "parties.json", "log/something"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Where one of its files is there already, init stops, says which, and leaves it as it is."""
     file = tmp_path / there
@@ -141,6 +184,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "origin-with-nul-like": ("--origin", "a\x01b"),
     "origin-not-utf-8": ("--origin", "\udcff"),
     "origin-like-an-endorsement": ("--origin", "notary/key/v1"),
+    "flush-without-kafka": ("--flush-messages",),
+    "long-origin": ("--origin", "x" * 256),
     "no-partitions": ("--partitions", "0"),
     "too-many-partitions": ("--partitions", "1001"),
 }
@@ -260,42 +305,130 @@ def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, c
     assert os.listdir(tmp_path / "n") == ["ca.pem"]
 
 
-@pytest.mark.parametrize(("settings", "partitions"), [("", 16), ("payload_partitions = 5", 5)], ids=["default", "file"])
-def test_partitions_are_the_flags_or_the_files(tmp_path: Path, settings: str, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--partitions`, else what `--log-settings` says, else 16: so many the topics are made with, and the configuration says."""
-    asked: list[int] = []
+def test_partitions_are_no_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many payload partitions there are is in the log, so neither `--log-settings` nor the environment takes their number."""
+    (tmp_path / "log.toml").write_text("payload_partitions = 5")
+    assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1", "--log-settings", tmp_path / "log.toml") == 2
+    assert "payload_partitions" in capsys.readouterr().err
+    assert init(*names(tmp_path / "n")) == 0
+    with pytest.raises(ConfigurationError, match="NOTARY_LOG_PAYLOAD_PARTITIONS"):
+        load(tmp_path / "n" / "notary.toml", environment={"NOTARY_LOG_PAYLOAD_PARTITIONS": "16"})
 
-    async def create_topics(*_: object, payload_partitions: int, **__: object) -> CreatedTopics:
-        asked.append(payload_partitions)
-        return CreatedTopics((), (), ())
 
-    monkeypatch.setattr("notary.cli.init.create_topics", create_topics)
-    (tmp_path / "log.toml").write_text(settings)
-    kafka = ("--kafka", "127.0.0.1:1", "--log-settings", tmp_path / "log.toml")
-    assert init(*names(tmp_path / "a"), *kafka) == 0
-    assert init(*names(tmp_path / "b"), *kafka, "--partitions", 7) == 0
-    found = [load(tmp_path / each / "notary.toml", environment={}).log.payload_partitions for each in "ab"]
-    assert asked == found == [partitions, 7]
+class Topics:
+    """Two topics in memory, as `init` finds them on brokers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: MemoryLog | None = None
+        self.fails: Exception | None = None
+        monkeypatch.setattr("notary.cli.init.create_topics", self.create)
+        monkeypatch.setattr("notary.cli.init.KafkaLog.open", self.open)
+
+    async def create(self, *_: object, payload_partitions: int, **__: object) -> CreatedTopics:
+        if self.log is None:
+            self.log = MemoryLog(payload_partitions)
+            return CreatedTopics(("notary.ordering", "notary.payload"), (), ())
+        return CreatedTopics((), ("notary.ordering", "notary.payload"), ())
+
+    async def open(self, *_: object, **__: object) -> MemoryLog:
+        assert self.log is not None
+        if self.fails is not None:
+            raise self.fails
+        return copy(self.log)  # closing it leaves the other one open
+
+
+KAFKA = ("--kafka", "127.0.0.1:1")
+
+
+def test_topics_that_belong_to_somebody_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second notary on the same topics exits 2, says whose they are, and leaves nothing."""
+    topics = Topics(monkeypatch)
+    assert init(*names(tmp_path / "first"), *KAFKA) == 0
+    assert topics.log is not None
+    assert topics.log.end(ORDERING) == 1
+    assert init(*names(tmp_path / "second", name="O=Second"), *KAFKA) == 2
+    assert "it belongs to notary 'O=N', origin 'notary.example/x'" in capsys.readouterr().err
+    assert topics.log.end(ORDERING) == 1
+    assert not (tmp_path / "second").exists()
+
+
+def test_topics_with_records_of_nobody_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any record in the ordering topic makes it somebody's."""
+    topics = Topics(monkeypatch)
+    topics.log = MemoryLog(16)
+    topics.log.put(ORDERING, None, b"something")
+    assert init(*names(tmp_path / "n"), *KAFKA) == 2
+    assert "its first record is no genesis record" in capsys.readouterr().err
+    assert not (tmp_path / "n").exists()
+
+
+def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `init` that died between the topics and the rest is followed by one that goes on with them."""
+    topics = Topics(monkeypatch)
+    topics.log = MemoryLog(16)
+    assert init(*names(tmp_path / "n"), *KAFKA) == 0
+    assert topics.log.end(ORDERING) == 1
+
+
+async def test_an_init_that_could_not_append_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the brokers go away before the genesis record the directory stays, with its keys, and the same command completes it."""
+    topics = Topics(monkeypatch)
+    appended = append_genesis
+
+    async def append(log: Log, *_: object) -> bytes:
+        raise OutcomeUnknown("the brokers went away")
+
+    monkeypatch.setattr("notary.cli.init.append_genesis", append)
+    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA) == 2
+    assert "Run the same again" in capsys.readouterr().err
+    key = (tmp_path / "n" / "notary-key.pem").read_bytes()
+    monkeypatch.setattr("notary.cli.init.append_genesis", appended)
+    assert await asyncio.to_thread(init, *names(tmp_path / "n", name="O=Other"), *KAFKA) == 2
+    for _ in range(2):
+        assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA, "--json") == 0
+        assert topics.log is not None
+        genesis, log_id = await read_genesis(topics.log)
+        assert topics.log.end(ORDERING) == 1
+        assert (tmp_path / "n" / "notary-key.pem").read_bytes() == key
+        assert genesis.notary_key == load_key(tmp_path / "n" / "notary-key.pem").public_key().public_bytes_raw()
+        assert json.loads(capsys.readouterr().out)["log_id"] == log_id.hex()
+
+
+def test_a_directory_of_a_log_of_others_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two that begin at once: the one whose record came second is told whose the log is, at each try."""
+    topics = Topics(monkeypatch)
+    assert init(*names(tmp_path / "a"), *KAFKA) == 0
+    first, topics.log = topics.log, None
+    assert init(*names(tmp_path / "b"), *KAFKA) == 0
+    topics.log = first
+    capsys.readouterr()
+    assert init(*names(tmp_path / "b"), *KAFKA) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
 
 
 @pytest.mark.kafka
-async def test_topics_of_other_partitions_make_nothing(
-    tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Topics that exist with another number of partitions are not taken for those asked for; the next try may ask for as many."""
+async def test_topics_on_brokers(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On brokers: topics and genesis are made, another number of partitions and a second notary are refused, and say why."""
     kafka = ("--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix)
-    await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3)
+    assert await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3, "--flush-messages") == 0
     capsys.readouterr()
     assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka) == 2
     assert "has 3 payload partitions, wanted 16" in capsys.readouterr().err
+    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka, "--partitions", 3) == 2
+    assert "it belongs to notary 'O=N'" in capsys.readouterr().err
     assert not (tmp_path / "n").exists()
-    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka, "--partitions", 3) == 0
-    config = tmp_path / "n" / "notary.toml"
-    log = await open_log(load(config, environment={}))
-    assert log.payload_partitions == 3
+    log = await open_log(load(tmp_path / "first" / "notary.toml", environment={}))
+    genesis, _ = await read_genesis(log)
     await log.close()
-    with pytest.raises(Fatal, match="has 3 payload partitions, wanted 4"):
-        await open_log(load(config, environment={"NOTARY_LOG_PAYLOAD_PARTITIONS": "4"}))
+    assert (log.payload_partitions, genesis.payload_partitions) == (3, 3)
 
 
 def test_usage_errors_exit_2() -> None:

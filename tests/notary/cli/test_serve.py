@@ -22,6 +22,8 @@ from notary.index.store import META, STATES
 from notary.verify import verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.ids import format_state
+from ordering.records import View
+from tests.notary.cli.written import log_id, register, signing_key, write
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend, transaction_id
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, serve, serve_in_vain
@@ -188,15 +190,83 @@ def own_decided(decided: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(decided, tmp_path / "decided"))
 
 
-def test_an_index_of_another_notary_is_refused(own_decided: Path) -> None:
-    """With another name in the configuration the index is not this notary's: exit 2, and both names."""
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("O=Notary Service,L=London,C=GB", "O=Notary Service,L=London,C=GB "), ("notary.example/test", "notary.example/tset")],
+    ids=["one-blank-more", "origin"],
+)
+@pytest.mark.parametrize("keep_index", [True, False], ids=["index", "no-index"])
+def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wrong: str, keep_index: bool) -> None:
+    """With another name or origin than the log's genesis record the worker exits with 2 and shows both; so it does without its index."""
     config = own_decided / "notary" / "notary.toml"
-    config.write_text(config.read_text().replace("O=Notary Service", "O=Impostor"))
+    config.write_text(config.read_text().replace(right, wrong))
+    if not keep_index:
+        shutil.rmtree(own_decided / "notary" / "index")
     code, told = serve_in_vain(config)
     assert code == 2
-    assert "O=Impostor" in told
-    assert "O=Notary Service" in told
+    assert repr(wrong) in told
+    assert repr(right) in told
     assert "Traceback" not in told
+
+
+def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
+    """With a key that was never in force in the log: exit 2, both keys, and nothing is appended."""
+    folder = own_decided / "notary"
+    other = NotaryDirectory.create(tmp_path / "other")
+    right = signing_key(folder / "notary-key.pem").public_key.hex()
+    for name in ("notary-key.pem", "notary-keys.json"):
+        (folder / name).write_bytes((other.path / name).read_bytes())
+    code, told = serve_in_vain(folder / "notary.toml")
+    assert code == 2
+    assert right in told
+    assert signing_key(folder / "notary-key.pem").public_key.hex() in told
+    assert "Traceback" not in told
+
+
+# ---- the clock ----
+
+
+def _ready_line_of(config: Path, wanted: str, **settings: object) -> str:
+    """The first line of `/readyz` that contains this text, of a worker that does not become ready."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    process = serve(config, listen=listen, settings=settings)
+    try:
+        line = ""
+        while wanted not in line:
+            assert process.poll() is None
+            with contextlib.suppress(httpx.TransportError):
+                line = httpx.get(f"http://{listen}/readyz", trust_env=False).text
+            time.sleep(0.05)
+        process.terminate()
+        ready, _ = process.communicate(timeout=EXIT_S_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert ready == "", "it became ready"
+    return line
+
+
+@pytest.mark.parametrize(("ahead_ms", "word"), [(3_600_000, "behind"), (-40 * 86_400_000, "ahead of")])
+def test_a_clock_far_from_the_log_is_not_trusted(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, ahead_ms: int, word: str
+) -> None:
+    """A worker whose clock is far from the last time in the log takes nothing in, and says so; `--accept-clock` says that it is right."""
+    write(own_directory.path, [register("worker-0", 1, view=View(1, log_id(own_directory.path)))], ahead_ms=ahead_ms)
+    line = _ready_line_of(own_directory.config, "this worker's clock is")
+    assert f"s {word} the last time in the log" in line
+    assert "--accept-clock" in line
+    process = notary_process(own_directory.config, flags=["--accept-clock"])
+    with Asking(process.url) as asking:
+        assert asking.decide(bank, spend())[0]["outcome"] == "committed"
+    assert process.stop() == 0
+
+
+def test_how_far_a_clock_may_be_is_a_setting(own_directory: NotaryDirectory, notary_process: Start) -> None:
+    """`worker.clock_behind_ms_max` of an hour and more lets a clock be an hour behind."""
+    write(own_directory.path, [register("worker-0", 1, view=View(1, log_id(own_directory.path)))], ahead_ms=3_600_000)
+    process = notary_process(own_directory.config, settings={"WORKER_CLOCK_BEHIND_MS_MAX": 4_000_000})
+    assert process.stop() == 0
 
 
 def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
@@ -210,14 +280,28 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_an_index_of_another_log_is_refused(own_decided: Path) -> None:
-    """A log that was deleted and created anew is another log: exit 2, and what to do."""
+def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
+    """A log that was deleted and made anew by the same notary is another log: exit 2, and what to do."""
+    folder = own_decided / "notary"
+    other = NotaryDirectory.create(tmp_path / "other")
+    for name in ("log", "notary-key.pem", "notary-keys.json"):
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+        (other.path / name).rename(folder / name)
+    code, told = serve_in_vain(folder / "notary.toml")
+    assert code == 2
+    assert "is not ours: its log" in told
+    assert "Traceback" not in told
+
+
+def test_nobodys_log_is_refused(own_decided: Path) -> None:
+    """A log without a genesis record is nobody's: exit 2, and how to make one."""
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     EmbeddedLog.create(log, 4)
     code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
-    assert "is not ours: its log" in told
+    assert "the log is empty" in told
+    assert "notary init" in told
     assert "Traceback" not in told
 
 
@@ -334,7 +418,8 @@ def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, nota
 def _opened(directory: Path) -> Iterator[Index]:
     """The index of a worker that does not run, to be damaged."""
     identity = EmbeddedLog.open(directory.parents[1] / "log").identity
-    index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity, payload_partitions=4)
+    identity = f"{identity} {log_id(directory.parents[1]).hex()}"
+    index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity)
     try:
         yield index
     finally:

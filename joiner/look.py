@@ -1,0 +1,146 @@
+"""Looks at the log: does it still hold what this worker's index was made from? (R10)
+
+Two kinds of looks, both by reading records again and comparing their fingerprints:
+
+- After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect.
+  `Recheck` does it with the reader that goes on reading behind them.
+- When a foreign view was met: every record that took effect since somebody last had our history, with its content. `examine` does that
+  with a reader of its own.
+
+A single look may mislead: a client that knows of an election late asks a leader that is none any more, and what comes back is older than
+what was read. So the driver applies nothing from the first mismatch on, and stops only when it lasts.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final
+
+from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of
+from ordering.errors import NotReady
+from ordering.log import ORDERING, Bounds, Log, Reader, Record
+from ordering.stream import describe
+
+RUNBOOK: Final = "docs/runbook.md"
+EXAMINE_S_MAX: Final = 60.0
+POLL_MS: Final = 1_000
+
+
+class Recheck:
+    """Holds what a new reader returns until the marks were found among it. `marks`: per topic-partition the record to be found.
+
+    `may_count` says of a record whether it may still be asked for: one forged payload that nobody asks for makes reading begin far before
+    the mark, and what lies between must not fill the memory.
+
+    A payload partition without a leader cannot be asked and gives nothing to apply: the others need not wait for it. What it gives later
+    begins with its mark, or is another log's.
+    """
+
+    def __init__(self, marks: Mapping[int, Mark], may_count: Callable[[Record], bool] = lambda record: True) -> None:
+        self._wanted = dict(marks)
+        self._may_count = may_count
+        self._held: list[Record] = []
+        self.done = False
+        """Whether the marks of all topic-partitions that have a leader were found."""
+        self.lost = ""
+        """The mark that the log does not hold any more; empty while none is missing."""
+
+    @property
+    def waits_for(self) -> frozenset[int]:
+        """The topic-partitions whose marks have not been found yet."""
+        return frozenset(self._wanted)
+
+    def take(self, records: Sequence[Record], led: Container[int]) -> list[Record]:
+        """What may be handed to the joiner now. `led`: the topic-partitions that have a leader."""
+        if not self._wanted and self.done:
+            return list(records)
+        self._held += [record for record in records if self._may_count(record)]
+        for record in records:
+            mark = self._wanted.get(record.stream)
+            if mark is None or record.offset < mark.offset:
+                continue
+            if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:
+                self.lost = self.lost or another(record.stream, mark.offset)
+                return []
+            del self._wanted[record.stream]
+        self.done = self.done or not any(stream in led for stream in self._wanted)
+        if not self.done:
+            return []
+        ready = [record for record in self._held if record.stream not in self._wanted]
+        self._held = [record for record in self._held if record.stream in self._wanted]
+        return ready
+
+
+def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
+    """How the log's bounds contradict what was read or took effect; empty when they do not."""
+    for stream, bound in bounds.items():
+        mark = marks.get(stream)
+        reached = max(read_next.get(stream, 0), 0 if mark is None else mark.offset + 1)
+        if reached > bound.offset_end:
+            return (
+                f"the index is ahead of its log: it has read {describe(stream)} up to offset {reached}, and the log ends at"
+                f" {bound.offset_end}. The log was cut or is another one: see {RUNBOOK}, 'The index is ahead of its log'"
+            )
+        if read_next.get(stream, 0) < bound.offset_first:
+            return (
+                f"the log lost records that this index needs: {describe(stream)} begins at offset {bound.offset_first}, needed from"
+                f" {read_next.get(stream, 0)}. See {RUNBOOK}, 'Records are missing from the log'"
+            )
+    return ""
+
+
+async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark]) -> str:
+    """Read all these effects again, with their contents, and the marks; return what is missing, empty when nothing is.
+
+    Raises `NotReady` when the log does not give them, and what opening a reader or polling raises.
+    """
+    places: dict[int, dict[int, bytes]] = {stream: {mark.offset: mark.fingerprint} for stream, mark in marks.items()}
+    for effect in effects:
+        places.setdefault(ORDERING, {})[effect.offset] = effect.fingerprint
+        if effect.partition != NO_CONTENT:
+            places.setdefault(effect.partition, {})[effect.content_offset] = effect.content_fingerprint
+    if not places:
+        return ""
+    wanted = {stream: deque(sorted(of_stream.items())) for stream, of_stream in places.items()}
+    bounds = await log.bounds()
+    for stream, expected in wanted.items():
+        bound = bounds.get(stream)
+        if bound is None:
+            raise NotReady(f"{describe(stream)} has no leader now, and has to be compared with the index")
+        for offset, _ in (expected[0], expected[-1]):
+            if not bound.offset_first <= offset < bound.offset_end:
+                return another(stream, offset)
+    reader = await log.open_reader({stream: expected[0][0] for stream, expected in wanted.items()})
+    try:
+        return await _read_again(reader, wanted, set(range(ORDERING, log.payload_partitions)))
+    finally:
+        await reader.close()
+
+
+async def _read_again(reader: Reader, wanted: dict[int, deque[tuple[int, bytes]]], streams: set[int]) -> str:
+    while wanted:
+        reader.pause(streams - wanted.keys())
+        try:
+            async with asyncio.timeout(EXAMINE_S_MAX):
+                while not (records := await reader.poll(POLL_MS)):
+                    pass
+        except TimeoutError:
+            raise NotReady(f"the log did not give {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
+        for record in records:
+            expected = wanted.get(record.stream)
+            if expected is None or record.offset < expected[0][0]:
+                continue
+            offset, fingerprint = expected.popleft()
+            if record.offset != offset or fingerprint_of(record) != fingerprint:
+                return another(record.stream, offset)
+            if not expected:
+                del wanted[record.stream]
+    return ""
+
+
+def another(stream: int, offset: int) -> str:
+    """The message for a record that took effect and that the log does not hold any more."""
+    return (
+        f"record {offset} of {describe(stream)} is not the one that this index has applied: the log was cut and has grown again, or is"
+        f" another one. See {RUNBOOK}, 'The index is ahead of its log'"
+    )

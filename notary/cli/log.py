@@ -1,0 +1,302 @@
+"""`notary log show`: a log's records, with who signed them, which took effect, and why others did not.
+
+The log is replayed from its first record with the joiner that workers use, so what is shown is what a worker makes of it. Only the check
+of views is left out: it needs a worker's index. A view that is not the replay's own history is shown as a notice.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from joiner import Effect, Joiner, OrderedBatch, Ready
+from joiner.history import NO_CONTENT
+from notary.cli import EXIT_DONE, owner
+from notary.cli.replay import Replay
+from notary.config import Config, load
+from ordering.errors import CorruptRecord
+from ordering.log import ORDERING, Record
+from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, View, WorkerRecord, decode, decode_batch_key
+from ordering.signatures import FILL_BYTES, is_fill, log_id_of, record_is_signed
+
+NOBODY = "nobody"
+OWNER = "owner"
+IDS_SHOWN = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary log`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    summary = "print the ordering records, one a line, and with --payload the payload records"
+    show = actions.add_parser("show", help=summary, description=summary)
+    show.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+    show.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="the ordering record to begin with (default: 0)")
+    show.add_argument("--count", type=int, metavar="N", help="how many ordering records; left out: all up to the end")
+    show.add_argument("--payload", action="store_true", help="show the payload records too: those of the entries shown, or all")
+    show.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show; 0 also for a log with records that took no effect."""
+    asyncio.run(_show(load(arguments.config), arguments))
+    return EXIT_DONE
+
+
+async def _show(config: Config, arguments: argparse.Namespace) -> None:
+    async with owner.opened(config, "log") as log:
+        joiner = Joiner()
+        shown = _Shown(joiner, arguments)
+        replay = Replay(log.log, joiner, shown.observe, ordering_only=False, name="notary log")
+        replay.enough = shown.is_complete
+        try:
+            await replay.read_to_end()
+        finally:
+            await replay.close()
+        shown.finish(replay.stop)
+
+
+class _Payload(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a payload record until all is judged: some 150 bytes. `fill` is its value where that has a fill's length."""
+
+    partition: int
+    offset: int
+    append_time_ms: int
+    key: bytes | None
+    size: int
+    fill: bytes
+
+
+class _Shown:
+    """Prints records as they are judged. Keys are followed on the way: which one is in force depends on the place."""
+
+    def __init__(self, joiner: Joiner, arguments: argparse.Namespace) -> None:
+        self._joiner = joiner
+        self._first: int = arguments.first
+        self._end: int | None = None if arguments.count is None else arguments.first + arguments.count
+        self._payload: bool = arguments.payload
+        self._as_json: bool = arguments.json
+        self._log_id = b""
+        self._owner_key = b""
+        self._keys: list[bytes] = []
+        self._waiting: deque[Record] = deque()
+        self._effects: dict[int, Effect] = {}
+        self._batches: dict[int, OrderedBatch] = {}
+        self._notices: dict[tuple[int, int], str] = {}
+        self._payloads: list[_Payload] = []
+        self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) -> the ordering record whose content it is
+        self._entries: set[tuple[int, bytes]] = set()  # (partition, key) of the entries shown
+        self._joined: set[tuple[int, bytes]] = set()
+
+    def is_complete(self) -> bool:
+        """Whether all that was asked for is printed, but for payload records."""
+        return self._end is not None and self._joiner.offset_head >= self._end
+
+    def observe(self, records: Sequence[Record], ready: Ready) -> None:
+        """Take what was read and judged; print what is judged."""
+        for record in records:
+            if record.stream == ORDERING:
+                self._waiting.append(record)
+            elif self._payload:
+                value = record.value or b""
+                fill = value if len(value) == FILL_BYTES else b""
+                kept = _Payload(record.stream, record.offset, record.append_time_ms, record.key, len(value), fill)
+                self._payloads.append(kept)
+        self._effects |= {effect.offset: effect for effect in ready.effects}
+        self._batches |= {batch.offset: batch for batch in ready.batches}
+        for notice in ready.notices:
+            if notice.kind != "orphan-dropped" and (self._payload or notice.stream == ORDERING):
+                self._notices[notice.stream, notice.offset] = notice.text
+        while self._waiting and self._waiting[0].offset < self._joiner.offset_head:
+            self._judged(self._waiting.popleft())
+
+    def finish(self, stop: str) -> None:
+        """Print what was read and not judged, and the payload records."""
+        hole = self._joiner.hole
+        why = stop
+        if hole is not None:
+            why = f"the content of batch ({hole.incarnation}, {hole.sequence}) is not in payload partition {hole.partition}"
+        for record in self._waiting:
+            if self._is_asked_for(record.offset):
+                self._print(record, f"not judged: {why}" if why else "not judged", None)
+        if self._payload:
+            for payload in sorted(self._payloads, key=lambda payload: (payload.partition, payload.offset)):
+                self._print_payload(payload)
+        if stop:
+            print(f"notary log: a worker stops here: {stop}", file=sys.stderr)
+
+    def _is_asked_for(self, offset: int) -> bool:
+        return offset >= self._first and (self._end is None or offset < self._end)
+
+    def _judged(self, record: Record) -> None:
+        effect = self._effects.pop(record.offset, None)
+        batch = self._batches.pop(record.offset, None)
+        notice = self._notices.pop((ORDERING, record.offset), "")
+        value = record.value or b""
+        if not self._keys and effect is not None:
+            genesis = decode(value)
+            assert isinstance(genesis, Genesis)
+            self._log_id, self._owner_key, self._keys = effect.history, genesis.owner_key, [genesis.notary_key]
+        if effect is not None and effect.partition != NO_CONTENT and batch is not None:
+            self._contents[effect.partition, effect.content_offset] = record.offset
+            key = batch.incarnation.to_bytes(8, "big") + batch.sequence.to_bytes(8, "big")
+            self._joined.add((effect.partition, key))
+            if self._is_asked_for(record.offset):
+                self._entries.add((effect.partition, key))
+        if self._is_asked_for(record.offset):
+            became = f"skipped: {notice}" if effect is None and notice else notice
+            if effect is not None:
+                became = f"effect {effect.seen}" + (f", {notice}" if notice else "")
+            self._print(record, became or "compared", effect, batch)
+        if effect is not None and value[1:2] == b"\x07":
+            following = decode(value, self._formats())
+            assert isinstance(following, Key)
+            self._keys.append(following.public_key)
+
+    def _formats(self) -> Sequence[int]:
+        log_state = self._joiner.log_state
+        return () if log_state is None else log_state.formats
+
+    def _signer(self, value: bytes) -> str:
+        """Whose signature an ordering record has, at the place that was reached."""
+        if log_id_of(value) == self._log_id:
+            return OWNER  # genesis: its signature is over another log id, and was checked when the log was opened
+        if record_is_signed(value, self._log_id, self._owner_key):
+            return OWNER
+        return self._key_name(lambda key: record_is_signed(value, self._log_id, key))
+
+    def _key_name(self, has_signed: Any) -> str:
+        for number in range(len(self._keys), 0, -1):
+            if has_signed(self._keys[number - 1]):
+                return f"key {number}" + ("" if number == len(self._keys) else " (former)")
+        return NOBODY
+
+    def _print(self, record: Record, became: str, effect: Effect | None, batch: OrderedBatch | None = None) -> None:
+        value = record.value or b""
+        try:
+            decoded: OrderingRecord | None = decode(value, self._formats())
+        except CorruptRecord:
+            decoded = None
+        kind = "?" if decoded is None else type(decoded).__name__.lower()
+        signer = self._signer(value)
+        if self._as_json:
+            facts: dict[str, Any] = {
+                "topic": "ordering",
+                "offset": record.offset,
+                "append_time_ms": record.append_time_ms,
+                "kind": None if decoded is None else kind,
+                "fields": {"bytes": value.hex()} if decoded is None else _jsonable(decoded),
+                "signed_by": signer,
+                "seen": None if effect is None else effect.seen,
+                "history": None if effect is None else effect.history.hex(),
+                "became": became,
+            }
+            if effect is not None and batch is not None:
+                facts["content"] = _content(effect, batch)
+            print(json.dumps(facts))
+            return
+        time = _time(record.append_time_ms)
+        said = f"{len(value)} bytes" if decoded is None else " ".join(_fields(decoded))
+        print(f"{record.offset:>8}  {time}  {kind:<10}  {signer:<14}  {became}; {said}")
+        if self._payload and effect is not None and batch is not None:
+            what = "a fill: nothing" if batch.filled else f"{len(batch.requests)} requests"
+            print(f"{'':>8}  {'':<24}  content     payload partition {effect.partition} offset {effect.content_offset}: {what}")
+
+    def _print_payload(self, payload: _Payload) -> None:
+        place = (payload.partition, payload.key or b"")
+        everything = self._end is None and self._first == 0
+        if not everything and place not in self._entries:
+            return
+        kind = "fill" if payload.fill else "payload"
+        signer = self._fill_signer(payload) if payload.fill else ""
+        if signer == NOBODY and (payload.partition, payload.offset) in self._contents:
+            kind, signer = "payload", ""  # as long as a fill, and what its entry named
+        content_of = self._contents.get((payload.partition, payload.offset))
+        if content_of is not None:
+            became = f"content of ordering record {content_of}"
+        elif (notice := self._notices.get((payload.partition, payload.offset))) is not None:
+            became = f"skipped: {notice}"
+        elif place in self._joined:
+            became = "skipped: another record is the content of its batch"
+        else:
+            became = "not asked for: no entry of that batch took effect in this partition"
+        try:
+            incarnation, sequence = decode_batch_key(payload.key)
+            batch = f"({incarnation}, {sequence})"
+        except CorruptRecord:
+            batch = f"key {(payload.key or b'').hex()}"
+        if self._as_json:
+            facts = {
+                "topic": "payload",
+                "partition": payload.partition,
+                "offset": payload.offset,
+                "append_time_ms": payload.append_time_ms,
+                "kind": kind,
+                "key": (payload.key or b"").hex(),
+                "bytes": payload.size,
+                "signed_by": signer or None,
+                "content_of": content_of,
+                "became": became,
+            }
+            print(json.dumps(facts))
+            return
+        where = f"{payload.partition}/{payload.offset}"
+        print(f"{where:>8}  {_time(payload.append_time_ms)}  {kind:<10}  {signer:<14}  {became}; batch {batch}, {payload.size} bytes")
+
+    def _fill_signer(self, payload: _Payload) -> str:
+        named = payload.fill[:HASH_BYTES]
+        return self._key_name(lambda key: is_fill(payload.fill, self._log_id, payload.partition, payload.key or b"", named, key))
+
+
+def _time(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+
+
+def _jsonable(record: OrderingRecord | View) -> dict[str, Any]:
+    """A record's fields; bytes as hex."""
+    return {name: _json_of(value) for name, value in msgspec.structs.asdict(record).items()}
+
+
+def _json_of(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, View):
+        return _jsonable(value)
+    return [_json_of(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _content(effect: Effect, batch: OrderedBatch) -> dict[str, Any]:
+    return {
+        "partition": effect.partition,
+        "offset": effect.content_offset,
+        "filled": batch.filled,
+        "transaction_ids": [request.transaction_id.hex() for request in batch.requests],
+    }
+
+
+def _fields(record: OrderingRecord) -> Iterator[str]:
+    """The fields of a record for people: hashes are cut short, of many ids some are shown."""
+    if isinstance(record, WorkerRecord):
+        yield f"seen={record.view.seen}"
+    for name, value in msgspec.structs.asdict(record).items():
+        if isinstance(value, View):
+            if not isinstance(record, WorkerRecord):
+                yield f"seen={value.seen} history={value.history.hex()}"
+        elif isinstance(value, tuple):
+            ids = " ".join(each.hex()[:16] for each in value[:IDS_SHOWN])
+            yield f"requests={len(value)} {ids}{' ...' if len(value) > IDS_SHOWN else ''}"
+        elif isinstance(value, bytes):
+            yield f"{name}={value.hex()[:16]}"
+        elif name.endswith("_ms"):
+            yield f"{name.removesuffix('_ms')}={_time(value)}"
+        else:
+            yield f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}"

@@ -1,0 +1,166 @@
+"""Appends the records that the owner signs (R10), and reports whether they took effect.
+
+    async with opened(config) as log:              # whose log it is was checked
+        await log.replay()                         # which incarnations, keys, partitions and formats there are now
+        outcome = await log.append(Retire(4), owner)
+
+An append acknowledges a record; whether it takes effect is decided by the log, at the record's place. So each command reads the log back,
+past its own record, and says what became of it. Nothing here is done by halves: there is one record, and a copy of it changes nothing.
+"""
+
+import argparse
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from joiner import Joiner, JoinerState, LogState, Ready
+from notary import keys
+from notary.cli import EXIT_DONE, EXIT_NO
+from notary.cli.replay import Replay
+from notary.config import Config
+from notary.worker import check_genesis, open_log
+from ordering.errors import ConfigurationError, OutcomeUnknown
+from ordering.genesis import read_genesis
+from ordering.log import ORDERING, Log, Record
+from ordering.records import Genesis, OwnerRecord
+from ordering.signatures import SigningKey, sign_record
+
+OWNER_KEY = "owner-key.pem"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A record was appended: its offset in the ordering topic, and why it took no effect (empty: it did)."""
+
+    offset: int
+    why_not: str
+
+    @property
+    def took_effect(self) -> bool:
+        """Whether the log is another one because of it."""
+        return not self.why_not
+
+
+class OwnedLog:
+    """An open log of a known notary, as far as it was read."""
+
+    def __init__(self, log: Log, genesis: Genesis, log_id: bytes, command: str) -> None:
+        """For `opened` only."""
+        self.log = log
+        self.genesis = genesis
+        self.log_id = log_id
+        self._command = command
+        self._replay: Replay | None = None
+        self.joiner = Joiner(ordering_only=True)
+        # Of the ordering records read last: what each of them brought, for `append`.
+        self._watched_from: int | None = None
+        self._values: dict[int, bytes | None] = {}
+        self._effects: set[int] = set()
+        self._notices: dict[int, str] = {}
+
+    @property
+    def state(self) -> LogState:
+        """The log as its control records describe it. Only after `replay`."""
+        assert self.joiner.log_state is not None
+        return self.joiner.log_state
+
+    async def replay(self, state: JoinerState | None = None) -> None:
+        """Read the ordering topic to its end; or, from an index's state on, both topics. Raises `ConfigurationError`, `NotReady`."""
+        self.joiner = Joiner(state, ordering_only=state is None)
+        name = f"notary {self._command}"
+        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
+        await self._read_on()
+
+    async def append(self, record: OwnerRecord, owner: SigningKey) -> Outcome:
+        """Append one record, signed by the owner, and read the log back past it. Raises `OutcomeUnknown`, `NotReady`."""
+        value = sign_record(record, self.log_id, owner)
+        self._watched_from = (await self.log.bounds())[ORDERING].offset_end
+        writer = await self.log.open_writer()
+        try:
+            await writer.append(ORDERING, None, value)
+        except OutcomeUnknown as problem:
+            raise OutcomeUnknown(f"the record may be in the log or not: {problem}. Run the same again: it takes effect once") from None
+        finally:
+            await writer.close()
+        await self._read_on()
+        offset = min([offset for offset, found in self._values.items() if found == value], default=None)
+        if offset is None:
+            raise OutcomeUnknown(
+                "the record was acknowledged and does not come back from the log: run the same again, it takes effect once"
+            )
+        if offset >= self.joiner.offset_head:
+            raise OutcomeUnknown(f"the record is in the log, at offset {offset}, and waits there behind an entry without content")
+        return Outcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
+
+    async def close(self) -> None:
+        """Give up reading. The log itself is closed by `opened`."""
+        if self._replay is not None:
+            await self._replay.close()
+
+    async def _read_on(self) -> None:
+        assert self._replay is not None
+        await self._replay.read_to_end()
+        if self._replay.stop:
+            raise ConfigurationError(self._replay.stop)
+
+    def _observe(self, records: Sequence[Record], ready: Ready) -> None:
+        if (first := self._watched_from) is None:
+            return
+        self._values |= {record.offset: record.value for record in records if record.stream == ORDERING and record.offset >= first}
+        self._effects |= {effect.offset for effect in ready.effects if effect.offset >= first}
+        self._notices |= {notice.offset: notice.text for notice in ready.notices if notice.stream == ORDERING and notice.offset >= first}
+
+
+@asynccontextmanager
+async def opened(config: Config, command: str) -> AsyncIterator[OwnedLog]:
+    """The log of a configuration, for the length of a block. Raises `ConfigurationError`, also for another notary's log, and `NotReady`."""
+    try:
+        log = await open_log(config)
+    except ConfigurationError as problem:
+        if config.log.kind == "embedded" and "open elsewhere" in str(problem):
+            raise ConfigurationError(f"{problem}. An embedded log is open in its worker: stop that, run this, start it again") from None
+        raise
+    try:
+        genesis, log_id = await read_genesis(log)
+        check_genesis(config, genesis)
+        owned = OwnedLog(log, genesis, log_id, command)
+        try:
+            yield owned
+        finally:
+            await owned.close()
+    finally:
+        await log.close()
+
+
+def load_owner_key(config: Config, given: Path | None, genesis: Genesis) -> SigningKey:
+    """The owner's key of this log. Raises `ConfigurationError`, for another key with both public keys."""
+    file = given or config.path(OWNER_KEY)
+    if given is None and not file.exists():
+        raise ConfigurationError(f"there is no {file}: name the owner's key, which `notary init` made, with --owner-key FILE")
+    owner = SigningKey(keys.load(file, keys.OWNERS).private_bytes_raw())
+    if owner.public_key != genesis.owner_key:
+        raise ConfigurationError(
+            f"{file} holds the key {owner.public_key.hex()}, and the owner of this log has {genesis.owner_key.hex()}: name the right file"
+        )
+    return owner
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that appends a record of the owner's."""
+    parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+    parser.add_argument("--owner-key", type=Path, metavar="FILE", help=f"the owner's key (default: {OWNER_KEY} beside notary.toml)")
+    parser.add_argument("--json", action="store_true", help="say what became of it as JSON")
+
+
+def report(outcome: Outcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:
+    """Print what became of a record; the exit code: 1 if it took no effect. `done` says what took effect, `facts` the same for programs."""
+    if as_json:
+        print(json.dumps({"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}))
+    elif outcome.took_effect:
+        print(f"took effect    ordering record {outcome.offset}: {done}")
+    else:
+        print(f"no effect      ordering record {outcome.offset}: {outcome.why_not}")
+    return EXIT_DONE if outcome.took_effect else EXIT_NO

@@ -1,0 +1,74 @@
+"""`notary partitions`: give a log that is in use more payload partitions (R10).
+
+First the partitions are made, then the `partitions` record is appended: workers may name a partition only after the record.
+
+| step | a crash after it leaves |
+|---|---|
+| the partitions, in Kafka or in the embedded log's store | partitions that nobody uses: the same command again goes on |
+| the record | nothing to do: workers see it where they read it |
+"""
+
+import argparse
+import asyncio
+import time
+
+from notary.cli import owner
+from notary.config import Config, load
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError, NotReady
+from ordering.log import Log
+from ordering.records import Partitions
+from ordering.topics import PARTITIONS_MAX, add_partitions
+
+LED_S_MAX = 30.0
+LOOK_S = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary partitions`."""
+    parser.add_argument("count", type=int, metavar="N", help="how many payload partitions there are to be; never fewer than there are")
+    owner.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make them and declare them; 0 when the record took effect, 1 when it did not."""
+    outcome, before = asyncio.run(_extend(load(arguments.config), arguments))
+    done = f"the log has {arguments.count} payload partitions, {before} before"
+    facts = {"payload_partitions": arguments.count, "payload_partitions_before": before}
+    return owner.report(outcome, done, facts, as_json=arguments.json)
+
+
+async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, int]:
+    count = arguments.count
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise ConfigurationError(f"{count} payload partitions: there should be 1 to {PARTITIONS_MAX}")
+    async with owner.opened(config, "partitions") as log:
+        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
+        await log.replay()
+        before = log.state.payload_partitions
+        if count <= before:
+            raise ConfigurationError(f"the log has {before} payload partitions, and {count} are not more: their number only grows")
+        if isinstance(log.log, EmbeddedLog):
+            log.log.add_payload_partitions(count)
+        else:
+            await add_partitions(config.log.bootstrap, config.log.topic_prefix, count, config.kafka_security)
+            await _until_led(log.log, count)
+        return await log.append(Partitions(count), key), before
+
+
+async def _until_led(log: Log, count: int) -> None:
+    """Return when each of the partitions has a leader. Raises `NotReady` when that takes too long: nothing has been declared then."""
+    give_up_s = time.monotonic() + LED_S_MAX
+    while True:
+        try:
+            await log.has_partitions(count)
+            await log.bounds()
+            missing = set(range(count)) - log.leaders().keys()
+            why = f"payload partition {min(missing)} has no leader yet" if missing else ""
+        except NotReady as problem:
+            why = str(problem)
+        if not why:
+            return
+        if time.monotonic() > give_up_s:
+            raise NotReady(f"{why}, after {LED_S_MAX:g} s. The log is as it was; run the same again")
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,134 @@
+"""Reads a log for a command: the ordering topic alone, or both topics, up to their ends as they were found.
+
+It drives the joiner as a worker's driver does, without applying anything: what the joiner reports of each record that it has judged goes
+to `observe`. Views that are not the reader's own history are reported and not looked into: a command holds no index to compare.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from joiner import Joiner, Ready
+from ordering.errors import NotReady
+from ordering.log import ORDERING, Log, Reader, Record
+
+POLL_MS: Final = 200
+STALL_S_MAX: Final = 30.0
+PROGRESS_INTERVAL_S: Final = 0.2
+
+Observe = Callable[[Sequence[Record], Ready], None]
+"""Called with the records just read and with what judging them brought, in the order of the log."""
+
+
+class Replay:
+    """One reading of a log. `joiner` may begin anywhere; `ordering_only` has to be what the joiner was made with."""
+
+    def __init__(self, log: Log, joiner: Joiner, observe: Observe, *, ordering_only: bool, name: str = "notary") -> None:
+        """`name`: the command, for the progress line."""
+        self._log = log
+        self._joiner = joiner
+        self._observe = observe
+        self._ordering_only = ordering_only
+        self._reader: Reader | None = None
+        self._partitions = 0  # those that there were when the reader was opened: it has no more
+        self._progress = _Progress(name)
+        self.enough: Callable[[], bool] = lambda: False
+        """Whether nothing more needs to be read; asked after each step."""
+        self.stop = ""
+        """Why the joiner does not go past the head; empty while it does."""
+
+    async def read_to_end(self) -> None:
+        """Read and judge all that the log has now. A hole at the end, or a record that stops the joiner, is left at the head.
+
+        Raises `NotReady` when the log does not give its records, and what opening a reader raises.
+        """
+        bounds = await self._log.bounds()
+        ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream == ORDERING or not self._ordering_only}
+        progress_at_s = time.monotonic()
+        while not self.stop and not self.enough():
+            if self._reader is None:
+                self._partitions = self._log.payload_partitions
+                self._reader = await self._log.open_reader(self._joiner.read_next())
+                self._pause(frozenset())
+            reader = self._reader
+            before = self._at(ends)
+            records = await reader.poll(POLL_MS)
+            await self._step(records)
+            if self._reader is not None and (self._is_done(ends) or (not records and self._waits_at_end(ends))):
+                break
+            if self._at(ends) != before or records:
+                progress_at_s = time.monotonic()
+            elif time.monotonic() - progress_at_s > STALL_S_MAX:
+                raise NotReady(f"the log gave no record for {STALL_S_MAX:g} s, before its end: are all its brokers up?")
+            self._progress.show(self._joiner.offset_head, ends[ORDERING])
+        self._progress.clear()
+
+    async def close(self) -> None:
+        """Give up reading."""
+        if self._reader is not None:
+            await self._reader.close()
+            self._reader = None
+        self._progress.clear()
+
+    async def _step(self, records: list[Record]) -> None:
+        joiner = self._joiner
+        now_ms = int(time.monotonic() * 1_000)
+        ready = joiner.step(records, now_ms)
+        self._observe(records, ready)
+        while (ready.more or ready.evidence is not None) and not ready.stop:
+            if ready.evidence is not None:
+                joiner.examined(ready.evidence)
+            ready = joiner.step((), now_ms)
+            self._observe((), ready)
+        self.stop = ready.stop
+        log_state = joiner.log_state
+        if ready.read_again:
+            joiner.forget_unjudged()
+            await self.close()
+        elif not self._ordering_only and log_state is not None and log_state.payload_partitions > self._partitions:
+            await self._log.has_partitions(log_state.payload_partitions)
+            await self.close()
+        elif self._reader is not None:
+            self._pause(ready.paused)
+
+    def _pause(self, streams: frozenset[int]) -> None:
+        assert self._reader is not None
+        self._reader.pause(range(self._partitions) if self._ordering_only else streams)
+
+    def _at(self, ends: Mapping[int, int]) -> tuple[int, ...]:
+        reader = self._reader
+        return () if reader is None else (self._joiner.offset_head, *[reader.offset_next(stream) for stream in ends])
+
+    def _is_done(self, ends: Mapping[int, int]) -> bool:
+        """Whether all was read, and all that was read is judged, or waits for content that the log does not have."""
+        assert self._reader is not None
+        read = all(self._reader.offset_next(stream) >= end for stream, end in ends.items())
+        return read and (not self._joiner.queued_records or self._joiner.hole is not None)
+
+    def _waits_at_end(self, ends: Mapping[int, int]) -> bool:
+        """Whether the head waits for content that its partition does not have, while memory keeps the rest from being read."""
+        assert self._reader is not None
+        hole = self._joiner.hole
+        return hole is not None and self._reader.offset_next(hole.partition) >= ends.get(hole.partition, 0)
+
+
+class _Progress:
+    """A line on a terminal, written over and over."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shows = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown_at_s = time.monotonic()  # nothing is shown of what takes no time
+        self._is_shown = False
+
+    def show(self, done: int, total: int) -> None:
+        if self._shows and time.monotonic() - self._shown_at_s >= PROGRESS_INTERVAL_S:
+            self._shown_at_s, self._is_shown = time.monotonic(), True
+            print(f"\r{f'{self._name}: {done} of {total} ordering records read':<78}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
+            print(f"\r{'':<78}", end="\r", file=sys.stderr, flush=True)

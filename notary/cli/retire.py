@@ -1,0 +1,37 @@
+"""`notary retire`: end a worker's incarnation and take its name out of the electorate (R9)."""
+
+import argparse
+import asyncio
+
+from joiner import Life
+from notary.cli import owner
+from notary.config import Config, load
+from ordering.errors import ConfigurationError
+from ordering.records import Retire
+
+NAMES_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary retire`."""
+    parser.add_argument("name", metavar="NAME", help="the name under which the worker serves; if it still runs, it stops")
+    owner.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Retire; 0 when it took effect, 1 when it did not."""
+    outcome, life = asyncio.run(_retire(load(arguments.config), arguments))
+    done = f"worker {life.name} (incarnation {life.incarnation}) is retired: it has no vote until it registers again"
+    return owner.report(outcome, done, {"name": life.name, "incarnation": life.incarnation}, as_json=arguments.json)
+
+
+async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, Life]:
+    async with owner.opened(config, "retire") as log:
+        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
+        await log.replay()
+        life = log.joiner.lives.named(arguments.name)
+        if life is None:
+            names = sorted(log.joiner.lives.names_since(0))
+            shown = ", ".join(names[:NAMES_SHOWN]) + (" and more" if len(names) > NAMES_SHOWN else "")
+            raise ConfigurationError(f"worker {arguments.name!r} has no incarnation that goes on. Those that have one: {shown or 'none'}")
+        return await log.append(Retire(life.incarnation), key), life

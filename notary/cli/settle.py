@@ -1,0 +1,51 @@
+"""`notary settle`: the owner says that the history which an index has stands (R10)."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from joiner.history import History
+from joiner.look import examine
+from notary.cli import owner
+from notary.config import Config, load
+from notary.index.view import viewing
+from ordering.errors import ConfigurationError
+from ordering.records import Settle, View
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary settle`."""
+    parser.add_argument(
+        "--index",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the index whose history stands: the folder of a worker's name under index.directory. Workers with another history stop",
+    )
+    owner.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Settle; 0 when it took effect, 1 when it did not."""
+    outcome, view = asyncio.run(_settle(load(arguments.config), arguments))
+    done = f"the history of {view.seen} records with the hash {view.history.hex()} stands"
+    return owner.report(outcome, done, {"seen": view.seen, "history": view.history.hex()}, as_json=arguments.json)
+
+
+async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, View]:
+    with viewing(arguments.index) as index:
+        state, identity = index.joiner_state(), index.log_identity
+    if not state.effects:
+        raise ConfigurationError(f"the index {arguments.index} has no history: nothing has taken effect in it")
+    view = History(state.effects).view
+    async with owner.opened(config, "settle") as log:
+        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
+        if identity != f"{log.log.identity} {log.log_id.hex()}":
+            raise ConfigurationError(f"the index {arguments.index} was made from the log {identity}, and this is {log.log.identity}")
+        if state.log_state is not None and view.seen <= state.log_state.settled:
+            raise ConfigurationError(f"a history of {state.log_state.settled} records is settled already, and this one has {view.seen}")
+        if lost := await examine(log.log, state.effects, state.marks):
+            raise ConfigurationError(f"the log does not hold the history of this index, so nobody could go on from it: {lost}")
+        # Whether it takes effect follows from both topics: they are read from where the index stands on.
+        await log.replay(state)
+        return await log.append(Settle(view), key), view

@@ -1,0 +1,81 @@
+"""The notary's private keys on this machine, and its key history: the ones in use, and those that wait for a rotation.
+
+A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. The new key and the history that ends with
+it are copied to each machine before that, as `<key file>.next` and `<history file>.next`. A worker that reads the record finds them there
+and goes on with them, without a restart.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary import keys
+from notary.receipts.key_history import HistoricKey
+from ordering.errors import ConfigurationError
+from ordering.signatures import SigningKey
+
+LOOK_AGAIN_S: Final = 1.0
+
+
+class Keyring:
+    """The keys of one key file and its `.next`. A file that was not there is looked for again, for each key once a second at most."""
+
+    def __init__(self, key_file: Path, history_file: Path, origin: str, now_s: Callable[[], float]) -> None:
+        """Raises `ConfigurationError` when the key file is missing or unfit."""
+        self._key_file, self._history_file, self._origin, self._now_s = key_file, history_file, origin, now_s
+        self._keys: dict[bytes, tuple[Ed25519PrivateKey, SigningKey]] = {}
+        self._looked_at_s: dict[bytes, float] = {}
+        self.first = self._add(keys.load(key_file))
+        """The public key of the key file, as it was at the start."""
+        self._look_for_next()
+
+    def key_for(self, public_key: bytes) -> SigningKey | None:
+        """The private half of a public key, to sign log records with; None when it is not here."""
+        found = self._find(public_key)
+        return None if found is None else found[1]
+
+    def private_key(self, public_key: bytes) -> Ed25519PrivateKey | None:
+        """The same, to sign receipts with."""
+        found = self._find(public_key)
+        return None if found is None else found[0]
+
+    def public_keys(self) -> list[bytes]:
+        """Of the keys that are here."""
+        return list(self._keys)
+
+    def history(self, public_key: bytes) -> tuple[HistoricKey, ...]:
+        """The key history that ends with this key. Raises `ConfigurationError` when neither file has it."""
+        private_key = self.private_key(public_key)
+        if private_key is None:
+            raise ConfigurationError(f"no key file here holds the key {public_key.hex()}")
+        try:
+            return keys.load_history(self._history_file, self._origin, private_key.public_key())
+        except ConfigurationError:
+            following = keys.next_of(self._history_file)
+            if not following.exists():
+                raise
+            return keys.load_history(following, self._origin, private_key.public_key())
+
+    def _find(self, public_key: bytes) -> tuple[Ed25519PrivateKey, SigningKey] | None:
+        # A key that nobody has asked for yet is looked for at once: its files may have come since the start.
+        if public_key not in self._keys and self._now_s() - self._looked_at_s.get(public_key, -LOOK_AGAIN_S) >= LOOK_AGAIN_S:
+            self._looked_at_s[public_key] = self._now_s()
+            try:
+                self._add(keys.load(self._key_file))
+                self._look_for_next()
+            except ConfigurationError:
+                return None  # it may be being replaced just now; who lacks the key says so
+        return self._keys.get(public_key)
+
+    def _look_for_next(self) -> None:
+        following = keys.next_of(self._key_file)
+        if following.exists():
+            self._add(keys.load(following))
+
+    def _add(self, key: Ed25519PrivateKey) -> bytes:
+        public_key = key.public_key().public_bytes_raw()
+        if public_key not in self._keys:
+            self._keys[public_key] = (key, SigningKey(key.private_bytes_raw()))
+        return public_key

@@ -1,0 +1,52 @@
+"""Looks at the settings of the topics while a worker runs: somebody may change them after the start.
+
+Retention that was switched on deletes records, fewer replicas in sync lose them. A worker that stopped for it would help nobody: it reports
+an error in its log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from notary.config import Config
+from ordering.errors import NotReady
+from ordering.topics import find_problems
+
+logger = logging.getLogger("notary.topics")
+
+INTERVAL_S: Final = 60.0
+
+
+class TopicWatch:
+    """One worker's. An embedded log has no topics, and nothing to look at."""
+
+    def __init__(self, config: Config, interval_s: float = INTERVAL_S) -> None:
+        self._config = config
+        self._interval_s = interval_s
+        self.problems: tuple[str, ...] = ()
+        """The settings by which acknowledged records may be lost, a sentence each, as of the last look that succeeded."""
+
+    async def run(self) -> None:
+        """Look once in a while, until cancelled."""
+        if self._config.log.kind != "kafka":
+            return
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once, and log what changed."""
+        config = self._config
+        try:
+            problems = tuple(await find_problems(config.log.bootstrap, config.log.topic_prefix, config.kafka_security))
+        except NotReady as problem:
+            logger.info("cannot look at the topics' settings now: %s", problem)
+            return
+        except Exception as problem:  # whatever it is: a look that decides nothing must not stop a worker
+            problems = (f"The settings of the topics cannot be read: {problem}",)
+        for found in problems:
+            if found not in self.problems:
+                logger.error("acknowledged records may be lost: %s", found)
+        if self.problems and not problems:
+            logger.info("the topics' settings are right again")
+        self.problems = problems

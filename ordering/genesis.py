@@ -1,0 +1,83 @@
+"""The first record of a log: making it, and reading it to know whose log this is (R10)."""
+
+import asyncio
+from typing import Final
+
+from ordering.errors import ConfigurationError, CorruptRecord, NotReady
+from ordering.log import ORDERING, Log, Record
+from ordering.records import Genesis
+from ordering.signatures import NO_LOG_ID, SigningKey, decode_genesis, log_id_of, sign_record
+
+READ_S_MAX: Final = 10.0
+
+
+async def append_genesis(log: Log, genesis: Genesis, owner: SigningKey) -> bytes:
+    """Make an empty log this notary's; return its log id. Raises `ConfigurationError` when it holds records, `OutcomeUnknown`, `NotReady`.
+
+    A crash after the append leaves a whole log: `read_genesis` finds it. Of two that append at once the first one's record counts, and
+    the other is refused here, for its record is not the first.
+    """
+    await check_empty(log)
+    writer = await log.open_writer()
+    value = sign_record(genesis, NO_LOG_ID, owner)
+    try:
+        await writer.append(ORDERING, None, value)
+    finally:
+        await writer.close()
+    first = await first_record(log)
+    if first is None or first.value != value:
+        raise ConfigurationError(f"another notary was made on this log at the same time: {_whose(first)}. Name other topics")
+    return log_id_of(value)
+
+
+async def check_empty(log: Log) -> None:
+    """Raise `ConfigurationError` with whose log it is when the ordering topic has, or has had, any record. Raises `NotReady`."""
+    if (first := await first_record(log)) is not None:
+        raise ConfigurationError(f"the log is not empty: {_whose(first)}. Name other topics, or use the configuration of that notary")
+    bound = (await log.bounds())[ORDERING]
+    if bound.offset_end:
+        raise ConfigurationError(
+            f"the log is not empty: its ordering records up to offset {bound.offset_end} were deleted. Name other topics, or restore them"
+        )
+
+
+async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
+    """Whose log this is: the genesis record and the log id. Raises `ConfigurationError` for nobody's log, `NotReady`."""
+    first = await first_record(log)
+    if first is None:
+        raise ConfigurationError("the log is empty: its first record should say whose it is. Make it with `notary init`")
+    try:
+        genesis = decode_genesis(first.value)
+    except CorruptRecord as problem:
+        raise ConfigurationError(
+            f"this is nobody's log: ordering record {first.offset} should be a genesis record: {problem}."
+            " Name the topics that `notary init` made, or restore the start of the log"
+        ) from None
+    assert first.value is not None
+    return genesis, log_id_of(first.value)
+
+
+async def first_record(log: Log) -> Record | None:
+    """The first ordering record that the log has, None when it is empty. Raises `NotReady` when it does not give it."""
+    bound = (await log.bounds())[ORDERING]
+    if bound.offset_first == bound.offset_end:
+        return None
+    reader = await log.open_reader({ORDERING: bound.offset_first})
+    try:
+        reader.pause(range(log.payload_partitions))
+        async with asyncio.timeout(READ_S_MAX):
+            while not (records := [record for record in await reader.poll(1_000) if record.stream == ORDERING]):
+                pass
+        return records[0]
+    except TimeoutError:
+        raise NotReady(f"the log did not give its first record within {READ_S_MAX:g} s") from None
+    finally:
+        await reader.close()
+
+
+def _whose(first: Record | None) -> str:
+    try:
+        genesis = decode_genesis(None if first is None else first.value)
+    except CorruptRecord:
+        return "its first record is no genesis record"
+    return f"it belongs to notary {genesis.notary_name!r}, origin {genesis.origin!r}"

@@ -1,0 +1,95 @@
+"""Notices when a Kafka consumer may be reading another log than before (R10): after each fetch, before its records are handed out.
+
+Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition was interrupted when, since its last good fetch,
+
+- a fetch failed, and now one succeeds. A fetch that fails says nothing by itself, so that a partition whose leader is gone does not disturb
+  the others;
+- the connection to its leader is another one;
+- its high watermark has gone back;
+- its first new batch has another leader epoch than the last one read, although that was the end of the log: a leader changed in between.
+  (An epoch that changes in the middle of what was there already is history: nothing happened while we read.)
+
+The base offset, length, leader epoch and last offset delta of a batch are in its header (Kafka's record batch format, version 2).
+"""
+
+from struct import Struct
+from typing import Any
+
+import msgspec
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.fetch import FetchRequest
+
+_BATCH = Struct(">qii7xi")
+"""Base offset, length, leader epoch; then magic, CRC and attributes; then the last offset delta."""
+_BATCH_HEAD_BYTES = 12
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A topic-partition as its last good fetch left it."""
+
+    connection: Any
+    high_watermark: int
+    at_end: bool
+    """Whether that fetch returned all that there was."""
+    epoch: int | None
+    """Of the last batch read."""
+
+
+class Interruptions:
+    """Counts the interruptions of one consumer, whose client was not used yet."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.count = 0
+        self._client = client
+        self._last: dict[TopicPartition, Fetched] = {}
+        self._failed: set[TopicPartition] = set()
+        self._send = client.send
+        client.send = self._send_and_look
+
+    async def _send_and_look(self, node: int, request: Any, **how: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return await self._send(node, request, **how)
+        asked = {TopicPartition(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
+        try:
+            response = await self._send(node, request, **how)
+        except KafkaError:
+            self._failed |= asked.keys()
+            raise
+        connection = self._client._conns.get((node, ConnectionGroup.DEFAULT))
+        for topic, parts in response.topics:
+            for number, error_code, high_watermark, *_, records in parts:
+                partition = TopicPartition(topic, number)
+                if error_code:
+                    self._failed.add(partition)
+                else:
+                    self._fetched(partition, asked[partition], connection, high_watermark, records or b"")
+        return response
+
+    def _fetched(self, partition: TopicPartition, offset: int, connection: Any, high_watermark: int, records: bytes) -> None:
+        before = self._last.get(partition)
+        epochs, offset_next = batches(records)
+        offset_next = max(offset, offset_next)
+        interrupted = partition in self._failed
+        if before is not None:
+            interrupted |= before.connection is not connection or high_watermark < before.high_watermark
+            interrupted |= before.at_end and before.epoch is not None and bool(epochs) and epochs[0] != before.epoch
+        epoch = epochs[-1] if epochs else None if before is None else before.epoch
+        self._last[partition] = Fetched(connection, high_watermark, offset_next >= high_watermark, epoch)
+        self._failed.discard(partition)
+        self.count += interrupted
+
+
+def batches(records: bytes | memoryview) -> tuple[list[int], int]:
+    """The leader epochs of the batches in a fetched record set, and the offset after the last. An incomplete batch is left out."""
+    epochs: list[int] = []
+    at = offset_next = 0
+    while at + _BATCH.size <= len(records):
+        base_offset, length, epoch, last_delta = _BATCH.unpack_from(records, at)
+        at += _BATCH_HEAD_BYTES + length
+        if length <= 0 or at > len(records):
+            break
+        epochs.append(epoch)
+        offset_next = base_offset + last_delta + 1
+    return epochs, offset_next

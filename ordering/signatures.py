@@ -1,0 +1,110 @@
+"""Who may write to the log: signatures over ordering records, fills and new keys (R10; docs/formats.md, Log records). Pure.
+
+Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another.
+Ed25519 by libsodium: it takes half of OpenSSL's time and releases the interpreter while it verifies.
+"""
+
+from hashlib import sha256
+from struct import Struct
+from typing import Final
+
+from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
+from nacl.exceptions import BadSignatureError
+
+from ordering.errors import CorruptRecord
+from ordering.records import (
+    HASH_BYTES,
+    SIGNATURE_BYTES,
+    Genesis,
+    Key,
+    OrderingRecord,
+    decode,
+    encode,
+)
+
+LOG_ID_BYTES: Final = HASH_BYTES
+NO_LOG_ID: Final = bytes(LOG_ID_BYTES)
+"""Stands for the log id in the signature of the genesis record, which has to be signed before it can be hashed."""
+FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
+
+_RECORD_HEAD: Final = b"notary/log/v1\n"
+_FILL_HEAD: Final = b"notary/fill/v1\n"
+_KEY_HEAD: Final = b"notary/log-key/v1\n"
+_U32 = Struct(">I")
+
+
+class SigningKey:
+    """An Ed25519 private key, made from its 32-byte seed."""
+
+    __slots__ = ("_secret", "public_key")
+
+    def __init__(self, seed: bytes) -> None:
+        self.public_key, self._secret = crypto_sign_seed_keypair(seed)
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte signature over a message."""
+        return bytes(crypto_sign(message, self._secret)[:SIGNATURE_BYTES])
+
+
+def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether this is that key's signature over the message. False for anything that is no key or no signature."""
+    if len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        crypto_sign_open(signature + message, public_key)
+    except (BadSignatureError, ValueError):
+        return False
+    return True
+
+
+def log_id_of(genesis_value: bytes) -> bytes:
+    """The log id: SHA-256 of the genesis record's bytes, signature included."""
+    return sha256(genesis_value).digest()
+
+
+def sign_record(record: OrderingRecord, log_id: bytes, key: SigningKey) -> bytes:
+    """The value of an ordering record: its bytes, then the signature. For `Genesis` the log id is `NO_LOG_ID`."""
+    unsigned = encode(record)
+    return unsigned + key.sign(_RECORD_HEAD + log_id + unsigned)
+
+
+def record_is_signed(value: bytes, log_id: bytes, public_key: bytes) -> bool:
+    """Whether that key has signed the ordering record with this value, for the log of that id."""
+    return is_signed(public_key, value[-SIGNATURE_BYTES:], _RECORD_HEAD + log_id + value[:-SIGNATURE_BYTES])
+
+
+def decode_genesis(value: bytes | None) -> Genesis:
+    """The genesis record with this value, signed by the owner that it names; `CorruptRecord` for anything else."""
+    record = decode(value)
+    if not isinstance(record, Genesis):
+        raise CorruptRecord(f"it is no genesis record but one of kind {type(record).__name__.lower()}")
+    assert value is not None
+    if not record_is_signed(value, NO_LOG_ID, record.owner_key):
+        raise CorruptRecord("it is not signed by the owner that it names")
+    return record
+
+
+def sign_fill(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, key: SigningKey) -> bytes:
+    """The value of a fill for the batch with that key in that partition, of which the entry names `payload_hash` (R4)."""
+    return payload_hash + key.sign(_fill_message(log_id, partition, batch_key, payload_hash))
+
+
+def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
+    """Whether this value is a fill for that batch, signed by that key."""
+    if len(value) != FILL_BYTES or value[:HASH_BYTES] != payload_hash:
+        return False
+    return is_signed(public_key, value[HASH_BYTES:], _fill_message(log_id, partition, batch_key, payload_hash))
+
+
+def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:
+    """The record that puts `key` in the place of the key in force: the new key signs, so that nobody can name a key that he has not."""
+    return Key(key.public_key, key.sign(_KEY_HEAD + log_id + public_key_in_force))
+
+
+def key_is_endorsed(record: Key, log_id: bytes, public_key_in_force: bytes) -> bool:
+    """Whether the new key itself agrees to follow the key in force."""
+    return is_signed(record.public_key, record.endorsement, _KEY_HEAD + log_id + public_key_in_force)
+
+
+def _fill_message(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bytes:
+    return b"".join((_FILL_HEAD, log_id, _U32.pack(partition), batch_key, payload_hash))

@@ -1,0 +1,283 @@
+"""Which ordering records take effect, and the history over them (R2, R5, R6, R10), record by record in one task.
+
+The history is one running hash, so somebody has to go through the records one after the other, and only somebody who does knows whether a
+view is the reader's own. What goes through here is small: a row of some 300 bytes for each ordering record, however many requests it has.
+Signatures, contents and ids are worked out before, side by side.
+
+The first entry in effect without a content is the hole. What a later run needs is taken there (`Carry`). Behind it records are applied as
+if the hole, and all like it, had a content: who counts does not depend on contents. The history does, so it ends there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spark_join.constants import ELECTORATE_MS, FORMAT_VERSION, HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT
+from spark_join.order.identity import Identity
+
+NO_SEQUENCE: Final = bytes(8)
+OWN, FOREIGN, OLD, BEYOND = "own", "foreign", "old", "beyond"
+"""A view is the reader's own history; another one; too old to be compared; or from behind the hole."""
+
+
+class Incarnation(msgspec.Struct):
+    """One incarnation of a worker; its number is its place in `Carry.incarnations`, from 1 on."""
+
+    nonce: bytes
+    name: bytes
+    format_version: int
+    active_at_ms: int
+    reached: bytes = NO_SEQUENCE
+    """The highest sequence that counted, 8 bytes"""
+    over: bool = False
+
+
+class Carry(msgspec.Struct):
+    """All that applying the next ordering record needs of those before it."""
+
+    incarnations: list[Incarnation] = []
+    partitions: int = 0
+    log_time_ms: int = 0
+    seen: int = 0
+    """How many records have taken effect"""
+    settled: int = 0
+    """The `seen` of the last settle record in effect"""
+    agreed_offset: int = -1
+    """Where the last view stands that was the reader's own"""
+    histories: bytes = b""
+    """The last `VIEWS_KEPT` values of the history, 32 bytes each, the newest last"""
+
+
+class Verdict(msgspec.Struct):
+    """What became of one record."""
+
+    effect: bool = False
+    skipped: str | None = None
+    """Why it has no effect; None for one that has, and for a checkpoint whose root is compared or stands behind the hole"""
+    log_time_ms: int | None = None
+    reached: bytes | None = None
+    """Of an entry in effect: the log time, and the sequence that its incarnation had reached before it"""
+    view: str | None = None
+    """See `OWN`; None for a record without a good signature or without a view"""
+    expected: str | None = None
+    """Of a foreign view: what should be there"""
+
+
+_VERDICT: Final = pa.schema(
+    [
+        ("effect", pa.bool_()),
+        ("skipped", pa.string()),
+        ("log_time_ms", pa.int64()),
+        ("reached", pa.binary()),
+        ("view", pa.string()),
+        ("expected", pa.string()),
+    ]
+)
+_CARRY: Final = ("carry", pa.binary())
+_decode, _encode = msgspec.msgpack.Decoder(Carry).decode, msgspec.msgpack.encode
+Row = Mapping[str, Any]
+
+
+def carry_of(encoded: bytes) -> Carry:
+    """The carry that `apply` gave."""
+    return _decode(encoded)
+
+
+class Effects:
+    """One reading of the ordering topic, from `carry` on."""
+
+    def __init__(self, identity: Identity, carry: bytes) -> None:
+        self.carry = _decode(carry) if carry else Carry()
+        self.at_hole: bytes | None = None
+        """The carry before the hole"""
+        self._rotations = {offset - 1 for offset, _ in identity.notary_keys[1:]}
+        first = self.carry.seen - len(self.carry.histories) // HASH_BYTES + 1
+        whole = self.carry.histories
+        self._histories = {first + at // HASH_BYTES: whole[at : at + HASH_BYTES] for at in range(0, len(whole), HASH_BYTES)}
+        self._nonces = {each.nonce for each in self.carry.incarnations}
+        self._current = {each.name: each for each in self.carry.incarnations if not each.over}
+
+    def apply(self, row: Row) -> Verdict:
+        """Apply one record: a row of `ordering_records.SCHEMA`, with `mark`, 1 for an entry whose content is its payload, 0 for one whose
+        content is a fill, None for all others."""
+        verdict = Verdict()
+        kind = row["kind"]
+        if kind == "malformed" or not row["signed"]:
+            verdict.skipped = "malformed" if kind == "malformed" else "signature"
+            return verdict
+        if row["seen"] is not None:
+            self._compare(row, verdict)
+        verdict.skipped = _APPLY[kind](self, row, verdict)
+        verdict.effect = verdict.skipped is None and kind != "checkpoint"
+        if verdict.effect and self.at_hole is None:
+            self._advance(row)
+        return verdict
+
+    def encoded(self) -> bytes:
+        """The carry at the hole; without one behind the last record that was applied."""
+        if self.at_hole is not None:
+            return self.at_hole
+        return _encode(msgspec.structs.replace(self.carry, histories=b"".join(self._histories.values())))
+
+    @property
+    def history(self) -> bytes:
+        """The history over all records in effect."""
+        return self._histories[self.carry.seen]
+
+    def _compare(self, row: Row, verdict: Verdict) -> None:
+        seen, carry = int.from_bytes(row["seen"], "big"), self.carry
+        if seen > carry.seen:
+            verdict.view = FOREIGN if self.at_hole is None else BEYOND
+            verdict.expected = f"a view of at most {carry.seen} records"
+        elif (own := self._histories.get(seen)) is None:
+            verdict.view = OLD
+        elif own == row["history"]:
+            verdict.view, carry.agreed_offset = OWN, row["offset"]
+        else:
+            verdict.view, verdict.expected = FOREIGN, own.hex()
+        if verdict.view == FOREIGN:
+            agreed = "none before" if carry.agreed_offset < 0 else f"the last that agreed is at offset {carry.agreed_offset}"
+            verdict.expected = f"{verdict.expected}; {agreed}"
+
+    def _advance(self, row: Row) -> None:
+        carry = self.carry
+        if carry.seen:
+            mark = bytes((row["mark"] or 0,))
+            time = row["append_time_ms"].to_bytes(8, "big", signed=True)
+            history = sha256(self._histories[carry.seen] + time + row["value_hash"] + mark).digest()
+        else:
+            history = row["value_hash"]
+        carry.seen += 1
+        self._histories[carry.seen] = history
+        self._histories.pop(carry.seen - VIEWS_KEPT, None)
+
+    def _of(self, row: Row) -> Incarnation | None:
+        """The incarnation that a record names, if it has begun and is not over."""
+        number = int.from_bytes(row["incarnation"], "big")
+        if not 0 < number <= len(self.carry.incarnations):
+            return None
+        found = self.carry.incarnations[number - 1]
+        return None if found.over else found
+
+    def _end(self, incarnation: Incarnation) -> None:
+        incarnation.over = True
+        del self._current[incarnation.name]
+
+    def _entry(self, row: Row, verdict: Verdict) -> str | None:
+        incarnation, carry = self._of(row), self.carry
+        if incarnation is None:
+            return "incarnation"
+        if row["sequence"] <= incarnation.reached:
+            return "sequence"
+        if row["partition"] >= carry.partitions:
+            return "partition"
+        if row["mark"] is None and self.at_hole is None:
+            self.at_hole = self.encoded()
+        carry.log_time_ms = max(carry.log_time_ms, min(row["append_time_ms"], row["sent_at_ms"] + SENT_AT_AHEAD_MAX_MS))
+        verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
+        incarnation.reached, incarnation.active_at_ms = row["sequence"], carry.log_time_ms
+        return None
+
+    def _register(self, row: Row, verdict: Verdict) -> str | None:
+        if row["nonce"] in self._nonces:
+            return "nonce"
+        name = row["name"]
+        if (before := self._current.get(name)) is not None:
+            self._end(before)
+        begun = Incarnation(row["nonce"], name, row["format_version"], max(self.carry.log_time_ms, row["append_time_ms"]))
+        self._nonces.add(begun.nonce)
+        self._current[name] = begun
+        self.carry.incarnations.append(begun)
+        return None
+
+    def _fence(self, row: Row, verdict: Verdict) -> str | None:
+        incarnation = self._of(row)
+        if incarnation is None:
+            return "incarnation"
+        if incarnation.reached != row["sequence"]:
+            return "sequence"
+        self._end(incarnation)
+        return None
+
+    def _checkpoint(self, row: Row, verdict: Verdict) -> str | None:
+        if self._of(row) is None:
+            return "incarnation"
+        return None if verdict.view in (OWN, BEYOND) else "view"
+
+    def _activate(self, row: Row, verdict: Verdict) -> str | None:
+        since_ms = self.carry.log_time_ms - ELECTORATE_MS
+        electorate = [each for each in self._current.values() if each.active_at_ms >= since_ms]
+        version = row["format_version"]
+        is_readable = version > FORMAT_VERSION and all(each.format_version >= version for each in electorate)
+        return None if is_readable else "version"
+
+    def _genesis(self, row: Row, verdict: Verdict) -> str | None:
+        if self.carry.seen:
+            return "genesis"
+        self.carry.partitions = row["partitions"]
+        return None
+
+    def _key(self, row: Row, verdict: Verdict) -> str | None:
+        return None if row["offset"] in self._rotations else "key"
+
+    def _partitions(self, row: Row, verdict: Verdict) -> str | None:
+        if row["partitions"] <= self.carry.partitions:
+            return "partition"
+        self.carry.partitions = row["partitions"]
+        return None
+
+    def _retire(self, row: Row, verdict: Verdict) -> str | None:
+        incarnation = self._of(row)
+        if incarnation is None:
+            return "incarnation"
+        self._end(incarnation)
+        return None
+
+    def _settle(self, row: Row, verdict: Verdict) -> str | None:
+        # A copy of a settle record would take effect again: its view stays the reader's own for long.
+        seen = int.from_bytes(row["seen"], "big")
+        if verdict.view != OWN or seen <= self.carry.settled:
+            return "view"
+        self.carry.settled = seen
+        return None
+
+
+_APPLY: Final[dict[str, Callable[[Effects, Row, Verdict], str | None]]] = {
+    "entry": Effects._entry,
+    "register": Effects._register,
+    "fence": Effects._fence,
+    "checkpoint": Effects._checkpoint,
+    "activate": Effects._activate,
+    "genesis": Effects._genesis,
+    "key": Effects._key,
+    "partitions": Effects._partitions,
+    "retire": Effects._retire,
+    "settle": Effects._settle,
+}
+"""By kind: what it does; it returns why it has no effect."""
+
+
+def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:
+    """`records` (`ordering_records.SCHEMA` and `mark`) with the columns of `Verdict`, in one task; and one row more, with `carry` alone."""
+    schema = pa.schema([*to_arrow_schema(records.schema), *_VERDICT, _CARRY])
+
+    def applied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        effects = Effects(identity, carry)
+        for batch in batches:
+            verdicts = [effects.apply(row) for row in batch.to_pylist()]
+            columns = [
+                pa.array([getattr(each, name) for each in verdicts], type_)
+                for name, type_ in zip(_VERDICT.names, _VERDICT.types, strict=True)
+            ]
+            given = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
+            yield pa.RecordBatch.from_arrays([*given, *columns, pa.nulls(batch.num_rows, pa.binary())], schema=schema)
+        yield pa.RecordBatch.from_pylist([{"carry": effects.encoded()}], schema)
+
+    in_order = records.repartition(1).sortWithinPartitions("offset")
+    return in_order.mapInArrow(applied, from_arrow_schema(schema)).withColumn("effect", F.coalesce("effect", F.lit(False)))

@@ -1,0 +1,217 @@
+"""The replay and the joiner's core make the same of any log: random logs with every kind of record, good, copied, stale and forged."""
+
+from collections.abc import Callable
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from joiner import Joiner, JoinerLimits
+from ordering.log import ORDERING, Record
+from tests.checkers.records import View, key_of
+from tests.checkers.replay import Replayed
+from tests.checkers.signed_log import SignedLog, payload_of, private_key, public
+
+PARTITIONS = 2
+SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+small = st.integers(0, 3)
+keys = st.sampled_from(["notary", "second", "third"])
+labels = st.sampled_from("abc")
+
+
+class Writing:
+    """A log that hypothesis writes, one step after the other."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.log = SignedLog(PARTITIONS)
+
+    def write(self) -> SignedLog:
+        steps: list[Callable[[], object]] = [
+            self._register,
+            self._batch,
+            self._batch,
+            self._batch,
+            self._batch,
+            self._undecided,
+            self._payload,
+            self._fill,
+            self._worker_record,
+            self._owner_record,
+            self._rotate,
+            self._copy,
+            self._forged,
+        ]
+        self.log.register("w1")
+        for step in self.draw(st.lists(st.sampled_from(steps), min_size=4, max_size=30)):
+            step()
+        return self.log
+
+    def _view(self) -> View | None:
+        """Mostly the writer's own history, or one a few records old, sometimes another."""
+        kind = self.draw(st.sampled_from(["own", "own", "old", "foreign", "ahead", "none"]))
+        own = self.log.view()
+        if kind == "old":
+            return self.log.view(self.draw(st.integers(1, own.seen)))
+        foreign = {"foreign": View(own.seen, bytes(32)), "ahead": View(own.seen + 1, own.history), "none": View(0, own.history)}
+        return foreign.get(kind)
+
+    def _register(self) -> None:
+        name = self.draw(st.sampled_from(["w1", "w2"]))
+        nonce = self.draw(st.sampled_from([None, None, "the same"]))
+        self.log.register(name, nonce, reads=self.draw(st.integers(1, 3)), view=self._view())
+
+    def _name(self) -> tuple[int, int]:
+        """The name of a batch: mostly the next of an incarnation that goes on."""
+        replayed = self.log.replayed()
+        going_on = [life for life in replayed.lives if not life.fenced]
+        if going_on and self.draw(st.integers(0, 3)):
+            life = self.draw(st.sampled_from(going_on))
+            return life.incarnation, life.sequence_last + 1
+        return self.draw(st.tuples(st.integers(0, 3), st.integers(0, 5)))
+
+    def _key(self) -> Ed25519PrivateKey:
+        """Mostly the key in force."""
+        return private_key(self.draw(keys)) if not self.draw(st.integers(0, 3)) else self.log.key
+
+    def _batch(self) -> None:
+        """An entry, before it or after it one or two contents, or none."""
+        incarnation, sequence = self._name()
+        partition, label = self.draw(st.integers(0, self.log.replayed().partitions)), self.draw(labels)
+        contents = self.draw(st.lists(st.sampled_from(["payload", "payload", "fill", "bad fill", "other", "null"]), min_size=1, max_size=3))
+        after = self.draw(st.integers(0, len(contents)))
+        at = self.draw(st.sampled_from([None, None, None, 0, 1_500_000, 100_000_000]))
+        sent_at = self.draw(st.sampled_from([None, None, 0, 1_000_000, 2_000_000]))
+        view, key = self._view(), self._key()
+        for number, content in enumerate([*contents, "end"]):
+            if number == after:
+                self.log.entry(incarnation, sequence, label, partition=partition, view=view, by=key, at=at, sent_at=sent_at)
+            match content:
+                case "payload":
+                    self.log.payload(incarnation, sequence, label, partition=partition)
+                case "fill":
+                    self.log.fill(incarnation, sequence, label, partition=partition, by=self._key())
+                case "bad fill":
+                    self.log.fill(incarnation, sequence, label + "x", partition=partition)
+                case "other":
+                    self.log.payload(incarnation, sequence, label + "x", partition=partition)
+                case "null":
+                    self.log.put(partition, key_of(incarnation, sequence), None)
+        if self.log.replayed().ended_by == "hole" and self.draw(st.integers(0, 3)):
+            self.log.payload(incarnation, sequence, label, partition=partition)
+
+    def _undecided(self) -> None:
+        """A payload of the right hash that decides nothing."""
+        value = self.draw(st.sampled_from([b"", b"[]", b"garbage", payload_of("b")]))
+        incarnation, sequence = self._name()
+        self.log.payload(incarnation, sequence, value=value)
+        self.log.entry(incarnation, sequence, value=value, ids=["00" * 32], view=self._view())
+
+    def _payload(self) -> None:
+        value = self.draw(st.sampled_from([None, b"", b"[]", payload_of("a"), payload_of("b")]))
+        key = key_of(*self.draw(st.tuples(st.integers(1, 3), st.integers(1, 5))))
+        self.log.put(self.draw(small), self.draw(st.sampled_from([key, key, key, None, b"short"])), value)
+
+    def _fill(self) -> None:
+        incarnation, sequence = self.draw(st.tuples(st.integers(1, 3), st.integers(1, 5)))
+        self.log.fill(incarnation, sequence, self.draw(labels), partition=self.draw(small), by=private_key(self.draw(keys)))
+
+    def _worker_record(self) -> None:
+        if self.draw(st.booleans()):
+            lives = self.log.replayed().lives
+            last = {life.incarnation: life.sequence_last for life in lives}
+            incarnation = self.draw(small)
+            self.log.fence(incarnation, self.draw(st.sampled_from([0, last.get(incarnation, 0)])), view=self._view())
+        else:
+            self.log.checkpoint(self.draw(small), self.draw(small), view=self._view())
+
+    def _owner_record(self) -> None:
+        kind = self.draw(st.sampled_from(["retire", "partitions", "activate", "settle"]))
+        if kind == "retire":
+            self.log.retire(self.draw(small))
+        elif kind == "partitions":
+            self.log.partitions(self.draw(st.integers(1, 4)))
+        elif kind == "activate":
+            self.log.activate(self.draw(st.integers(0, 3)))
+        else:
+            self.log.settle(self.log.view(self.draw(st.integers(1, self.log.view().seen))))
+
+    def _rotate(self) -> None:
+        key = private_key(self.draw(keys))
+        if public(key) not in self.log.replayed().keys:
+            self.log.change_key(key)
+        else:
+            self.log.write(7, self.log.key_body(key))
+
+    def _copy(self) -> None:
+        stream = self.draw(st.sampled_from(sorted(self.log.streams)))
+        if self.log.streams[stream]:
+            self.log.again(self.draw(st.sampled_from(self.log.streams[stream])))
+
+    def _forged(self) -> None:
+        record = self.draw(st.sampled_from(self.log.streams[ORDERING]))
+        assert record.value is not None
+        at = self.draw(st.integers(0, len(record.value) - 1))
+        self.log.put(ORDERING, None, record.value[:at] + bytes([record.value[at] ^ 1]) + record.value[at + 1 :])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> SignedLog:
+    """Any log."""
+    return Writing(draw).write()
+
+
+class Reading:
+    """A joiner that reads a log in pieces; a foreign view is looked into, and found to be none of the log's loss."""
+
+    def __init__(self, log: SignedLog, piece: int) -> None:
+        self.joiner = Joiner(limits=JoinerLimits(step_requests_max=2))
+        self.batches: list[tuple[int, int, int, int, bool]] = []
+        self.stopped = ""
+        at = dict.fromkeys(log.streams, 0)
+        while True:
+            records: list[Record] = []
+            for stream, read in at.items():
+                # The joiner is handed the records of the partitions that the log has declared by then.
+                if stream == ORDERING or (self.joiner.log_state and stream < self.joiner.log_state.payload_partitions):
+                    records += log.streams[stream][read : read + piece]
+                    at[stream] = min(read + piece, len(log.streams[stream]))
+            if not self._step(records) and not records:
+                return
+
+    def _step(self, records: list[Record]) -> bool:
+        ready = self.joiner.step(records, 0)
+        self.batches += [(b.offset, b.incarnation, b.sequence, b.log_time_ms, b.filled) for b in ready.batches]
+        if ready.evidence is not None:
+            self.joiner.examined(ready.evidence)
+            return True
+        self.stopped = ready.stop
+        return ready.advanced
+
+
+def _compare(replayed: Replayed, reading: Reading) -> None:
+    joiner = reading.joiner
+    assert joiner.offset_head == replayed.offset_end
+    assert (joiner.history.view.seen, joiner.history.view.history) == (replayed.seen, replayed.history)
+    assert (replayed.ended_by == "hole") == (joiner.hole is not None)
+    assert (replayed.ended_by == "activate") == bool(reading.stopped)
+    assert joiner.log_time_ms == replayed.log_time
+    assert reading.batches == [(b.offset, b.incarnation, b.sequence, b.log_time, b.signed_fill) for b in replayed.batches]
+    state = joiner.log_state
+    assert state is not None
+    assert (state.log_id, state.notary_name, list(state.keys)) == (replayed.log_id, replayed.name, replayed.keys)
+    assert (state.payload_partitions, list(state.formats), state.settled) == (replayed.partitions, replayed.versions, replayed.settled)
+    for life in replayed.lives:
+        other = joiner.lives.get(life.incarnation)
+        assert other is not None
+        assert (life.name, life.nonce, life.sequence_last, life.fenced) == (other.name, other.nonce, other.sequence_last, other.fenced)
+        assert (life.active_at, life.format_version) == (other.active_at_ms, other.format_version)
+    assert joiner.lives.get(len(replayed.lives) + 1) is None
+
+
+@SHARED
+@given(logs(), st.sampled_from([1, 3, 100]))
+def test_replay_joins_as_the_joiner_does(log: SignedLog, piece: int) -> None:
+    """Of any log the history, the batches, log time, incarnations, keys and the first hole are the joiner's, however it is read."""
+    _compare(log.replayed(), Reading(log, piece))

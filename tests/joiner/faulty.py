@@ -1,0 +1,261 @@
+"""Whole workers on a log in memory that misbehaves on demand: sender, driver and a real index, wired as `notary.worker` does.
+
+The faults are wrappers around `MemoryLog` that keep its contract: what `append` acknowledged is there, what raised may or may not be.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from joiner import Batch, Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
+from notary.decision import Decision
+from notary.index import Index, IndexSettings
+from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
+from ordering.log import ORDERING, Bounds, Reader, Record, Writer
+from ordering.memory import MemoryLog
+from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
+from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
+from tests.joiner.history import KEY, NOTARY, OWNER, nonce, requests, signing_key, submission, value
+
+PARTITIONS = 3
+REOPEN_S = 0.01
+SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
+LIMITS = JoinerLimits(hole_timeout_ms=20)
+DRIVER = DriverSettings(poll_ms=10, watch_s=0.02, stall_s=0.1, contradiction_s=0.2)
+SECOND = signing_key("second")
+
+_ticks = itertools.count(1_760_000_000_000)
+_nonces = itertools.count()
+
+
+def clock_ms() -> int:
+    return next(_ticks)
+
+
+class Keys:
+    """The keys of one worker."""
+
+    def __init__(self, *keys: SigningKey) -> None:
+        self.keys = {key.public_key: key for key in keys}
+
+    def key_for(self, public_key: bytes) -> SigningKey | None:
+        return self.keys.get(public_key)
+
+    def public_keys(self) -> list[bytes]:
+        return list(self.keys)
+
+
+class FaultyLog(MemoryLog):
+    """A `MemoryLog` that begins with a genesis record, and whose appends and polls go through what a test puts in between."""
+
+    def __init__(self) -> None:
+        super().__init__(PARTITIONS, clock_ms)
+        genesis = Genesis(bytes(16), PARTITIONS, KEY.public_key, OWNER.public_key, NOTARY, "notary.example/test")
+        self.put(ORDERING, None, sign_record(genesis, NO_LOG_ID, OWNER))
+        self.log_id = log_id_of(self.read(ORDERING, 0, 1, 1)[0].value or b"")
+        self.view = View(1, self.log_id)
+        self.interruptions = 0
+        self.on_append: Callable[[int, bytes | None, bytes | None], Awaitable[None]] | None = None
+        self.on_poll: Callable[[list[Record]], list[Record]] | None = None
+        self.on_bounds: Callable[[dict[int, Bounds]], None] | None = None
+        self.markers: dict[int, int] = {}
+        self.without_leader: set[int] = set()
+        self.readers = 0
+
+    async def open_writer(self) -> Writer:  # type: ignore[override]
+        return _FaultyWriter(self, await super().open_writer())
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:  # type: ignore[override]
+        self.readers += 1
+        return _FaultyReader(self, await super().open_reader(offsets_next), offsets_next)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        bounds = {stream: Bounds(0, bound.offset_end + self.markers.get(stream, 0)) for stream, bound in (await super().bounds()).items()}
+        if self.on_bounds is not None:
+            self.on_bounds(bounds)
+        return bounds
+
+    def leaders(self) -> Mapping[int, str | None]:
+        return {partition: rack for partition, rack in super().leaders().items() if partition not in self.without_leader}
+
+    def cut(self, *ends: int) -> None:
+        """Lose every record from these offsets on: of the ordering stream, then of each partition."""
+        for records, end in zip(self._streams.values(), ends, strict=True):
+            del records[end:]
+
+    def ends(self) -> list[int]:
+        return [len(records) for records in self._streams.values()]
+
+    def say(self, record: OrderingRecord, key: SigningKey | None = None) -> None:
+        """Append an ordering record as somebody else who has the key that it takes, or the given one."""
+        self.put(ORDERING, None, sign_record(record, self.log_id, key or (OWNER if isinstance(record, OwnerRecord) else KEY)))
+
+    def register(self, name: str, nonce_of: str = "", version: int = 1) -> None:
+        """The register record of another process."""
+        self.say(Register(nonce(nonce_of or name), self.view, version, name, "0"))
+
+    def fence(self, incarnation: int, sequence_last: int) -> None:
+        """A fence of another worker."""
+        self.say(Fence(0, self.view, incarnation, sequence_last))
+
+    def entry(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, view: View | None = None) -> None:
+        """An entry, without its payload, that asks these requests."""
+        ids = tuple([request.transaction_id for request in requests(*labels)])
+        asked = sha256(value(*labels)).digest()
+        self.say(Entry(incarnation, sequence, view or self.view, clock_ms(), partition, asked, ids))
+
+    def entries(self) -> list[Entry]:
+        return [record for record in self.records() if isinstance(record, Entry)]
+
+    def records(self) -> list[OrderingRecord]:
+        """All of the ordering topic that decodes."""
+        decoded: list[OrderingRecord] = []
+        for record in self.read(ORDERING, 0, 1 << 30, 1 << 20):
+            with contextlib.suppress(CorruptRecord):
+                decoded.append(decode(record.value))
+        return decoded
+
+
+class _FaultyWriter:
+    def __init__(self, log: FaultyLog, writer: Writer) -> None:
+        self._log, self._writer = log, writer
+        self._closed = asyncio.Event()
+
+    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        if self._log.on_append is not None:
+            fault = asyncio.ensure_future(self._log.on_append(stream, key, value))
+            closed = asyncio.ensure_future(self._closed.wait())
+            try:
+                await asyncio.wait([fault, closed], return_when=asyncio.FIRST_COMPLETED)
+                if not fault.done():
+                    raise OutcomeUnknown("the writer was closed")
+                fault.result()
+            finally:
+                closed.cancel()
+                fault.cancel()
+        await self._writer.append(stream, key, value)
+
+    async def close(self) -> None:
+        self._closed.set()
+        await self._writer.close()
+
+
+class _FaultyReader:
+    def __init__(self, log: FaultyLog, reader: Reader, offsets_next: Mapping[int, int]) -> None:
+        self._log, self._reader = log, reader
+        self._offsets_next = dict.fromkeys(range(ORDERING, log.payload_partitions), 0) | dict(offsets_next)
+        self.pause, self.close = reader.pause, reader.close
+
+    @property
+    def interruptions(self) -> int:
+        return self._log.interruptions
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        records = await self._reader.poll(timeout_ms)
+        if self._log.on_poll is not None:
+            records = self._log.on_poll(records)
+        self._offsets_next |= {record.stream: record.offset + 1 for record in records}
+        return records
+
+    def offset_next(self, stream: int) -> int:
+        at = self._offsets_next[stream]
+        return at + self._log.markers.get(stream, 0) if at == self._log.end(stream) else at
+
+
+class Worker:
+    """One worker's parts, as `notary.worker` wires them."""
+
+    def __init__(
+        self,
+        log: FaultyLog,
+        directory: Path,
+        name: str,
+        driver: DriverSettings = DRIVER,
+        limits: JoinerLimits = LIMITS,
+        keys: Keys | None = None,
+        clock: Callable[[], int] = clock_ms,
+        now_s: Callable[[], float] = time.monotonic,
+        **settings: int,
+    ) -> None:
+        self.log, self.name, self.stopped = log, name, False
+        self.index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, worker_name=name, settings=SMALL)
+        own: dict[tuple[int, int], Batch[Decision]] = {}
+        self.joiner = Joiner(self.index.joiner_state(), limits, own, name)
+        self.sender: Sender[Decision] = Sender(
+            log,
+            self.joiner,
+            keys or Keys(KEY),
+            own,
+            SenderSettings(name, "0.1", reopen_wait_s=REOPEN_S, queue=QueueLimits(**settings)),
+            clock,
+            lambda: nonce(f"own {next(_nonces)}"),
+        )
+        self._executor = ThreadPoolExecutor(1)
+        self.driver: Driver[Decision] = Driver(
+            log, self.joiner, self.index, self.sender, driver, clock, now_s=now_s, executor=self._executor
+        )
+        self.running = asyncio.create_task(self.driver.run())
+
+    async def decided(self, *labels: str) -> list[Decision]:
+        """The decisions of a submission with these requests, when they are there; a worker that dies meanwhile fails the test."""
+        answer = self.sender.submit(submission(*labels))
+        await asyncio.wait([answer, self.running], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            await self.running
+        return list(await answer)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert not self.running.done(), self.running
+            await asyncio.sleep(0.002)
+
+    async def lives(self, besides: int | None = None) -> int:
+        """The incarnation, as soon as there is one other than that."""
+        await self.until(lambda: self.sender.incarnation not in (None, besides))
+        assert self.sender.incarnation is not None
+        return self.sender.incarnation
+
+    async def dies(self) -> Fatal:
+        """The `Fatal` that the worker stops with."""
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await self.running
+        fatal, others = caught.value.split(Fatal)
+        assert others is None
+        assert fatal is not None
+        while isinstance(fatal, BaseExceptionGroup):
+            fatal = fatal.exceptions[0]  # type: ignore[assignment]
+        assert isinstance(fatal, Fatal)
+        return fatal
+
+    async def stop(self) -> None:
+        if self.stopped:
+            return
+        self.stopped = True
+        self.running.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup):
+            await self.running
+        self._executor.shutdown()
+        self.index.close()
+
+
+def is_fill(value: bytes | None) -> bool:
+    return value is not None and len(value) == FILL_BYTES
+
+
+def id_of(label: str) -> bytes:
+    return requests(label)[0].transaction_id
+
+
+Start = Callable[..., Worker]
+
+
+def reason(worker: Worker, text: str) -> Callable[[], bool]:
+    """Whether the worker is not ready for a reason with this text."""
+    return lambda: text in (worker.driver.not_ready() or "")

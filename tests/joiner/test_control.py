@@ -1,0 +1,442 @@
+"""Whose log it is, who may write to it, and the records that change that (R10): through the core, one behaviour at a time."""
+
+from hashlib import sha256
+
+import pytest
+
+from joiner import Joiner, Ready, VoteVoid
+from joiner.core import ELECTORATE_MS
+from ordering.log import ORDERING, Record
+from ordering.records import Fence, Genesis, Key, Partitions, Register, View, batch_key, encode
+from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
+from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, named, nonce, requests, rest, signing_key, value
+
+SECOND, THIRD = signing_key("second"), signing_key("third")
+OTHER = History(name="O=Another notary", salt=b"another notary's")
+
+
+def _begun(*names: str, partitions: int = 2, version: int = 1, reads: int = 1) -> tuple[History, Reading]:
+    history, reading = History(partitions), Reading(format_version=reads)
+    reading.step(history.genesis, *[history.register(name, version=version) for name in names or ("w1",)])
+    return history, reading
+
+
+def _kinds(ready: Ready) -> list[str]:
+    return [notice.kind for notice in ready.notices]
+
+
+def _log(reading: Reading) -> tuple[object, ...]:
+    log = reading.joiner.log_state
+    assert log is not None
+    return log.key, log.payload_partitions, log.formats, log.settled
+
+
+# ---- genesis ----
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        None,
+        b"",
+        encode(Register(bytes(16), View(0, bytes(32)), 1, "w1", "0")) + bytes(64),
+        sign_record(Genesis(bytes(16), 2, KEY.public_key, OWNER.public_key, NOTARY, "o"), NO_LOG_ID, KEY),
+        sign_record(Partitions(3), NO_LOG_ID, OWNER),
+    ],
+    ids=["nothing", "empty", "register", "not-signed-by-its-owner", "another-control-record"],
+)
+def test_a_topic_without_genesis_is_nobodys_log(first: bytes | None) -> None:
+    """A reader stops in front of a first record that is not a genesis record signed by the owner that it names."""
+    ready = Reading().step(Record(ORDERING, 0, T0, b"", first))
+    assert "does not begin with a genesis record" in ready.stop
+    assert not ready.advanced
+
+
+def test_genesis_says_whose_log_it_is() -> None:
+    """Name, origin, keys and partitions come from the genesis record, and the history begins with the log id."""
+    history, reading = History(), Reading()
+    ready = reading.step(history.genesis)
+    log = reading.joiner.log_state
+    assert log is not None
+    assert (log.notary_name, log.origin, log.owner_key, log.key) == (NOTARY, "notary.example/test", OWNER.public_key, KEY.public_key)
+    assert (log.log_id, log.payload_partitions, log.formats) == (history.log_id, 2, (1,))
+    assert ready.log_state == log
+    assert reading.view == View(1, history.log_id)
+    assert ready.offsets_next == {ORDERING: 1}
+
+
+def test_genesis_counts_once() -> None:
+    """A copy of the genesis record, and another one that the owner signed for this log, change nothing."""
+    history, reading = _begun()
+    before = reading.view
+    second = Genesis(bytes(16), 9, SECOND.public_key, OWNER.public_key, "O=Another", "o")
+    ready = reading.step(history.put(ORDERING, None, history.genesis.value), history.owner(second))
+    assert _kinds(ready) == ["unsigned", "skipped"]
+    assert reading.view == before
+    assert _log(reading) == (KEY.public_key, 2, (1,), 0)
+
+
+# ---- who may write ----
+
+
+def _forgeries() -> dict[str, bytes]:
+    """Records that would take effect in `_begun()` if their signatures were good."""
+    true = History()
+    view = true.view
+    records = {
+        "entry": true.entry(1, 1, "a"),
+        "register": true.register("w9"),
+        "fence": true.fence(1, 0),
+        "checkpoint": true.checkpoint(1, 0),
+        "activate": true.activate(2),
+        "key": true.rotate(SECOND),
+        "partitions": true.partitions(5),
+        "retire": true.retire(1),
+        "settle": true.settle(view),
+    }
+    return {kind: (record.value or b"")[:-64] for kind, record in records.items()}
+
+
+FORGERIES = _forgeries()
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+@pytest.mark.parametrize("signed", ["by nobody", "by another key", "by the other of the two", "in another log"])
+def test_records_without_a_good_signature_change_nothing(kind: str, signed: str) -> None:
+    """A record that the notary's key in force, or for a control record the owner's, has not signed for this log is skipped."""
+    history, reading = _begun("w1", reads=2, version=2)
+    body = FORGERIES[kind]
+    is_owners = kind in ("activate", "key", "partitions", "retire", "settle")
+    message = b"notary/log/v1\n" + (OTHER.log_id if signed == "in another log" else history.log_id) + body
+    key = {"by another key": SECOND, "by the other of the two": KEY if is_owners else OWNER, "in another log": OWNER if is_owners else KEY}
+    signature = key[signed].sign(message) if signed in key else bytes(64)
+    before, log = reading.view, _log(reading)
+    ready = reading.step(history.put(ORDERING, None, body + signature), history.payload(1, 1, "a"))
+    assert _kinds(ready) == ["unsigned"]
+    assert (reading.view, _log(reading), reading.batches, ready.stop, ready.evidence) == (before, log, [], "", None)
+    assert (ready.registered, ready.fenced, ready.roots_seen, ready.lives) == ([], [], [], [])
+
+
+def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() -> None:
+    """A signature that was found good under a key before a rotation is not good behind it."""
+    history, reading = _begun()
+    entry = history.entry(1, 1, "a")
+    old = history.key
+    rotation = history.rotate(SECOND)
+    late = history.put(ORDERING, None, entry.value)
+    del history.streams[ORDERING][-3:]
+    rotation, late = history.put(ORDERING, None, rotation.value), history.put(ORDERING, None, late.value)
+    found = {late.value or b"": old.public_key}
+    ready = reading.joiner.step([rotation, late], 0, found)
+    assert _kinds(ready) == ["unsigned"]
+
+
+def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record whose signature the caller has verified under the key in force is not verified a second time."""
+    history, reading = _begun()
+    entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
+    monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified again"))
+    ready = reading.joiner.step([entry, payload], 0, {entry.value or b"": KEY.public_key})
+    assert named(ready.batches) == [(1, 1, "1")]
+
+
+def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very bytes that this worker has signed are not verified; other bytes under its batch's name are."""
+
+    class Own:
+        value = value("a")
+        payload_hash = sha256(value).digest()
+        signed_by = KEY.public_key
+        requests = requests("a")
+        entry_value = b""
+
+    history, own = History(), Own()
+    reading = Reading(own={(1, 1): own})
+    reading.step(history.genesis, history.register())
+    forged = history.put(ORDERING, None, encode_entry_of(history)[:-64] + bytes(64))
+    entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
+    own.entry_value = entry.value or b""
+    assert reading.joiner.to_verify([forged, entry, payload]) == [forged.value]
+    assert _kinds(reading.step(forged)) == ["unsigned"]
+    monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified"))
+    assert named(reading.step(entry, payload).batches) == [(1, 1, "1")]
+
+
+def encode_entry_of(history: History) -> bytes:
+    """The value of an entry (1, 1) as that history would write it, without writing it."""
+    value_ = history.entry(1, 1, "a").value or b""
+    del history.streams[ORDERING][-1]
+    return value_
+
+
+# ---- fills ----
+
+
+def _fills(history: History) -> dict[str, bytes]:
+    """Values that are no fill of batch (1, 1) in partition 0, whose entry asks for "a"."""
+    name, asked, other = batch_key(1, 1), sha256(value("a")).digest(), sha256(value("b")).digest()
+    good = sign_fill(history.log_id, 0, name, asked, KEY)
+    return {
+        "without a signature": asked + bytes(64),
+        "of the hash alone": asked,
+        "of nothing": b"",
+        "by another key": sign_fill(history.log_id, 0, name, asked, SECOND),
+        "by the owner": sign_fill(history.log_id, 0, name, asked, OWNER),
+        "of another log": sign_fill(OTHER.log_id, 0, name, asked, KEY),
+        "for another hash": sign_fill(history.log_id, 0, name, other, KEY),
+        "for another hash, swapped": asked + sign_fill(history.log_id, 0, name, other, KEY)[32:],
+        "for another partition": sign_fill(history.log_id, 1, name, asked, KEY),
+        "for another batch": sign_fill(history.log_id, 0, batch_key(1, 2), asked, KEY),
+        "with a byte more": good + b"\0",
+    }
+
+
+@pytest.mark.parametrize("what", _fills(History()))
+@pytest.mark.parametrize("order", ["fill, entry, payload", "entry, fill, payload", "fill, payload, entry"])
+def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
+    """A fill without the signature of the key in force over this log, partition, batch and hash is skipped: the payload is the content."""
+    history, reading = _begun()
+    records = {
+        "fill": history.put(0, batch_key(1, 1), _fills(history)[what]),
+        "entry": history.entry(1, 1, "a"),
+        "payload": history.payload(1, 1, "a"),
+    }
+    for kind in order.split(", "):
+        reading.step(records[kind])
+    assert [batch.requests for batch in reading.batches] == [requests("a")]
+    assert reading.joiner.buffered_records == 0
+
+
+def test_a_good_fill_empties() -> None:
+    """The fill that all of these are not is taken, and the payload behind it is ignored."""
+    history, reading = _begun()
+    reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    assert named(reading.batches) == [(1, 1, "filled")]
+
+
+def test_a_fill_is_judged_by_the_key_at_its_entrys_place() -> None:
+    """A fill signed with the key that was in force at the entry counts, though it was appended after a rotation; one by the new key not."""
+    history, reading = _begun()
+    entry = history.entry(1, 1, "a")
+    rotation = history.rotate(SECOND)
+    assert reading.step(entry, rotation).batches == []
+    reading.step(history.fill(1, 1, key=SECOND))
+    assert reading.joiner.hole is not None
+    reading.step(history.fill(1, 1, key=KEY))
+    assert named(reading.batches) == [(1, 1, "filled")]
+    assert _log(reading)[0] == SECOND.public_key
+
+
+# ---- key ----
+
+
+def test_key() -> None:
+    """From a key record on only the new key signs: entries under the former one behind it are skipped, under the new one they count."""
+    history, reading = _begun()
+    ready = reading.step(history.rotate(SECOND))
+    assert ready.log_state is not None
+    assert (ready.log_state.key, ready.log_state.keys) == (SECOND.public_key, (KEY.public_key, SECOND.public_key))
+    ready = reading.step(
+        history.entry(1, 1, "a", key=KEY), history.payload(1, 1, "a"), history.entry(1, 2, "b"), history.payload(1, 2, "b")
+    )
+    assert _kinds(ready) == ["unsigned", "orphan-dropped"]
+    assert named(reading.batches) == [(1, 2, "1")]
+
+
+def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
+    """A key that nobody has shown to hold is not put in force; nor is one that endorsed another step of the chain, or another log."""
+    history, reading = _begun()
+    endorsements = [
+        bytes(64),
+        endorse_key(THIRD, history.log_id, KEY.public_key).endorsement,
+        endorse_key(SECOND, history.log_id, THIRD.public_key).endorsement,
+        endorse_key(SECOND, OTHER.log_id, KEY.public_key).endorsement,
+    ]
+    ready = reading.step(*[history.owner(Key(SECOND.public_key, endorsement)) for endorsement in endorsements])
+    assert _kinds(ready) == ["skipped"] * 4
+    assert _log(reading)[0] == KEY.public_key
+
+
+def test_a_former_key_never_comes_back() -> None:
+    """Neither a copy of an old key record, nor a new one of the owner's, brings a former key back."""
+    history, reading = _begun()
+    first = history.rotate(SECOND)
+    second = history.rotate(THIRD)
+    copy = history.put(ORDERING, None, first.value)
+    back = history.owner(endorse_key(KEY, history.log_id, THIRD.public_key))
+    again = history.owner(endorse_key(SECOND, history.log_id, THIRD.public_key))
+    same = history.owner(endorse_key(THIRD, history.log_id, THIRD.public_key))
+    ready = reading.step(first, second, copy, back, again, same)
+    assert _kinds(ready) == ["skipped"] * 4
+    assert _log(reading)[0] == THIRD.public_key
+    assert reading.view.seen == 4
+
+
+def test_two_rotations_at_once() -> None:
+    """Of two key records for the same step the first counts; the other is not endorsed for the key that is in force now."""
+    history, reading = _begun()
+    first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
+    second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))
+    assert _kinds(reading.step(first, second)) == ["skipped"]
+    assert _log(reading)[0] == SECOND.public_key
+
+
+def test_holes_behind_a_rotation_are_not_filled() -> None:
+    """An entry behind a key record that the former key signed is no hole: nobody fills what never counts."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), now=0)
+    reading.step(history.rotate(SECOND), history.entry(1, 2, "b", key=KEY), now=0)
+    wanted = reading.step(now=10_000).fills
+    reading.step(history.fill(1, 1, key=KEY), now=10_000)
+    assert wanted[0].sequence == 1
+    assert reading.joiner.hole is None
+    assert reading.step(now=30_000).fills == []
+
+
+# ---- partitions ----
+
+
+def test_partitions() -> None:
+    """From a partitions record on entries may name the new partitions, not before it; fewer, or as many, do nothing."""
+    history, reading = _begun()
+    ready = reading.step(history.entry(1, 1, "a", partition=2), history.partitions(3), history.entry(1, 2, "b", partition=2))
+    assert _kinds(ready) == ["skipped"]
+    assert reading.step(history.payload(1, 2, "b", partition=2)).batches[0].requests == requests("b")
+    ready = reading.step(history.partitions(3), history.partitions(2), history.entry(1, 3, partition=3))
+    assert _kinds(ready) == ["skipped"] * 3
+    assert _log(reading)[1] == 3
+
+
+def test_payloads_of_a_partition_not_declared_yet() -> None:
+    """A payload in a partition that Kafka has and the log does not declare yet is kept for the entry that will name it."""
+    history, reading = _begun()
+    history.streams[2] = []
+    reading.step(history.payload(1, 1, "a", partition=2))
+    reading.step(history.partitions(3), history.entry(1, 1, "a", partition=2))
+    assert named(reading.batches) == [(1, 1, "1")]
+    assert reading.state.offsets_next[2] == 1
+
+
+# ---- retire ----
+
+
+def test_retire() -> None:
+    """A retire record ends the incarnation, drops what it has here, voids its vote and says that it was the owner."""
+    history, reading = _begun("w1", "w2")
+    reading.step(history.payload(1, 1, "a"))
+    ready = reading.step(history.retire(1))
+    (ended,) = ready.fenced
+    assert (ended.life.incarnation, ended.life.fenced, ended.by, ended.retired) == (1, True, None, True)
+    assert ready.roots_seen == [VoteVoid("w1", 0)]
+    assert reading.joiner.buffered_records == 0
+    (seen,) = reading.step(history.checkpoint(2, 0, view=reading.view)).roots_seen
+    assert not isinstance(seen, VoteVoid)
+    assert seen.electorate == {"w2"}
+
+
+def test_retire_counts_once() -> None:
+    """A second retire record, or one for an incarnation that is over or has not begun, changes nothing and voids nothing."""
+    history, reading = _begun("w1", "w2")
+    reading.step(history.retire(1), history.fence(2, 0))
+    before = reading.view
+    ready = reading.step(history.retire(1), history.retire(2), history.retire(9))
+    assert _kinds(ready) == ["skipped"] * 3
+    assert (ready.roots_seen, ready.fenced, reading.view) == ([], [], before)
+
+
+def test_a_vote_is_void_at_its_place() -> None:
+    """The void stands among the roots in the order of the log, with how many batches were judged before it."""
+    history, reading = _begun("w1", "w2")
+    view = reading.view
+    records = [
+        history.checkpoint(1, 5, view=view),
+        history.entry(2, 1, "a"),
+        history.retire(1),
+        history.checkpoint(2, 5, view=view),
+        history.payload(2, 1, "a"),
+    ]
+    ready = reading.step(*records)
+    assert [(type(one).__name__, one.batches_before) for one in ready.roots_seen] == [("RootSeen", 0), ("VoteVoid", 1), ("RootSeen", 1)]
+
+
+# ---- activate ----
+
+
+def test_activate_stops_who_cannot_read_it() -> None:
+    """A worker stops before a record that activates what it cannot read, after all that came earlier; it persists no step past it."""
+    history, reading = _begun("w1", version=2)
+    ready = reading.step(
+        history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
+    )
+    assert named(ready.batches) == [(1, 1, "1")]
+    assert "activates format version 2 and this software reads 1" in ready.stop
+    assert ready.offsets_next[ORDERING] == 3
+    again = reading.restarted().step(*rest(history, reading.state))
+    assert again.stop
+    assert not again.advanced
+
+
+def test_activate_is_passed_by_who_can_read_it() -> None:
+    """A worker that reads the version goes on, and records of that version count from there on; before it they are malformed."""
+    history, reading = _begun("w1", version=2, reads=2)
+
+    def second_version(sequence: int, label: str) -> Record:
+        unsigned = b"\x02" + (history.entry(1, sequence, label).value or b"")[1:-64]
+        del history.streams[ORDERING][-1]
+        return history.put(ORDERING, None, unsigned + KEY.sign(b"notary/log/v1\n" + history.log_id + unsigned))
+
+    ready = reading.step(second_version(1, "a"), history.activate(2), second_version(2, "b"), history.payload(1, 2, "b"))
+    assert (ready.stop, _kinds(ready)) == ("", ["malformed"])
+    assert named(ready.batches) == [(1, 2, "1")]
+    assert _log(reading)[2] == (1, 2)
+    assert reading.restarted().joiner.log_state == reading.joiner.log_state
+
+
+def test_activate_while_a_voter_cannot_read_it() -> None:
+    """While an incarnation of the electorate registered with a lower version the record is skipped, by old and new software alike."""
+    for reads in (1, 2):
+        history, reading = _begun("new", version=2, reads=reads)
+        ready = reading.step(history.register("old", version=1), history.activate(2))
+        assert (ready.stop, _kinds(ready)) == ("", ["skipped"])
+        assert "which 'old' cannot read, does not count" in ready.notices[0].text
+        assert _log(reading)[2] == (1,)
+
+
+def test_activate_does_not_ask_who_has_left() -> None:
+    """Who is retired, or has not shown itself for a day of log time, holds nobody up."""
+    history, reading = _begun("new", version=2, reads=2)
+    late = T0 + ELECTORATE_MS + 60_000
+    reading.step(history.register("retired"), history.register("gone"), history.retire(2))
+    reading.step(history.entry(1, 1, "a", at=late, sent_at=late), history.payload(1, 1, "a"))
+    assert _kinds(reading.step(history.activate(2))) == []
+    assert _log(reading)[2] == (1, 2)
+
+
+def test_activate_of_what_is_active() -> None:
+    """Activating what is active changes nothing."""
+    history, reading = _begun()
+    ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    assert not ready.stop
+    assert _kinds(ready) == ["skipped"]
+    assert named(ready.batches) == [(1, 1, "1")]
+
+
+def test_ordering_alone() -> None:
+    """A command that reads the ordering topic alone learns incarnations, keys and partitions, asks for no content and compares no view."""
+    history = History()
+    joiner = Joiner(ordering_only=True)
+    foreign = View(77, bytes(32))
+    records = [
+        history.genesis,
+        history.register("w1", view=foreign),
+        history.entry(1, 3, "a", view=foreign),
+        history.ordering(Fence(1, foreign, 1, 3)),
+        history.ordering(Register(nonce("w2"), foreign, 1, "w2", "0")),
+        history.rotate(SECOND),
+        history.partitions(4),
+    ]
+    ready = joiner.step(records, 0)
+    assert (ready.stop, ready.evidence, ready.notices, ready.batches) == ("", None, [], [])
+    assert joiner.log_state is not None
+    assert (joiner.log_state.key, joiner.log_state.payload_partitions) == (SECOND.public_key, 4)
+    assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.lives] == [(1, 3, True), (2, 0, False)]

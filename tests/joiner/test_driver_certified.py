@@ -1,0 +1,474 @@
+"""What whole workers do when the log is not the log that it was, or somebody says so (R10)."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from joiner import DriverSettings
+from ordering.log import ORDERING, Bounds, Record
+from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
+from ordering.signatures import SigningKey, endorse_key
+from tests.joiner.faulty import (
+    DRIVER,
+    PARTITIONS,
+    SECOND,
+    FaultyLog,
+    Keys,
+    Start,
+    Worker,
+    clock_ms,
+    id_of,
+    is_fill,
+    reason,
+)
+from tests.joiner.history import KEY, nonce, value
+
+# ---- R10: after an interruption nothing is applied before the log was looked at ----
+
+
+def _regrow(log: FaultyLog, ends: list[int], by: int = 9) -> None:
+    """Cut the log there and let another history grow past what was lost, all of it signed."""
+    log.cut(*ends)
+    for number in range(by):
+        log.register(f"another {number}")
+        for partition in range(PARTITIONS):
+            log.put(partition, batch_key(9, 9), b"another history")
+
+
+@contextlib.contextmanager
+def _applied_nothing(worker: Worker) -> Iterator[None]:
+    """Nothing is applied in here."""
+    seen, position = worker.joiner.history.seen, worker.index.position_next
+    yield
+    assert (worker.joiner.history.seen, worker.index.position_next) == (seen, position)
+
+
+async def _cut_after(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
+    """A worker that has decided "a" and "b", and the ends that the log had before "b"."""
+    worker = start(**how)
+    await worker.decided("a")
+    ends = log.ends()
+    await worker.decided("b")
+    return worker, ends
+
+
+async def test_interruption_that_the_reader_reports(start: Start, log: FaultyLog) -> None:
+    """A reader that says that it was interrupted is not read from any more: the marks are looked for first, and one is gone."""
+    worker, ends = await _cut_after(start, log)
+
+    def interrupted(records: list[Record]) -> list[Record]:
+        # What this poll returns is from the log that has grown again.
+        log.on_poll = None
+        log.interruptions += 1
+        _regrow(log, ends)
+        return [record for stream in (ORDERING, 0, 1, 2) for record in log.read(stream, 0, 1 << 20, 100)][-5:]
+
+    with _applied_nothing(worker):
+        log.on_poll = interrupted
+        assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.driver.interruptions == 1
+
+
+async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) -> None:
+    """After an interruption of a log that is still the same the worker goes on, and was silent for no longer than the look took."""
+    worker = start()
+    decisions = await worker.decided("a")
+    for expected in (1, 2, 3):
+        log.interruptions += 1
+        await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
+        assert await worker.decided("a") == decisions
+    assert worker.sender.incarnation == 1
+
+
+async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
+    """A process that did not run for a while compares its index with the log before it applies or answers anything more."""
+    stopped_s = 0.0
+    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+    def stopped(records: list[Record]) -> list[Record]:
+        nonlocal stopped_s
+        log.on_poll = None
+        _regrow(log, ends)
+        stopped_s = 60.0
+        return [record for stream in (ORDERING, 0, 1, 2) for record in log.read(stream, 0, 1 << 20, 100)][-5:]
+
+    with _applied_nothing(worker):
+        log.on_poll = stopped
+        await worker.until(lambda: log.on_poll is None)
+        assert worker.driver.doubt() is not None
+        assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.driver.interruptions == 1
+
+
+async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> None:
+    """From the moment that a process which stood still runs again it answers nothing: before its reader returns, too."""
+    stopped_s = 0.0
+    worker = start(now_s=lambda: time.monotonic() + stopped_s)
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    stopped_s = 60.0
+    assert "this process did not read the log for a while" in (worker.driver.doubt() or "")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: Start, log: FaultyLog) -> None:
+    """While one partition that has a leader gives nothing, the others' records wait: its mark may be gone."""
+    worker = start()
+    await asyncio.gather(*[worker.decided(f"{n}") for n in range(30)])
+    marked = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    await worker.stop()
+    log.register("behind")
+    seen = worker.joiner.history.seen
+    log.on_poll = lambda records: [record for record in records if record.stream != marked[0]]
+    again = start()
+    await asyncio.sleep(10 * DRIVER.poll_ms / 1000)
+    assert again.driver._recheck.waits_for == {marked[0]}
+    assert again.joiner.history.seen == seen
+    assert "compared with this worker's index" in (again.driver.not_ready() or "")
+    log.on_poll = None
+    again.driver._remake_reader = "the test wants another"
+    await again.until(lambda: again.joiner.history.seen > seen)
+
+
+async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Start, log: FaultyLog) -> None:
+    """A payload of an incarnation that never comes makes reading begin before it; what nobody asks for any more is not held meanwhile."""
+    log.put(0, batch_key(1 << 60, 1), b"forged")
+    for n in range(50):
+        log.put(0, batch_key(1, n), b"past")
+    log.register("gone")
+    log.fence(1, 0)
+    log.without_leader = {1, 2}
+    worker = start()
+    await worker.decided("a")
+    await worker.stop()
+    again = start()
+    held: list[int] = []
+
+    def watched(records: list[Record]) -> list[Record]:
+        held.append(len(again.driver._recheck._held))
+        return [record for record in records if record.stream != ORDERING] if len(held) < 10 else records
+
+    log.on_poll = watched
+    again.driver._remake_reader = "the test wants another"
+    await again.until(lambda: again.driver.not_ready() is None)
+    assert max(held) < 10
+
+
+# ---- R10: who appends, and when ----
+
+
+async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) -> None:
+    """A worker appends its register record when it has judged all that the log had when it was first asked, not before."""
+    log.register("peer")
+    log.entry(1, 1, "late")
+    log.without_leader = {0, 1, 2}  # nobody fills
+    worker = start()
+    await worker.until(lambda: worker.joiner.hole is not None)
+    await asyncio.sleep(5 * DRIVER.watch_s)
+    assert [type(record).__name__ for record in log.records()] == ["Genesis", "Register", "Entry"]
+    assert worker.driver.may_not_append() == "this worker has not read the log to its end yet"
+    assert worker.driver.not_ready() is not None or worker.sender.not_ready(1) is not None
+    log.put(0, batch_key(1, 1), value("late"))
+    assert await worker.lives() == 2
+
+
+async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
+    """A worker that met another history while it replayed is not ready and appends nothing, until another worker has its history."""
+    log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
+    worker = start()
+    await worker.until(reason(worker, "'w2' knew another history"))
+    ends = log.ends()
+    await asyncio.sleep(5 * DRIVER.watch_s)
+    assert (log.ends(), worker.sender.incarnation) == (ends, None)
+    log.say(Register(nonce("w3"), worker.joiner.history.view, 1, "w3", "0"))
+    assert await worker.lives() == 3
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_settle_ends_a_doubt(start: Start, log: FaultyLog) -> None:
+    """Where nobody else is left the owner decides: after settle the worker registers and decides."""
+    log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
+    worker = start()
+    await worker.until(reason(worker, "'w2' knew another history"))
+    log.say(Settle(worker.joiner.history.view))
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: FaultyLog) -> None:
+    """A worker that was ready compares its history with the log, finds all of it, and decides on; it was not stopped by one record."""
+    worker = start()
+    decisions = await worker.decided("a")
+    log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    assert len(await worker.decided("b")) == 1
+    assert await worker.decided("a") == decisions
+    assert worker.joiner.doubts.open == {}
+
+
+async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: FaultyLog) -> None:
+    """A record that took effect and is another one now, before the marks, is found by the foreign view: the worker stops and names it."""
+    worker = start()
+    await worker.decided("a")
+    await worker.decided("b")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    entry = next(record for record in log.read(ORDERING, 0, 1 << 30, 1 << 20) if isinstance(decode(record.value), Entry))
+    log._streams[ORDERING][entry.offset] = Record(ORDERING, entry.offset, entry.append_time_ms, None, b"another")
+    with _applied_nothing(worker):
+        log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+        await worker.until(reason(worker, f"record {entry.offset} of the ordering stream"))
+        ready_again = 0
+        while not worker.running.done():
+            ready_again += worker.driver.not_ready() is None
+            await asyncio.sleep(0.002)
+        assert f"record {entry.offset} of the ordering stream is not the one" in str(await worker.dies())
+    assert not ready_again
+
+
+async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyLog) -> None:
+    """A foreign view that could not be looked into, and whose record is cut off, leaves the worker as it was before."""
+    worker = start()
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    ends = log.ends()
+    log.without_leader = set(range(PARTITIONS))  # so that the contents cannot be compared
+    bounds = log.bounds
+
+    async def led() -> Mapping[int, Bounds]:
+        return {stream: bound for stream, bound in (await bounds()).items() if stream == ORDERING}
+
+    log.bounds = led  # type: ignore[method-assign]
+    log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    await worker.until(reason(worker, "a record shows another history"))
+    log.cut(*ends)
+    log.bounds = bounds  # type: ignore[method-assign]
+    log.without_leader = set()
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    assert len(await worker.decided("b")) == 1
+
+
+async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
+    """An entry that the log acknowledged and lost is sent again by a new incarnation, when the log was read to the end that it had then."""
+    lost: list[int] = []
+    put = log.put
+
+    def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream == ORDERING and isinstance(decode(value), Entry) and not lost:
+            lost.append(stream)
+            return
+        put(stream, key, value)
+
+    log.put = lose  # type: ignore[method-assign]
+    worker = start()
+    (decision,) = await worker.decided("a")
+    assert lost
+    assert await worker.lives() == 2
+    assert [(entry.incarnation, entry.sequence) for entry in log.entries()] == [(2, 1)]
+    assert decision.position == 0
+
+
+async def test_a_register_record_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
+    """A register record that the log acknowledged and lost is written again with another nonce."""
+    lost: list[int] = []
+    put = log.put
+
+    def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream == ORDERING and not lost:
+            lost.append(stream)
+            return
+        put(stream, key, value)
+
+    log.put = lose  # type: ignore[method-assign]
+    worker = start()
+    assert await worker.lives() == 1
+    assert lost
+
+
+# ---- rotation, retirement, clocks ----
+
+
+def _rotate(log: FaultyLog, to: SigningKey = SECOND, after: SigningKey = KEY) -> None:
+    log.say(endorse_key(to, log.log_id, after.public_key))
+
+
+async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> None:
+    """What was in flight when a key record came is sent again by a new incarnation, under the new key; nothing is decided twice."""
+    worker = start(keys=Keys(KEY, SECOND))
+    await worker.decided("a")
+
+    async def rotate_first(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream == ORDERING and isinstance(decode(value), Entry):
+            log.on_append = None
+            _rotate(log)
+
+    log.on_append = rotate_first
+    (decision,) = await worker.decided("b")
+    assert decision.position == 1
+    assert await worker.lives() == 2
+    assert [(entry.incarnation, entry.sequence) for entry in log.entries() if entry.incarnation == 2] == [(2, 1)]
+    assert worker.joiner.log_state is not None
+    assert worker.joiner.log_state.key == SECOND.public_key
+
+
+async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None:
+    """A register record that a rotation overtook never counts: it is written again under the new key."""
+
+    async def rotate_first(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream == ORDERING:
+            log.on_append = None
+            _rotate(log)
+
+    log.on_append = rotate_first
+    worker = start(keys=Keys(KEY, SECOND))
+    assert await worker.lives() == 1
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_rotation_to_a_key_that_is_not_here(start: Start, log: FaultyLog) -> None:
+    """A worker that has not got the new key yet is not ready and says which it needs; when the key is there it goes on."""
+    keys = Keys(KEY)
+    worker = start(keys=keys)
+    await worker.decided("a")
+    _rotate(log)
+    await worker.until(lambda: SECOND.public_key.hex() in (worker.sender.not_ready(10) or ""))
+    keys.keys[SECOND.public_key] = SECOND
+    assert len(await worker.decided("b")) == 1
+
+
+async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
+    """A worker that starts without the key in force stops, and says both which it needs and which it has; it has appended nothing."""
+    ends = log.ends()
+    fatal = str(await start(keys=Keys(SECOND)).dies())
+    assert KEY.public_key.hex() in fatal
+    assert SECOND.public_key.hex() in fatal
+    assert log.ends() == ends
+
+
+async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> None:
+    """A worker whose incarnation the owner has retired stops with a clear error; started again it takes part again."""
+    worker = start()
+    await worker.decided("a")
+    log.say(Retire(1))
+    assert "the owner has retired worker 'w1'" in str(await worker.dies())
+    await worker.stop()
+    again = start()
+    assert len(await again.decided("b")) == 1
+    assert await again.lives() == 2
+
+
+async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: FaultyLog) -> None:
+    """A retire record for an incarnation that is over stops nobody."""
+    worker = start()
+    await worker.decided("a")
+    log.fence(1, 1)
+    assert await worker.lives(besides=1) == 2
+    log.say(Retire(1))
+    assert len(await worker.decided("b")) == 1
+
+
+async def test_payloads_slower_than_the_timeout(start: Start, log: FaultyLog) -> None:
+    """Where every payload takes longer than `hole_timeout`, the second try is decided: its entry follows its payload."""
+
+    async def slow(stream: int, key: bytes | None, value: bytes | None) -> None:
+        if stream != ORDERING and not is_fill(value):
+            await asyncio.sleep(0.2)
+
+    log.on_append = slow
+    worker = start()
+    for position, label in enumerate("abc"):
+        (decision,) = await worker.decided(label)
+        assert decision.position == position
+    assert worker.sender.batches_sent_again == 1
+    assert [entry.sequence for entry in log.entries()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ahead_ms", [-700_000, 32 * 86_400_000], ids=["behind", "ahead"])
+async def test_a_clock_far_from_the_logs(start: Start, log: FaultyLog, ahead_ms: int) -> None:
+    """A worker whose clock is far from the log's last time admits nothing and registers nothing, and says so, until the clocks agree."""
+    off_ms = ahead_ms
+    worker = start(clock=lambda: clock_ms() + off_ms)
+    await worker.until(reason(worker, "one of them is wrong. Set the clock"))
+    await asyncio.sleep(5 * DRIVER.watch_s)
+    assert worker.sender.incarnation is None
+    assert log.ends() == [1, 0, 0, 0]
+    assert "one of them is wrong" in (worker.sender.not_ready(10) or "")
+    off_ms = 0
+    assert len(await worker.decided("a")) == 1
+
+
+async def test_a_jump_that_a_person_has_accepted(start: Start, log: FaultyLog) -> None:
+    """With `clock_accepted` the worker goes on with the clock that it has."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, clock_accepted=True), clock=lambda: clock_ms() + 10 * 365 * 86_400_000)
+    assert len(await worker.decided("a")) == 1
+
+
+# ---- holes that somebody has passed ----
+
+
+async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: FaultyLog) -> None:
+    """A worker that replays stops at a lost content with the entry's name, fills nothing, and goes on when the bytes are put back."""
+    log.register("w2")
+    log.entry(1, 1, "lost", "too", partition=1)
+    log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))
+    ends = log.ends()
+    worker = start()
+    fatal = str(await worker.dies())
+    assert "content is lost: the payload of batch (1, 1), 2 requests, is not in payload partition 1" in fatal
+    assert "ordering record 3 shows that it was there: its writer had seen 3 records, and there are 2 before this batch" in fatal
+    assert log.ends() == ends
+    await worker.stop()
+    log.put(1, batch_key(1, 1), value("lost", "too"))
+    log.put(1, batch_key(1, 2), value("b"))
+    again = start()
+    await again.until(lambda: again.index.position_next == 3)
+
+
+async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: FaultyLog) -> None:
+    """Records behind a hole whose writers stood before it do not keep anybody from filling it."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    log.register("w3")
+    log.entry(2, 1, "lost too", partition=2)
+    worker = start()
+    assert len(await worker.decided("a")) == 1
+    assert worker.index.decision(id_of("lost")) is None
+
+
+# ---- forgeries ----
+
+
+async def test_forged_records_silence_nobody(start: Start, log: FaultyLog) -> None:
+    """Records that nobody has signed, a flood of them, are skipped; the worker looks at the log once more and stays ready."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02))
+    decisions = await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    for n in range(300):
+        log.say(Register(nonce(f"{n}"), View(99, bytes(32)), 9, "w1", "0"), SECOND)
+        log.say(Activate(9), SECOND)
+        log.say(Retire(1), KEY)
+    decided = asyncio.ensure_future(worker.decided("b"))
+    while not decided.done():
+        assert worker.driver.not_ready() is None
+        await asyncio.sleep(0)
+    assert len(decided.result()) == 1
+    await worker.until(lambda: not worker.driver._look_wanted)
+    assert worker.driver.not_ready() is None
+    assert await worker.decided("a") == decisions
+    assert worker.sender.incarnation == 1
+
+
+async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
+    """Signatures of many records are verified in a thread, bad ones among them, and the replay decides what was decided."""
+    worker = start()
+    for n in range(40):
+        await asyncio.gather(*[worker.decided(f"{n} {m}") for m in range(3)])
+        log.put(ORDERING, None, b"garbage")
+        log.say(Retire(1), SECOND)
+    again = start("w2")
+    await again.lives()
+    await worker.until(lambda: worker.joiner.history.seen == again.joiner.history.seen)
+    assert again.index.contents() == worker.index.contents()
+    assert again.joiner.history.view == worker.joiner.history.view

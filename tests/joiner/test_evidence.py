@@ -1,0 +1,316 @@
+"""Views that are not the reader's own history, the doubts that follow, and what ends them (R10): through the core."""
+
+import pytest
+
+from joiner import Ready, RootSeen
+from joiner.evidence import EXAMINED_MAX, Doubts, Evidence
+from ordering.log import ORDERING, Record
+from ordering.records import Checkpoint, Entry, Fence, Register, View
+from tests.joiner.history import History, Reading, named, nonce, rest
+
+FOREIGN = View(2, b"another history".ljust(32))
+AHEAD = View(99, b"more than there is".ljust(32))
+
+
+def _begun(*names: str, live: bool = False, reader: str = "reader") -> tuple[History, Reading]:
+    history, reading = History(), Reading(name=reader)
+    reading.step(history.genesis, *[history.register(name) for name in names or ("w1", "w2")])
+    reading.joiner.doubts.live = live
+    return history, reading
+
+
+def _kinds(ready: Ready) -> list[str]:
+    return [notice.kind for notice in ready.notices]
+
+
+def _examined(reading: Reading, *records: Record) -> Ready:
+    """Hand the records in; look into the one foreign view among them, as the driver does, and go on."""
+    ready = reading.step(*records)
+    assert ready.evidence is not None
+    reading.joiner.examined(ready.evidence)
+    return reading.step()
+
+
+def _open(reading: Reading) -> set[str]:
+    return set(reading.joiner.doubts.open)
+
+
+# ---- views ----
+
+
+@pytest.mark.parametrize("view", [FOREIGN, AHEAD], ids=["another-hash", "more-records"])
+@pytest.mark.parametrize("kind", ["entry", "register", "fence", "checkpoint"])
+def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: str) -> None:
+    """The record with a foreign view waits at the head until the driver has compared the history with the log; then it is judged."""
+    history, reading = _begun()
+    entry = history.entry(1, 1, "a", view=view)
+    del history.streams[ORDERING][-1]
+    records = {
+        "entry": lambda: history.put(ORDERING, None, entry.value),
+        "register": lambda: history.register("w3", view=view),
+        "fence": lambda: history.ordering(Fence(1, view, 2, 0)),
+        "checkpoint": lambda: history.checkpoint(1, 0, view=view),
+    }
+    record = records[kind]()
+    ready = reading.step(history.payload(1, 1, "a"), record, history.register("behind"))
+    assert ready.evidence == Evidence(record.offset, view, "w3" if kind == "register" else "w1", 3)
+    assert not ready.advanced
+    assert reading.step().evidence == ready.evidence
+    reading.joiner.examined(ready.evidence)
+    ready = reading.step()
+    assert ready.evidence is None
+    assert _kinds(ready) == ["foreign-view"] + ["skipped"] * (kind == "checkpoint")
+    assert reading.view.seen == 4 + (kind != "checkpoint")
+    assert ready.roots_seen == []
+
+
+def test_a_foreign_view_does_not_decide_whether_its_record_counts() -> None:
+    """An entry counts whatever its writer had made of the log before, as soon as that was looked into."""
+    history, reading = _begun()
+    ready = _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
+    assert named(ready.batches) == [(1, 1, "1")]
+
+
+def test_a_record_that_does_not_count_is_evidence_too() -> None:
+    """The view of a signed record that is skipped, because it came late or twice, is looked into all the same."""
+    history, reading = _begun()
+    ready = reading.step(history.entry(9, 1, "a", view=FOREIGN))
+    assert ready.evidence == Evidence(3, FOREIGN, "", 3)
+
+
+def test_an_unsigned_record_is_no_evidence() -> None:
+    """Who cannot sign cannot make anybody look."""
+    history, reading = _begun()
+    value = history.entry(1, 1, "a", view=FOREIGN).value or b""
+    del history.streams[ORDERING][-1]
+    ready = reading.step(history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1])))
+    assert ready.evidence is None
+    assert _kinds(ready) == ["unsigned"]
+
+
+def test_own_views_agree() -> None:
+    """A view that is the reader's own history is remembered as the last place where somebody had it."""
+    history, reading = _begun()
+    ready = reading.step(history.register("w3", view=reading.view))
+    assert (ready.evidence, ready.agreed, reading.joiner.doubts.agreed) == (None, 3, 3)
+    assert reading.step(history.register("w4", view=history.view)).agreed == 3
+    assert reading.restarted().joiner.doubts.agreed == 3
+
+
+def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view older than what the reader keeps raises no doubt and confirms nothing."""
+    monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
+    history, reading = _begun("w1", "w2", "w3")
+    agreed = reading.joiner.doubts.agreed
+    ready = reading.step(history.register("w4", view=FOREIGN))
+    assert (ready.evidence, ready.agreed) == (None, agreed)
+    assert len(ready.registered) == 1
+    assert _kinds(ready) == []
+
+
+def test_a_view_is_looked_into_once() -> None:
+    """The same foreign view again, in another record, stops nobody a second time; another one does."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    ready = reading.step(history.register("w4", view=FOREIGN))
+    assert ready.evidence is None
+    assert len(ready.registered) == 1
+    assert reading.step(history.register("w5", view=AHEAD)).evidence is not None
+
+
+def test_views_that_were_looked_into_are_bounded() -> None:
+    """How many are remembered is bounded: one that was forgotten is looked into again."""
+    doubts = Doubts()
+    for seen in range(EXAMINED_MAX + 1):
+        doubts.examined(View(seen, bytes(32)))
+    assert doubts.is_examined(View(EXAMINED_MAX, bytes(32)))
+    assert not doubts.is_examined(View(0, bytes(32)))
+
+
+def test_one_notice_for_a_foreign_view_that_waits() -> None:
+    """An entry with a foreign view that waits for its content is reported once, not with every step."""
+    history, reading = _begun()
+    assert _kinds(_examined(reading, history.entry(1, 1, "a", view=FOREIGN))) == ["foreign-view"]
+    assert [notice for _ in range(5) for notice in reading.step().notices] == []
+    assert named(reading.step(history.payload(1, 1, "a")).batches) == [(1, 1, "1")]
+
+
+def test_only_a_checkpoint_of_the_readers_own_history_is_compared() -> None:
+    """The root of a worker with another history, or with one too old to tell, says nothing of this reader's tree."""
+    history, reading = _begun(live=True)
+    own = reading.view
+    ready = _examined(reading, history.checkpoint(1, 7, view=FOREIGN), history.checkpoint(1, 8, view=own))
+    assert [seen.size for seen in ready.roots_seen if isinstance(seen, RootSeen)] == [8]
+    assert _kinds(ready) == ["foreign-view", "skipped"]
+
+
+# ---- doubts ----
+
+
+def test_who_replays_is_in_doubt() -> None:
+    """A foreign view that the log does not confirm leaves a reader that has not been ready yet in doubt, and names the writer."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    assert _open(reading) == {"w3"}
+    assert "'w3' knew another history" in reading.joiner.doubts.describe()
+
+
+def test_who_is_live_is_not() -> None:
+    """A reader that was ready, and whose history the log confirms, goes on without a doubt."""
+    history, reading = _begun(live=True)
+    ready = _examined(reading, history.register("w3", view=FOREIGN))
+    assert (_open(reading), ready.doubts, reading.joiner.doubts.describe()) == (set(), {}, "")
+    assert _kinds(ready) == ["foreign-view"]
+
+
+def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
+    """Another worker's later view that is the reader's own history, and was made behind the place in question, ends it."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    before = View(3, reading.joiner.history.since(3)[0].history)
+    reading.step(history.register("w4", view=before))
+    assert _open(reading) == {"w3"}, "that view is from before the place"
+    reading.step(history.register("w5", view=reading.view))
+    assert _open(reading) == set()
+
+
+def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
+    """Who raised the doubt cannot end it, nor can a record of the reader's own name, perhaps from an earlier process."""
+    history, reading = _begun("w1", "reader", reader="reader")
+    _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
+    assert _open(reading) == {"w1"}
+    reading.step(history.register("w1", view=reading.view), history.entry(2, 1, "b", view=reading.view), history.payload(2, 1, "b"))
+    assert _open(reading) == {"w1"}
+    reading.step(history.register("reader", view=reading.view))
+    assert _open(reading) == {"w1"}
+    reading.step(history.register("w9", view=reading.view))
+    assert _open(reading) == set()
+
+
+def test_two_doubts_need_two_others() -> None:
+    """Each of two workers that raised a doubt ends the other's, not its own."""
+    history, reading = _begun()
+    _examined(reading, history.entry(1, 1, view=FOREIGN), history.payload(1, 1))
+    _examined(reading, history.entry(2, 1, view=AHEAD), history.payload(2, 1))
+    assert _open(reading) == {"w1", "w2"}
+    reading.step(history.entry(1, 2, view=reading.view), history.payload(1, 2))
+    assert _open(reading) == {"w1"}
+    reading.step(history.entry(2, 2, view=reading.view), history.payload(2, 2))
+    assert _open(reading) == set()
+
+
+def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
+    """What ends a doubt must come from behind the last place at which that writer raised it."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    between = reading.view
+    _examined(reading, history.entry(3, 1, view=AHEAD), history.payload(3, 1))
+    reading.step(history.register("w4", view=between))
+    assert _open(reading) == {"w3"}
+    reading.step(history.register("w5", view=reading.view))
+    assert _open(reading) == set()
+
+
+def test_doubts_survive_a_restart() -> None:
+    """A reader that restarts behind the place is as much in doubt as before, and what ends it is the same."""
+    history, reading = _begun()
+    ready = _examined(reading, history.register("w3", view=FOREIGN))
+    assert ready.doubts == {"w3": 3}
+    again = reading.restarted()
+    again.step(*rest(history, again.state))
+    assert _open(again) == {"w3"}
+    again.step(history.register("w4", view=again.view))
+    assert _open(again) == set()
+    assert _open(again.restarted()) == set()
+
+
+def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
+    """The step that judges the ending record carries the doubts that are left."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    ready = reading.step(history.checkpoint(1, 0, view=reading.view))
+    assert ready.advanced
+    assert ready.doubts == {}
+
+
+# ---- settle ----
+
+
+def test_settle_ends_doubts() -> None:
+    """The owner's settle of the reader's own history ends what was raised up to it, and enters the history itself."""
+    history, reading = _begun()
+    _examined(reading, history.register("w3", view=FOREIGN))
+    settled = reading.view
+    ready = reading.step(history.settle(settled))
+    assert (_open(reading), ready.doubts) == (set(), {})
+    assert reading.view.seen == settled.seen + 1
+    assert reading.joiner.log_state is not None
+    assert reading.joiner.log_state.settled == settled.seen
+
+
+def test_settle_of_an_earlier_place_leaves_later_doubts() -> None:
+    """Doubts raised behind the place that was settled stay."""
+    history, reading = _begun()
+    early = reading.view
+    reading.step(history.register("w4"))
+    _examined(reading, history.register("w3", view=FOREIGN))
+    ready = reading.step(history.settle(early))
+    assert _open(reading) == {"w3"}
+    assert _kinds(ready) == []
+
+
+def test_a_copy_of_a_settle_record_does_nothing() -> None:
+    """A copy, or one for an older place, takes no effect: it does not end doubts that were raised since."""
+    history, reading = _begun()
+    early = reading.view
+    reading.step(history.register("w4"))
+    settle = history.settle(reading.view)
+    reading.step(settle)
+    reading.joiner.doubts.open = {"w3": 1}
+    before = reading.view
+    ready = reading.step(history.put(ORDERING, None, settle.value), history.settle(early))
+    assert _kinds(ready) == ["skipped", "skipped"]
+    assert (_open(reading), reading.view) == ({"w3"}, before)
+
+
+def test_settle_of_another_history_stops() -> None:
+    """A worker whose history the owner has decided against stops before the record, keeps its index, and stops there again."""
+    history, reading = _begun()
+    ready = reading.step(history.settle(FOREIGN), history.register("w4"))
+    assert "settles a history of 2 records that is not this index's" in ready.stop
+    assert not ready.advanced
+    again = reading.restarted().step(*rest(history, reading.state))
+    assert again.stop == ready.stop
+
+
+def test_a_settle_record_of_another_history_that_was_settled_since() -> None:
+    """One that is older than what was settled last stops nobody: it may be a copy of a record that was lost."""
+    history, reading = _begun()
+    reading.step(history.settle(reading.view))
+    ready = reading.step(history.settle(FOREIGN))
+    assert (ready.stop, _kinds(ready)) == ("", ["skipped"])
+
+
+def test_settle_is_no_view_of_a_worker() -> None:
+    """A settle record confirms nothing by its view: it is no worker's, and it raises no evidence."""
+    history, reading = _begun()
+    agreed = reading.joiner.doubts.agreed
+    ready = reading.step(history.settle(reading.view))
+    assert (ready.agreed, ready.evidence) == (agreed, None)
+
+
+def test_names_of_the_records() -> None:
+    """The writer of a record is who registered its incarnation; of a register record the name in it; of an unknown one nobody."""
+    history, reading = _begun()
+    view = AHEAD
+    writers = []
+    for record in (
+        Entry(2, 1, view, 0, 0, bytes(32), ()),
+        Register(nonce("x"), view, 1, "w7", "0"),
+        Fence(2, view, 9, 9),
+        Checkpoint(8, view, 0, bytes(32)),
+    ):
+        ready = Reading(state=reading.state).step(Record(ORDERING, 3, 0, None, history.ordering(record).value))
+        assert ready.evidence is not None
+        writers.append(ready.evidence.writer)
+    assert writers == ["w2", "w7", "w2", ""]

@@ -1,0 +1,193 @@
+"""The running history, views of it, and what is kept to ask the log again (R10)."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from joiner import Effect, Joiner, Mark
+from joiner import history as history_module
+from joiner.history import NO_CONTENT, Comparison, fingerprint_of
+from joiner.history import History as Effects
+from ordering.log import ORDERING, Record
+from ordering.records import View, batch_key
+from tests.joiner.history import T0, History, Reading
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
+
+
+def _effects(count: int, first: int = 1) -> list[Effect]:
+    return [Effect(seen, bytes([seen % 256]) * 32, seen, 0, b"") for seen in range(first, first + count)]
+
+
+def test_the_vectors_record_by_record() -> None:
+    """The history after each record of the worked example is the one that an independent program computed."""
+    joiner = Joiner(worker_name="reader")
+    offsets: dict[int, int] = {}
+    for payload in VECTORS["payload"]:
+        partition = payload["partition"]
+        offsets[partition] = offsets.get(partition, -1) + 1
+        key, value = bytes.fromhex(payload["key_hex"]), bytes.fromhex(payload["value_hex"])
+        joiner.step([Record(partition, offsets[partition], 0, key, value)], 0)
+    for offset, record in enumerate(VECTORS["ordering"]):
+        value = bytes.fromhex(record["value_hex"])
+        ready = joiner.step([Record(ORDERING, offset, record["append_time"], None, value)], 0)
+        assert ready.advanced, record["what"]
+        assert joiner.hole is None
+        assert (len(ready.effects) == 1) is record["takes_effect"], record["what"]
+        assert ready.evidence is None, record["what"]
+        view = View(record["seen_after"], bytes.fromhex(record["history_after"]))
+        assert joiner.history.view == view, record["what"]
+        assert joiner.history.compare(view) is Comparison.OWN
+    assert joiner.log_state is not None
+    assert joiner.log_state.log_id.hex() == VECTORS["log_id"]
+
+
+def _history_of(*, late_ms: int = 0, filled: bool = False, copies: bool = False) -> View:
+    history, reading = History(), Reading()
+    records = [history.genesis, history.register("w1"), history.entry(1, 1, "a", at=T0 + 5 + late_ms, sent_at=T0 + 5)]
+    if copies:
+        records += [history.put(ORDERING, None, record.value) for record in records]
+    records.append(history.fill(1, 1) if filled else history.payload(1, 1, "a"))
+    records.append(history.checkpoint(1, 1) if copies else history.put(ORDERING, None, b"garbage"))
+    reading.step(*records)
+    return reading.view
+
+
+def test_what_belongs_to_the_history() -> None:
+    """Append times and whether there was content belong to it; copies, checkpoints and what is skipped do not."""
+    view = _history_of()
+    assert view.seen == 3
+    assert _history_of(copies=True) == view
+    assert _history_of(late_ms=1) != view
+    assert _history_of(filled=True) != view
+
+
+def test_content_that_decides_nothing_is_content() -> None:
+    """The mark says whether the payload was joined, also one that does not decode: only a fill has none."""
+    histories = []
+    for content in (b"[not JSON", None):
+        history, reading = History(), Reading()
+        asked = sha256(b"[not JSON").digest()
+        reading.step(history.genesis, history.register("w1"))
+        entry = history.entry(1, 1, payload_hash=asked, at=T0 + 9)
+        record = history.fill(1, 1) if content is None else history.put(0, batch_key(1, 1), content)
+        reading.step(entry, record)
+        assert reading.joiner.hole is None
+        histories.append(reading.view)
+    assert histories[0] != histories[1]
+    assert [view.seen for view in histories] == [3, 3]
+
+
+def test_views() -> None:
+    """A view is our own, foreign (more than we have, or another hash), or older than what is kept and says nothing."""
+    effects = Effects(_effects(3, first=5))
+    assert (effects.seen, effects.seen_first) == (7, 5)
+    assert effects.view == View(7, bytes([7]) * 32)
+    for seen in (5, 6, 7):
+        assert effects.compare(View(seen, bytes([seen]) * 32)) is Comparison.OWN
+        assert effects.compare(View(seen, bytes(32))) is Comparison.FOREIGN
+    assert effects.compare(View(8, bytes([8]) * 32)) is Comparison.FOREIGN
+    assert effects.compare(View(2**64 - 1, bytes(32))) is Comparison.FOREIGN
+    assert effects.compare(View(4, bytes(32))) is Comparison.TOO_OLD
+    assert effects.compare(View(0, bytes(32))) is Comparison.TOO_OLD
+
+
+def test_only_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded; the ordinals go on."""
+    monkeypatch.setattr(history_module, "HISTORY_KEPT", 4)
+    effects = Effects(_effects(6))
+    effects.append(_effects(1, first=7)[0])
+    assert (effects.seen, effects.seen_first) == (7, 4)
+    assert [effect.seen for effect in effects.since(0)] == [4, 5, 6, 7]
+    assert [effect.seen for effect in effects.since(6)] == [6, 7]
+    with pytest.raises(AssertionError):
+        effects.append(_effects(1, first=9)[0])
+
+
+def test_where_records_and_contents_stand() -> None:
+    """Of each record that took effect its place, time and fingerprint are kept, and the same of its content."""
+    history, reading = History(), Reading()
+    records = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]
+    junk, payload, entry = (
+        history.payload(9, 9, "x", partition=1),
+        history.payload(1, 1, "a", partition=1),
+        history.entry(1, 1, "a", partition=1),
+    )
+    effects = reading.step(*records, junk, payload, entry).effects
+    assert [(effect.seen, effect.offset, effect.append_time_ms) for effect in effects] == [
+        (1, 0, T0),
+        (2, 1, T0 + 1),
+        (3, 3, entry.append_time_ms),
+    ]
+    assert [effect.fingerprint for effect in effects] == [fingerprint_of(record) for record in (*records[:2], entry)]
+    assert [effect.partition for effect in effects] == [NO_CONTENT, NO_CONTENT, 1]
+    assert (effects[2].content_offset, effects[2].content_fingerprint) == (1, fingerprint_of(payload))
+
+
+def test_a_mark_is_the_furthest_record_that_took_effect() -> None:
+    """Contents are joined in another order than they lie: the mark of a partition is the one of the highest offset, not the last joined."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"), history.register("w2"))
+    first, second = history.payload(2, 1, "b"), history.payload(1, 1, "a")
+    ready = reading.step(first, second, history.entry(1, 1, "a"), history.entry(2, 1, "b"))
+    assert reading.joiner.marks[0] == Mark(second.offset, fingerprint_of(second))
+    assert ready.offsets_next == {ORDERING: 5, 0: 2}
+    assert reading.joiner.marks[ORDERING].offset == 4
+
+
+def test_fingerprints_tell_records_apart() -> None:
+    """Place, append time, key and value all belong to it, and no two of them can be shifted into each other."""
+    record = Record(0, 7, T0, b"key", b"value")
+    others = [
+        Record(1, 7, T0, b"key", b"value"),
+        Record(0, 8, T0, b"key", b"value"),
+        Record(0, 7, T0 + 1, b"key", b"value"),
+        Record(0, 7, T0, b"kex", b"value"),
+        Record(0, 7, T0, b"key", b"valuf"),
+        Record(0, 7, T0, b"keyv", b"alue"),
+        Record(0, 7, T0, None, b"value"),
+        Record(0, 7, T0, b"key", None),
+    ]
+    assert len({fingerprint_of(one) for one in (record, *others)}) == 1 + len(others)
+
+
+def test_reading_goes_on_behind_the_last_effect() -> None:
+    """What was skipped behind the last record that took effect is read again: after a cut it may be another record."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"))
+    ready = reading.step(history.put(ORDERING, None, b"garbage"), history.checkpoint(1, 0, view=reading.view))
+    assert ready.advanced
+    assert ready.offsets_next[ORDERING] == 2
+
+
+def test_forgetting_is_a_restart() -> None:
+    """After `forget_unjudged` the joiner wants what a restarted one would read, and makes of it what it made before."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
+    reading.step(history.entry(1, 2, "b"), history.payload(1, 3, "c", partition=1), history.register("w2"))
+    assert reading.joiner.hole is not None
+    reading.joiner.forget_unjudged()
+    joiner = reading.joiner
+    assert joiner.read_next() == {ORDERING: 3, 0: 1, 1: 0}
+    assert (joiner.hole, joiner.queued_records, joiner.buffered_records, joiner.offset_head) == (None, 0, 0, 3)
+    again = [record for stream, records in history.streams.items() for record in records[joiner.read_next().get(stream, 0) :]]
+    reading.step(*again, history.payload(1, 2, "b"))
+    assert [batch.sequence for batch in reading.batches] == [1, 2]
+    assert reading.view.seen == 5
+
+
+def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None:
+    """What is persisted after `forget_unjudged` still begins before the mark, while what lies there has not been handed in again."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"), history.register("w2"))
+    early, later = history.payload(2, 1, "b"), history.payload(1, 1, "a")
+    reading.step(early, later, history.entry(1, 1, "a"))
+    assert reading.state.offsets_next[0] == 0
+    reading.joiner.forget_unjudged()
+    ready = reading.step(history.register("w3"))
+    assert ready.offsets_next[0] == 0
+    again = reading.restarted()
+    again.step(*history.streams[0][again.state.offsets_next[0] :], history.entry(2, 1, "b"))
+    assert [batch.incarnation for batch in again.batches] == [2]

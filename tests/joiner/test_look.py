@@ -1,0 +1,268 @@
+"""Whether the log still holds what took effect: the marks found again, the history compared, bounds that contradict (R10)."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from joiner import Mark
+from joiner.history import fingerprint_of
+from joiner.look import Recheck, contradiction, examine
+from ordering.errors import NotReady
+from ordering.log import ORDERING, Bounds, Record
+from ordering.memory import MemoryLog
+from ordering.records import batch_key
+from tests.joiner.history import History, Reading
+
+ALL = {ORDERING, 0, 1}
+
+
+def _record(stream: int, offset: int, value: bytes = b"value") -> Record:
+    return Record(stream, offset, 1_000 + offset, b"key", value)
+
+
+def _marks(*places: tuple[int, int]) -> dict[int, Mark]:
+    return {stream: Mark(offset, fingerprint_of(_record(stream, offset))) for stream, offset in places}
+
+
+# ---- after an interruption ----
+
+
+def test_held_until_all_marks_are_found() -> None:
+    """What a new reader returns is held until every mark was found, and comes out then in its order, the marks among it."""
+    recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
+    assert recheck.take([_record(ORDERING, 3), _record(ORDERING, 4)], ALL) == []
+    assert (recheck.waits_for, recheck.done) == ({0}, False)
+    assert recheck.take([_record(0, 6)], ALL) == []
+    ready = recheck.take([_record(0, 7), _record(0, 8)], ALL)
+    assert [(record.stream, record.offset) for record in ready] == [(ORDERING, 3), (ORDERING, 4), (0, 6), (0, 7), (0, 8)]
+    assert (recheck.waits_for, recheck.done, recheck.lost) == (frozenset(), True, "")
+    assert recheck.take([_record(0, 9)], ALL) == [_record(0, 9)]
+
+
+def test_nothing_to_find() -> None:
+    """A worker that has applied nothing has nothing to find: its first poll is handed on, an empty one too."""
+    recheck = Recheck({})
+    assert not recheck.done
+    assert recheck.take([], ALL) == []
+    assert recheck.done
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        _record(0, 7, b"another value"),
+        _record(0, 8),
+        Record(0, 7, 999, b"key", b"value"),
+        Record(0, 7, 1_007, b"another key", b"value"),
+        Record(0, 7, 1_007, b"key", None),
+    ],
+    ids=["other-bytes", "missing", "other-time", "other-key", "no-value"],
+)
+def test_a_mark_that_is_gone(found: Record) -> None:
+    """Where another record stands, or none, nothing is handed on any more, and the place is named."""
+    recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
+    recheck.take([_record(ORDERING, 3)], ALL)
+    assert recheck.take([found], ALL) == []
+    assert "record 7 of payload partition 0 is not the one that this index has applied" in recheck.lost
+    assert not recheck.done
+
+
+def test_partitions_without_a_leader_do_not_hold_up_the_others() -> None:
+    """A partition that has no leader is left out, and the others go on; what it returns later is held until its mark was found."""
+    recheck = Recheck(_marks((ORDERING, 3), (1, 7)))
+    ready = recheck.take([_record(ORDERING, 3), _record(1, 6)], {ORDERING, 0})
+    assert ready == [_record(ORDERING, 3)]
+    assert (recheck.done, recheck.waits_for) == (True, {1})
+    assert recheck.take([_record(0, 1)], ALL) == [_record(0, 1)]
+    assert recheck.take([_record(1, 7), _record(0, 2)], ALL) == [_record(1, 6), _record(1, 7), _record(0, 2)]
+    assert recheck.waits_for == frozenset()
+
+
+def test_a_partition_that_comes_back_as_another_log() -> None:
+    """One that had no leader and returns with another record at its mark is noticed then."""
+    recheck = Recheck(_marks((ORDERING, 3), (1, 7)))
+    recheck.take([_record(ORDERING, 3)], {ORDERING})
+    assert recheck.take([_record(1, 7, b"another")], ALL) == []
+    assert "record 7 of payload partition 1" in recheck.lost
+
+
+def test_the_ordering_topic_is_always_waited_for() -> None:
+    """Without the ordering topic's mark nothing is handed on, whoever leads the rest."""
+    recheck = Recheck(_marks((ORDERING, 3)))
+    assert recheck.take([_record(0, 1)], {ORDERING, 0}) == []
+    assert not recheck.done
+
+
+def test_what_can_never_be_asked_for_is_not_held() -> None:
+    """Between an old forged payload and the mark there may be millions of records: those that no entry can ask for are not held."""
+    recheck = Recheck(_marks((0, 1_000)), lambda record: record.offset % 100 == 0)
+    for offset in range(1_000):
+        assert recheck.take([_record(0, offset)], ALL) == []
+    assert len(recheck._held) == 10
+    assert len(recheck.take([_record(0, 1_000)], ALL)) == 11
+
+
+# ---- bounds ----
+
+
+BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("read_next", "marks", "says"),
+    [
+        ({ORDERING: 10, 0: 5, 1: 2}, _marks((ORDERING, 9), (0, 4)), ""),
+        ({ORDERING: 11, 0: 5, 1: 2}, {}, "it has read the ordering stream up to offset 11, and the log ends at 10"),
+        ({ORDERING: 3, 0: 0, 1: 2}, _marks((0, 5)), "it has read payload partition 0 up to offset 6, and the log ends at 5"),
+        ({ORDERING: 3, 0: 0, 1: 1}, {}, "payload partition 1 begins at offset 2, needed from 1"),
+        ({ORDERING: 3, 0: 0}, {}, "payload partition 1 begins at offset 2, needed from 0"),
+    ],
+    ids=["agrees", "read-beyond-the-end", "mark-beyond-the-end", "start-is-gone", "never-read-and-gone"],
+)
+def test_contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], says: str) -> None:
+    """Bounds contradict a reader that was further than the end, or needs what lies before the start; partitions left out say nothing."""
+    found = contradiction(read_next, marks, BOUNDS)
+    assert (says in found) if says else not found
+    assert contradiction({0: 99}, _marks((0, 99)), {ORDERING: Bounds(0, 1)}) == ""
+
+
+# ---- the history compared with the log ----
+
+
+class _Log(MemoryLog):
+    """A log that holds what a history's topic-partitions hold, and can be changed under its reader."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(2, identity="test")
+        self._streams = {stream: list(records) for stream, records in history.streams.items()}
+        self.leaderless: set[int] = set()
+        self.silent = False
+
+    def put_back(self, record: Record) -> None:
+        self._streams[record.stream][record.offset] = record
+
+    def cut(self, stream: int, end: int) -> None:
+        del self._streams[stream][end:]
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        return {stream: bound for stream, bound in (await super().bounds()).items() if stream not in self.leaderless}
+
+    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+        return [] if self.silent else super().read(stream, offset_next, bytes_max, min(records_max, 2))
+
+    def end(self, stream: int) -> int:
+        return 0 if self.silent else super().end(stream)
+
+
+def _applied() -> tuple[_Log, Reading]:
+    history, reading = History(), Reading()
+    records = [
+        history.genesis,
+        history.register("w1"),
+        history.payload(1, 2, "b"),
+        history.payload(1, 1, "a"),
+        history.payload(8, 8, "never asked for"),
+        history.entry(1, 1, "a"),
+        history.put(ORDERING, None, b"garbage"),
+        history.entry(1, 2, "b"),
+        history.payload(1, 3, "c", partition=1),
+        history.entry(1, 3, "c", partition=1),
+    ]
+    reading.step(*records)
+    assert len(reading.batches) == 3
+    return _Log(history), reading
+
+
+async def _examine(log: _Log, reading: Reading, since: int = 0) -> str:
+    return await examine(log, reading.joiner.history.since(since), reading.joiner.marks)
+
+
+async def test_all_is_there() -> None:
+    """A log that holds every record that took effect, with its content, is the one that it was, however far back one looks."""
+    log, reading = _applied()
+    assert [await _examine(log, reading, since) for since in (0, 1, 3, 5, 9)] == [""] * 5
+    assert await examine(log, (), {}) == ""
+
+
+@pytest.mark.parametrize(("stream", "offset"), [(ORDERING, 0), (ORDERING, 2), (ORDERING, 5), (0, 0), (0, 1), (1, 0)])
+async def test_a_record_that_is_another(stream: int, offset: int) -> None:
+    """Any record that took effect, entry or content, that has other bytes now is named."""
+    log, reading = _applied()
+    before = log.read(stream, offset, 1, 1)[0]
+    log.put_back(Record(stream, offset, before.append_time_ms, before.key, b"another"))
+    assert f"record {offset} of {'the ordering stream' if stream == ORDERING else f'payload partition {stream}'}" in await _examine(
+        log, reading
+    )
+
+
+async def test_an_append_time_that_is_another() -> None:
+    """A mirror that did not keep the append times of entries is another log: log time follows from them."""
+    log, reading = _applied()
+    before = log.read(ORDERING, 2, 1, 1)[0]
+    log.put_back(Record(ORDERING, 2, before.append_time_ms + 1, before.key, before.value))
+    assert "record 2 of the ordering stream" in await _examine(log, reading)
+
+
+async def test_what_took_no_effect_may_be_another() -> None:
+    """Records that were skipped are not compared."""
+    log, reading = _applied()
+    log.put_back(Record(ORDERING, 3, 0, None, b"other garbage"))
+    log.put_back(Record(0, 2, 0, batch_key(9, 9), b"other junk"))
+    assert await _examine(log, reading) == ""
+
+
+async def test_only_what_is_asked_for_is_compared() -> None:
+    """Records before the place where somebody last agreed are not read again."""
+    log, reading = _applied()
+    log.put_back(Record(ORDERING, 1, 0, None, b"another"))
+    assert await _examine(log, reading, 3) == ""
+    assert "record 1 of the ordering stream" in await _examine(log, reading, 2)
+
+
+async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
+    """The marks of all topic-partitions are compared with it."""
+    log, reading = _applied()
+    log.put_back(Record(0, 1, 0, batch_key(1, 1), b"another"))
+    assert "record 1 of payload partition 0" in await examine(log, (), reading.joiner.marks)
+
+
+@pytest.mark.parametrize(("stream", "end"), [(ORDERING, 5), (0, 1), (1, 0)])
+async def test_a_log_that_was_cut(stream: int, end: int) -> None:
+    """What the log does not have any more is missing at once."""
+    log, reading = _applied()
+    log.cut(stream, end)
+    assert "is not the one that this index has applied" in await _examine(log, reading)
+
+
+async def test_a_partition_without_a_leader_cannot_be_compared() -> None:
+    """Without a leader nothing is known, which is neither there nor missing."""
+    log, reading = _applied()
+    log.leaderless = {0}
+    with pytest.raises(NotReady, match="payload partition 0 has no leader"):
+        await _examine(log, reading)
+    log.leaderless = {1}
+    assert await examine(log, reading.joiner.history.since(0)[:3], {}) == ""
+
+
+async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that does not return its records in time is not ready."""
+    monkeypatch.setattr("joiner.look.EXAMINE_S_MAX", 0.05)
+    monkeypatch.setattr("joiner.look.POLL_MS", 10)
+    log, reading = _applied()
+    bounds = await log.bounds()
+
+    async def as_before() -> Mapping[int, Bounds]:
+        return bounds
+
+    log.bounds = as_before  # type: ignore[method-assign]
+    reader = log.open_reader
+
+    async def silent(offsets_next: Mapping[int, int]) -> object:
+        opened = await reader(offsets_next)
+        opened.pause = lambda streams: None  # type: ignore[method-assign, assignment]
+        opened._take = lambda: []  # type: ignore[method-assign]
+        return opened
+
+    log.open_reader = silent  # type: ignore[method-assign, assignment]
+    with pytest.raises(NotReady, match="did not give"):
+        await _examine(log, reading)

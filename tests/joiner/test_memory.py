@@ -1,0 +1,179 @@
+"""Memory stays bounded whatever stands in the payload partitions, and what was dropped for that is read again (R3, R5, R10).
+
+What is dropped must never change which record is the content: another one of its key may lie behind it, and would take its place.
+"""
+
+from hashlib import sha256
+
+from joiner import JoinerLimits, Ready
+from ordering.log import ORDERING, Record
+from ordering.records import batch_key
+from tests.joiner.history import History, Reading, named, requests, rest
+
+LIMIT = 4_000
+LIMITS = JoinerLimits(buffer_bytes_max=LIMIT)
+
+
+def _begun(*names: str) -> tuple[History, Reading]:
+    history, reading = History(), Reading(limits=LIMITS)
+    reading.step(history.genesis, *[history.register(name) for name in names or ("w1", "w2")])
+    return history, reading
+
+
+def _junk(history: History, incarnation: int, sequence: int, count: int = 1, partition: int = 0) -> list[Record]:
+    return [history.put(partition, batch_key(incarnation, sequence), b"junk" * 250) for _ in range(count)]
+
+
+def _flood(history: History, count: int = 20, partition: int = 0) -> list[Record]:
+    """Payloads of incarnations that never register: more than twice the limit."""
+    return [record for n in range(count) for record in _junk(history, 1000 + n, 1, partition=partition)]
+
+
+def _read_again(history: History, reading: Reading) -> Ready:
+    """Go on as the driver does after `read_again`: forget, and hand everything in from there, the ordering topic first."""
+    reading.joiner.forget_unjudged()
+    state = reading.joiner.read_next()
+    records = [record for stream, of_stream in history.streams.items() for record in of_stream[state.get(stream, 0) :]]
+    return reading.step(*records)
+
+
+def test_junk_under_the_heads_key_costs_nothing() -> None:
+    """While the head waits, records under its key that are not its content are not kept."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"))
+    ready = reading.step(*_junk(history, 1, 1, 100))
+    assert (reading.joiner.buffered_bytes, reading.joiner.buffered_records) == (0, 0)
+    assert [notice.kind for notice in ready.notices] == ["skipped"] * 100
+    assert not ready.read_again
+    assert [batch.requests for batch in reading.step(history.payload(1, 1, "a")).batches] == [requests("a")]
+
+
+def test_junk_before_the_entry_gives_its_bytes_back() -> None:
+    """What was kept under a key before its entry came, and is not the content, is let go of when the entry waits at the head."""
+    history, reading = _begun()
+    reading.step(*_junk(history, 1, 1, 3))
+    assert reading.joiner.buffered_bytes > 3_000
+    reading.step(history.entry(1, 1, "a"))
+    assert reading.joiner.buffered_bytes < 1_000
+    reading.step(history.payload(1, 1, "a"))
+    assert named(reading.batches) == [(1, 1, "1")]
+    assert reading.joiner.buffered_bytes == 0
+
+
+def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
+    """An entry that names the hash of nothing waits for a record without bytes: junk whose bytes were given back is none."""
+    history, reading = _begun()
+    reading.step(*_junk(history, 1, 1), history.entry(1, 1, payload_hash=sha256(b"").digest()))
+    reading.step()
+    assert reading.joiner.hole is not None
+    reading.step(history.put(0, batch_key(1, 1), b""))
+    assert reading.batches[0].offset == 3
+    assert reading.state.marks[0].offset == 1
+
+
+def test_other_keys_where_the_head_waits() -> None:
+    """Records of other keys in the partition that the head waits for are dropped above twice the limit, and read again when it moves."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"))
+    for record in _flood(history, 40):
+        ready = reading.step(record)
+        assert reading.joiner.buffered_bytes <= 2 * LIMIT + 2_000
+        assert not ready.read_again
+        assert 0 not in ready.paused
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert named(ready.batches) == [(1, 1, "1")]
+    assert ready.read_again
+    assert ready.offsets_next == {ORDERING: 4, 0: 0}
+
+
+def test_nothing_is_dropped_below_the_bound() -> None:
+    """A buffer that is not over twice its limit drops nothing, and nothing is read again."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history, 5))
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert not ready.read_again
+    assert reading.joiner.buffered_records == 5
+
+
+def _dropped_content() -> tuple[History, Reading]:
+    """The content of (2, 1) was dropped while (1, 1) waited, and a fill for it lies behind."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), history.entry(2, 1, "b"))
+    reading.step(*_flood(history), history.payload(2, 1, "b"))
+    return history, reading
+
+
+def test_a_fill_behind_a_payload_that_was_dropped() -> None:
+    """The payload of the next entry was dropped and a fill for it comes later: the payload is the content all the same."""
+    history, reading = _dropped_content()
+    ready = reading.step(history.payload(1, 1, "a"))
+    assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
+    assert reading.joiner.hole is None, "what may have been there is no hole, and nobody fills it"
+    ready = reading.step(history.fill(2, 1))
+    assert (ready.batches, ready.fills, ready.read_again) == ([], [], True)
+    _read_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+
+
+def test_a_fill_that_came_in_the_same_step() -> None:
+    """The same when the head's content and the fill are read at once, as one poll returns them."""
+    history, reading = _dropped_content()
+    ready = reading.step(history.payload(1, 1, "a"), history.fill(2, 1))
+    assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
+    _read_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+
+
+def test_what_lies_before_the_first_that_was_dropped_is_joined() -> None:
+    """Contents that were read before anything was dropped are the first of their keys, and need not be read again."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"))
+    reading.step(history.payload(2, 1, "b"), *_flood(history))
+    ready = reading.step(history.payload(1, 1, "a"), history.entry(2, 1, "b"))
+    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+    assert ready.read_again
+
+
+def test_another_partition_goes_on() -> None:
+    """An entry whose partition lost nothing is joined, though another partition has to be read again."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"))
+    reading.step(history.payload(2, 1, "b", partition=1), *_flood(history))
+    reading.step(history.payload(1, 1, "a"), history.entry(2, 1, "b", partition=1))
+    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+
+
+def test_a_restart_after_something_was_dropped() -> None:
+    """What is persisted makes a restart read again from the first record that was dropped."""
+    history, reading = _dropped_content()
+    reading.step(history.payload(1, 1, "a"))
+    again = reading.restarted()
+    again.step(*rest(history, again.state))
+    assert named(again.batches) == [(2, 1, "1")]
+
+
+def test_progress_under_a_flood() -> None:
+    """A partition flooded in front of many contents is read to its end, a batch at a time where need be."""
+    history, reading = _begun()
+    flood = _flood(history, 30)
+    entries = [history.entry(1 + n % 2, 1 + n // 2, f"{n}") for n in range(10)]
+    payloads = [history.payload(1 + n % 2, 1 + n // 2, f"{n}") for n in reversed(range(10))]
+    reading.step(*entries)
+    ready = reading.step(*flood, *payloads)
+    rounds = 0
+    while ready.read_again:
+        ready = _read_again(history, reading)
+        rounds += 1
+        assert rounds <= 10
+    assert [batch.requests for batch in reading.batches] == [requests(f"{n}") for n in range(10)]
+
+
+def test_which_records_may_count() -> None:
+    """A payload may count until its incarnation is past it; a record without a value or a key that decodes never may."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 3, "a"), history.payload(1, 3, "a"), history.fence(2, 0))
+    may_count = reading.joiner.may_count
+    assert [may_count(history.payload(*name, "x")) for name in ((1, 3), (1, 4), (2, 1), (9, 9))] == [False, True, False, True]
+    assert not may_count(history.put(0, batch_key(9, 9), None))
+    assert not may_count(history.put(0, b"short", b"x"))
+    assert may_count(history.put(ORDERING, None, b"garbage"))

@@ -1,0 +1,136 @@
+"""A hole that somebody has passed is a loss (R10): found by reading ahead, and then nothing is filled."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from joiner.proposals import Passing, passing_record
+from ordering.errors import NotReady
+from ordering.log import ORDERING, Bounds
+from ordering.memory import MemoryLog
+from ordering.records import Fence, View
+from tests.joiner.history import OWNER, History, Reading, signing_key
+
+SECOND, THIRD = signing_key("second"), signing_key("third")
+
+
+def _hole() -> tuple[History, Reading]:
+    """A history whose reader waits for the content of (1, 1): 2 records took effect before it, and it is ordering record 2."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"), history.entry(1, 1, "lost"))
+    assert reading.joiner.hole is not None
+    return history, reading
+
+
+async def _passing(history: History, reading: Reading) -> Passing | None:
+    log = MemoryLog(2, identity="test")
+    log._streams = {stream: list(records) for stream, records in history.streams.items()}
+    joiner = reading.joiner
+    assert joiner.log_state is not None
+    return await passing_record(log, joiner.log_state, joiner.offset_head, joiner.history.seen)
+
+
+def _view(seen: int) -> View:
+    return View(seen, b"whatever it was".ljust(32))
+
+
+async def test_nobody_has_passed_it() -> None:
+    """Records whose writers stood at the hole, or before it, show nothing."""
+    history, reading = _hole()
+    history.entry(1, 2, "b", view=_view(2))
+    history.register("w2", view=_view(1))
+    history.checkpoint(1, 0, view=_view(0))
+    assert await _passing(history, reading) is None
+
+
+@pytest.mark.parametrize("kind", ["entry", "register", "fence", "checkpoint"])
+async def test_who_has_seen_more_has_passed_it(kind: str) -> None:
+    """A well-signed record of any kind that workers write, whose writer had seen one record more, shows that the content was there."""
+    history, reading = _hole()
+    history.put(ORDERING, None, b"garbage")
+    history.put(ORDERING, None, None)
+    match kind:
+        case "entry":
+            history.entry(1, 2, "b", view=_view(3))
+        case "register":
+            history.register("w2", view=_view(3))
+        case "fence":
+            history.ordering(Fence(1, _view(3), 1, 0))
+        case "checkpoint":
+            history.checkpoint(1, 1, view=_view(3))
+    assert await _passing(history, reading) == Passing(5, 3)
+
+
+async def test_a_record_that_does_not_count_is_evidence() -> None:
+    """Whether the record counts does not matter: what its writer had seen does."""
+    history, reading = _hole()
+    history.entry(77, 1, "b", view=_view(9))
+    assert await _passing(history, reading) == Passing(3, 9)
+
+
+@pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
+async def test_unsigned_records_show_nothing(key: object) -> None:
+    """Who has not the notary's key in force cannot make a worker stop at a hole."""
+    history, reading = _hole()
+    history.entry(1, 2, "b", view=_view(9), key=key)  # type: ignore[arg-type]
+    assert await _passing(history, reading) is None
+
+
+async def test_a_settle_record_shows_nothing() -> None:
+    """The owner's records carry no view of a writer."""
+    history, reading = _hole()
+    history.settle(_view(9))
+    history.partitions(3)
+    history.retire(2**63)
+    assert await _passing(history, reading) is None
+
+
+async def test_keys_are_followed() -> None:
+    """Behind a key record only the new key is believed, through any number of rotations."""
+    history, reading = _hole()
+    first = history.key
+    history.rotate(SECOND)
+    history.entry(1, 2, "b", view=_view(9), key=first)
+    assert await _passing(history, reading) is None
+    history.rotate(THIRD)
+    history.entry(1, 2, "b", view=_view(9), key=SECOND)
+    assert await _passing(history, reading) is None
+    history.entry(1, 3, "b", view=_view(8))
+    assert await _passing(history, reading) == Passing(7, 8)
+
+
+async def test_key_records_that_do_not_count_are_not_followed() -> None:
+    """A key record that the owner has not signed, a torn one, or one that brings a former key back, changes nobody's mind."""
+    history, reading = _hole()
+    rotation = history.rotate(SECOND)
+    del history.streams[ORDERING][-1]
+    value = rotation.value or b""
+    history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1]))
+    history.put(ORDERING, None, value[:50])
+    history.entry(1, 2, "b", view=_view(9), key=SECOND)
+    assert await _passing(history, reading) is None
+
+
+async def test_short_records_show_nothing() -> None:
+    """Bytes that are too short for a view are nobody's view."""
+    history, reading = _hole()
+    for kind in range(12):
+        for length in range(30):
+            history.put(ORDERING, None, bytes([1, kind]) + b"\xff" * length)
+    assert await _passing(history, reading) is None
+
+
+async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the ordering topic cannot be read to its end nobody knows whether the hole was passed."""
+    monkeypatch.setattr("joiner.proposals.READ_AHEAD_S_MAX", 0.05)
+    history, reading = _hole()
+    log = MemoryLog(2, identity="test")
+    log._streams = {stream: list(records) for stream, records in history.streams.items()}
+
+    async def further() -> Mapping[int, Bounds]:
+        return {ORDERING: Bounds(0, 9)}
+
+    log.bounds = further  # type: ignore[method-assign]
+    assert reading.joiner.log_state is not None
+    with pytest.raises(NotReady, match="could not be read to its end"):
+        await passing_record(log, reading.joiner.log_state, 2, 2)

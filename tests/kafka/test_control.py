@@ -1,0 +1,79 @@
+"""The owner changes a live log: another key, more payload partitions, a worker that is gone for good (R10, R9)."""
+
+import asyncio
+import os
+
+import pytest
+
+from notary import cli
+from tests.asking.load import Load, until
+from tests.asking.party import spend, state
+from tests.kafka.second_hand import Hand
+from tests.kafka.test_workers import producer
+from tests.kafka.workers import Notary, Worker
+
+pytestmark = pytest.mark.kafka
+
+
+async def _command(notary: Notary, *words: str) -> None:
+    code = await asyncio.to_thread(cli.main, [*words, "--config", str(notary.directory / "notary.toml")])
+    assert code == 0, words
+
+
+async def _key(notary: Notary, worker: Worker) -> str:
+    key: str = (await notary.http.get(worker.url, "/v1/notary")).json()["verifier_key"]
+    return key
+
+
+async def test_key_rotated_under_load(notary: Notary) -> None:
+    """Two workers go on with the new key without a restart, and nothing that is written with the former key counts any more."""
+    workers = await notary.start_all("a", "b")
+    urls = [worker.url for worker in workers]
+    former = await _key(notary, workers[0])
+    async with producer(notary) as made:
+        thief = await Hand.of(notary, made, stolen_key=True)
+        async with Load(notary.client, notary.party, urls, seed=11) as load:
+            await load.until(50)
+            await _command(notary, "key", "prepare")
+            await _command(notary, "key", "rotate")
+            await load.until(100)
+            for sequence in range(1, 4):
+                await thief.record(thief.entry(1, 2**40 + sequence, b"nowhere", (os.urandom(32),)))
+            await load.until(50)
+
+    async def rotated(worker: Worker) -> bool:
+        return await _key(notary, worker) != former
+
+    for worker in workers:
+        await until(lambda worker=worker: rotated(worker))
+        assert worker.process.poll() is None
+        assert await notary.metric(worker, 'notary_log_notices_total{kind="unsigned"}') >= 3
+        assert await notary.metric(worker, "notary_doubts_open ") == 0
+    await notary.check(*workers, forged=True)
+
+
+async def test_partitions_added_under_load(notary: Notary) -> None:
+    """Payload partitions are added to a live log: workers use them without a restart, and a new worker reads them all."""
+    workers = await notary.start_all("a", "b")
+    async with Load(notary.client, notary.party, [worker.url for worker in workers], seed=12) as load:
+        await load.until(30)
+        await _command(notary, "partitions", "7")
+        await load.until(200)
+    late = await notary.start("c").ready()
+    await notary.client.decide([late.url], notary.party.submission(spend(state("late"))))
+    await notary.same_height(*workers, late)
+    left = await notary.remains()
+    assert {batch.partition for batch in left.replayed.batches} >= {4, 5, 6}
+    await notary.check(*workers, late)
+
+
+async def test_worker_retired(notary: Notary) -> None:
+    """A retired worker stops and says why; it takes part again when it is started again."""
+    a, b = await notary.start_all("a", "b")
+    await _command(notary, "retire", "a")
+    assert await a.ended() == 2
+    assert "the owner has retired worker 'a'" in a.messages
+    await notary.client.decide([b.url], notary.party.submission(spend(state("x"))))
+    again = await notary.start("a").ready()
+    await notary.client.decide([again.url], notary.party.submission(spend(state("y"))))
+    await notary.check(again, b)

@@ -1,0 +1,118 @@
+"""Brokers lose what they had acknowledged, and grow again: R10 on real brokers and real worker processes."""
+
+import asyncio
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from tests.asking.load import until
+from tests.asking.party import spend, state
+from tests.kafka.workers import Notary
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Cluster]:
+    """One broker of the test's own, whose disk it may put back as it was."""
+    with Cluster.create(tmp_path / "cluster", brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def notary(broker: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", broker.bootstrap, kafka_prefix, partitions=2)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+def _data(broker: Cluster) -> Path:
+    return broker.directory / "broker-1" / "data"
+
+
+def _copy_disk(broker: Cluster, to: Path) -> None:
+    broker.down(keep_data=True)
+    shutil.copytree(_data(broker), to)
+    broker.up()
+
+
+def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
+    """The disk as it was when it was copied: all of it, or the topic-partitions whose names begin so."""
+    broker.down(keep_data=True)
+    names = [path.name for path in copy.iterdir() if path.name.startswith(partitions)] if partitions else [""]
+    assert names
+    for name in names:
+        shutil.rmtree(_data(broker) / name)
+        shutil.copytree(copy / name, _data(broker) / name)
+    broker.up()
+
+
+async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[dict[str, object]]:
+    return [
+        (await notary.client.decide([url], notary.party.submission(spend(state(label), content=content or label))))[0] for label in labels
+    ]
+
+
+async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster, tmp_path: Path) -> None:
+    """A worker is paused, the brokers lose their tail and grow past it by another worker: the first one answers nothing and stops."""
+    first = await notary.start("a", index="index-a").ready()
+    await _spend(notary, first.url, "before 1", "before 2")
+    await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
+    await notary.until_ready(first)
+    await _spend(notary, first.url, "coin", "lost 2", "lost 3")
+    first.process.send_signal(signal.SIGSTOP)
+
+    await asyncio.to_thread(_put_back, broker, tmp_path / "copy")
+    second = await notary.start("b", index="index-b").ready()
+    # The same coin, by another transaction: the log that is left does not know that it was spent.
+    for label in ("coin", "new 2", "new 3", "new 4", "new 5"):
+        answer = await notary.http.call(
+            second.url, "POST", "/v1/submissions", notary.party.submission(spend(state(label), content="again")).body
+        )
+        assert answer.status == 200
+
+    first.process.send_signal(signal.SIGCONT)
+    while first.process.poll() is None:
+        try:
+            answer = await notary.http.get(first.url, "/v1/checkpoint")
+        except (ConnectionError, TimeoutError, OSError):
+            continue
+        assert answer.status == 503, answer.body
+        await asyncio.sleep(0.05)
+    assert await first.ended() == 2
+    assert "is not the one that this index has applied" in first.messages or "the index is ahead of its log" in first.messages
+    assert await notary.says(second, 200)
+
+
+async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
+    """The payload of an answered request is lost: who knows it stops, who replays stops with the entry's name, and the bytes mend both."""
+    first = await notary.start("a", index="index-a").ready()
+    await _spend(notary, first.url, "before 1", "before 2")
+    await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
+    await notary.until_ready(first)
+    await _spend(notary, first.url, "lost 1", "lost 2", "lost 3", "lost 4")
+    height = await notary.same_height(first)
+    await first.stop()
+    await asyncio.to_thread(_copy_disk, broker, tmp_path / "whole")
+    await asyncio.to_thread(_put_back, broker, tmp_path / "copy", f"{kafka_prefix}.payload-")
+
+    again = notary.start("a", index="index-a")
+    assert await again.ended() == 2
+    assert "the log ends at" in again.messages
+    fresh = notary.start("c", index="index-c", worker_hole_timeout_ms=300)
+    assert await fresh.ended() == 2
+    assert "content is lost: the payload of batch (1, " in fresh.messages
+
+    await asyncio.to_thread(_put_back, broker, tmp_path / "whole", f"{kafka_prefix}.payload-")
+    again, fresh = notary.start("a", index="index-a"), notary.start("c", index="index-c")
+    await asyncio.gather(again.ready(), fresh.ready())
+    await until(lambda: notary.says(fresh, 200))
+    assert await notary.same_height(again, fresh) == height
+    await _spend(notary, fresh.url, "after")
+    await notary.check(again, fresh)

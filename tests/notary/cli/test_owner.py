@@ -1,0 +1,320 @@
+"""`notary retire`, `partitions`, `activate` and `settle`: what the owner signs, and what the log makes of it."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary import cli
+from notary.cli.replay import Replay
+from ordering.embedded import EmbeddedLog
+from ordering.log import ORDERING
+from ordering.store import KEY, encode_row, open_store
+from tests.notary.cli.written import entry, register, write
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+Start = Callable[..., NotaryProcess]
+COMMANDS = {"retire": ("w1",), "partitions": ("8",), "activate": ("1",), "settle": ("--index", "index/worker-1")}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> NotaryDirectory:
+    """A notary with four payload partitions, whose log has a genesis record alone."""
+    return NotaryDirectory.create(tmp_path / "notary")
+
+
+def run(directory: NotaryDirectory, command: str, *arguments: object) -> int:
+    return cli.main([command, *map(str, arguments), "--config", str(directory.config)])
+
+
+def run_json(
+    capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, command: str, *arguments: object
+) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = run(directory, command, *arguments, "--json")
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, printed
+
+
+def records_in(directory: NotaryDirectory) -> int:
+    """How many ordering records the log has."""
+
+    async def count() -> int:
+        log = EmbeddedLog.open(directory.path / "log")
+        try:
+            return (await log.bounds())[ORDERING].offset_end
+        finally:
+            await log.close()
+
+    return asyncio.run(count())
+
+
+# ---- all of them ----
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("setting", "right"), [("NAME", "O=Notary Service,L=London,C=GB"), ("ORIGIN", "notary.example/test")])
+def test_a_misnamed_configuration_is_refused(
+    directory: NotaryDirectory,
+    command: str,
+    setting: str,
+    right: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    indexed: Path,
+) -> None:
+    """Another name or origin than the log has: exit 2 with both values, and nothing is appended."""
+    monkeypatch.chdir(indexed)
+    monkeypatch.setenv(f"NOTARY_{setting}", "other")
+    assert run(directory, command, *COMMANDS[command]) == 2
+    complaint = capsys.readouterr().err
+    assert "'other'" in complaint
+    assert repr(right) in complaint
+    assert records_in(directory) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_owners_key_is_refused(
+    directory: NotaryDirectory,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    indexed: Path,
+) -> None:
+    """A key that is not the log's owner's: exit 2, and nothing is appended, also for the notary's own key."""
+    monkeypatch.chdir(indexed)
+    write(directory.path, [register("w1", 1)])
+    other = NotaryDirectory.create(tmp_path / "other")
+    for key in (other.path / "owner-key.pem", directory.path / "notary-key.pem"):
+        assert run(directory, command, *COMMANDS[command], "--owner-key", key) == 2
+        assert "the owner of this log has" in capsys.readouterr().err
+    assert records_in(directory) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_embedded_log_is_open_in_its_worker(
+    notary_directory: NotaryDirectory, worker: NotaryProcess, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While its worker runs the commands exit with 2, and say to stop it."""
+    arguments = COMMANDS[command] if command != "settle" else ("--index", notary_directory.path / "index" / worker.name)
+    assert run(notary_directory, command, *arguments) == 2
+    assert "stop that, run this, start it again" in capsys.readouterr().err
+
+
+def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """How far reading got is written over and over on a terminal, and removed at the end."""
+    write(directory.path, [register("w1", number) for number in range(1, 60)])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("notary.cli.replay.PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("notary.cli.replay.POLL_MS", 0)
+    monkeypatch.setattr(Replay, "_is_done", lambda self, ends, done=Replay._is_done: done(self, ends) and self._progress._is_shown)
+    assert run(directory, "retire", "w1") == 0
+    assert "notary retire: 60 of 60 ordering records read" in capsys.readouterr().err
+
+
+# ---- retire ----
+
+
+def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its incarnation ends; the same again says that there is none, and who has one; it may register again."""
+    write(directory.path, [register("w1", 1), register("w2", 2), register("w1", 3)])
+    code, printed = run_json(capsys, directory, "retire", "w1")
+    assert (code, printed) == (0, {"offset": 4, "took_effect": True, "why_not": None, "name": "w1", "incarnation": 3})
+    assert run(directory, "retire", "w1") == 2
+    assert "'w1' has no incarnation that goes on. Those that have one: w2" in capsys.readouterr().err
+    write(directory.path, [register("w1", 4)])
+    assert run(directory, "retire", "w1") == 0
+    assert "took effect    ordering record 6: worker w1 (incarnation 4) is retired" in capsys.readouterr().out
+
+
+def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """A worker that was retired while it was stopped begins a new incarnation, and decides."""
+    process = notary_process(own_directory.config)
+    assert process.stop() == 0
+    assert run(own_directory, "retire", "worker-1") == 0
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        assert asking.decide(bank, spend())[0]["outcome"] == "committed"
+    assert process.stop() == 0
+
+
+def test_a_record_that_takes_no_effect(
+    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the log has changed since it was read, the command says that its record took no effect, and why: exit 1."""
+    write(directory.path, [register("w1", 1)])
+    assert run(directory, "retire", "w1") == 0
+    capsys.readouterr()
+    # The same as when somebody else has retired it in between: the command still believes that it goes on.
+    monkeypatch.setattr("joiner.lives.Lives.named", lambda lives, name: lives.get(1))
+    code, printed = run_json(capsys, directory, "retire", "w1")
+    assert (code, printed["took_effect"], printed["offset"]) == (1, False, 3)
+    assert printed["why_not"] == "retire of incarnation 1 does not count"
+    assert run(directory, "retire", "w1") == 1
+    assert capsys.readouterr().out == "no effect      ordering record 4: retire of incarnation 1 does not count\n"
+
+
+# ---- partitions ----
+
+
+def test_partitions_are_added(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An embedded log grows while its worker is stopped; the worker then uses the new partitions. Fewer, or as many, are refused."""
+    process = notary_process(own_directory.config)
+    assert process.stop() == 0
+    code, printed = run_json(capsys, own_directory, "partitions", 6)
+    assert (code, printed["took_effect"]) == (0, True)
+    assert (printed["payload_partitions"], printed["payload_partitions_before"]) == (6, 4)
+    before = records_in(own_directory)
+    for count in (6, 4, 0, 1001):
+        assert run(own_directory, "partitions", count) == 2
+    assert records_in(own_directory) == before
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        for _ in range(24):
+            asking.decide(bank, spend())
+    assert process.stop() == 0
+
+    async def used() -> dict[int, int]:
+        log = EmbeddedLog.open(own_directory.path / "log")
+        try:
+            return {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+        finally:
+            await log.close()
+
+    ends = asyncio.run(used())
+    assert set(ends) == {ORDERING, *range(6)}
+    assert ends[4]
+    assert ends[5]
+
+
+def test_partitions_that_nobody_declared_are_used_by_the_next_call(
+    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed between the partitions and the record: the log is as it was, and the same command again goes on."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("notary.cli.owner.OwnedLog.append", die)
+        assert run(directory, "partitions", 8) == 2
+    assert EmbeddedLog.open(directory.path / "log").payload_partitions == 8
+    code, printed = run_json(capsys, directory, "partitions", 8)
+    assert (code, printed["payload_partitions_before"]) == (0, 4)
+
+
+# ---- activate ----
+
+
+def test_a_version_that_all_with_a_vote_read_is_activated(
+    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that cannot read it keeps it from taking effect, and is named; when it has gone it takes effect, once."""
+    monkeypatch.setattr("notary.cli.activate.FORMAT_VERSION", 2)
+    monkeypatch.setattr("joiner.core.Joiner.__init__.__defaults__", (None, None, None, "", 2), raising=False)
+    write(directory.path, [register("old", 1, 1), register("new", 2, 2)])
+    code, printed = run_json(capsys, directory, "activate", 2)
+    assert code == 1
+    assert "old" in printed["why_not"]
+    assert "cannot read" in printed["why_not"]
+    assert run(directory, "retire", "old") == 0
+    code, printed = run_json(capsys, directory, "activate", 2)
+    assert (code, printed["took_effect"], printed["format_version"]) == (0, True, 2)
+    assert run(directory, "activate", 2) == 2
+    assert "is active already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", [0, 2, 65_536])
+def test_a_version_that_this_software_cannot_read_is_refused(
+    directory: NotaryDirectory, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who cannot read a version does not activate it for others."""
+    assert run(directory, "activate", version) == 2
+    assert "this software reads format versions up to 1" in capsys.readouterr().err
+    assert records_in(directory) == 1
+
+
+# ---- settle ----
+
+
+@pytest.fixture(scope="session")
+def indexed(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
+    """A notary's folder with decisions and the index `index/worker-1`; tests copy it."""
+    folder = tmp_path_factory.mktemp("indexed") / "notary"
+    directory = NotaryDirectory.create(folder)
+    directory.register(bank)
+    with NotaryProcess.start(directory.config) as process:
+        with Asking(process.url) as asking:
+            asking.decide(bank, spend(), spend())
+        assert process.stop() == 0
+    return folder
+
+
+@pytest.fixture
+def settled(indexed: Path, tmp_path: Path) -> NotaryDirectory:
+    """A copy of it."""
+    return NotaryDirectory(Path(shutil.copytree(indexed, tmp_path / "settled")))
+
+
+def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints which history stands. The same again is refused, a worker with that history goes on."""
+    index = settled.path / "index" / "worker-1"
+    code, printed = run_json(capsys, settled, "settle", "--index", index)
+    assert (code, printed["took_effect"]) == (0, True)
+    assert printed["seen"] >= 3  # genesis, register, one entry
+    assert len(printed["history"]) == 64
+    process = notary_process(settled.config)
+    assert process.stop() == 0
+    assert run(settled, "settle", "--index", index) == 0  # the worker has gone on: it has a longer history
+    assert run(settled, "settle", "--index", settled.path) == 2
+
+
+def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second record for the same history takes no effect, so that a copy of it ends no later doubt."""
+    index = settled.path / "index" / "worker-1"
+    assert run(settled, "settle", "--index", index) == 0
+    code, printed = run_json(capsys, settled, "settle", "--index", index)
+    assert (code, printed["why_not"]) == (1, "a settle record does not count")
+
+
+def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """An index whose records are not in the log any more cannot stand: every worker would stop. Nothing is appended."""
+    index = settled.path / "index" / "worker-1"
+    other = settled.path.parent / "cut"
+    shutil.copytree(settled.path, other)
+    early = NotaryDirectory(other)
+    _cut(early)
+    assert run(early, "settle", "--index", index) == 2
+    assert "does not hold the history of this index" in capsys.readouterr().err
+
+
+def test_an_index_of_another_log_is_refused(
+    settled: NotaryDirectory, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index names the log that it was made from."""
+    assert run(directory, "settle", "--index", settled.path / "index" / "worker-1") == 2
+    assert "was made from the log" in capsys.readouterr().err
+    assert records_in(directory) == 1
+
+
+def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where content is missing nobody can tell what becomes of a settle record: exit 2, and its offset."""
+    write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
+    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
+    assert "waits there behind an entry without content" in capsys.readouterr().err
+
+
+def _cut(directory: NotaryDirectory) -> None:
+    """Take the last entry's place in the ordering topic: another record stands there."""
+    store, _ = open_store(directory.path / "log")
+    store.put(KEY.pack(ORDERING + 1, 2), encode_row(0, None, b"something else"))
+    store.close()

@@ -1,0 +1,103 @@
+"""The owner's commands on a log that workers use: nobody is restarted, and nobody stops who should not."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.local import Cluster
+from notary import cli
+from notary.verify import trusted_keys, verify_receipt
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, spend
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess
+
+pytestmark = pytest.mark.kafka
+PREPARED = ("notary-key.pem.next", "notary-keys.json.next")
+
+
+def run(directory: NotaryDirectory, *arguments: object) -> int:
+    return cli.main([*map(str, arguments), "--config", str(directory.config)])
+
+
+def test_a_log_in_use_changes(
+    kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path, bank: Bank, notary_process: Callable[..., NotaryProcess]
+) -> None:
+    """Two workers on two machines go on without a restart while partitions are added and the key is rotated; a retired one stops."""
+    first = NotaryDirectory.create(tmp_path / "first", kafka=kafka_cluster.bootstrap, topic_prefix=kafka_prefix)
+    first.register(bank)
+    second = NotaryDirectory(Path(shutil.copytree(first.path, tmp_path / "second")))
+    (second.path / "owner-key.pem").unlink()
+    w1, w2 = notary_process(first.config, "w1"), notary_process(second.config, "w2")
+    with Asking(w1.url) as asking:
+        before = asking.decide(bank, spend())
+        key_before = asking.verifier_key
+    assert run(first, "partitions", 18) == 0
+    assert run(second, "retire", "w2") == 2  # no owner's key there
+    assert run(first, "key", "prepare") == 0
+    for name in PREPARED:
+        shutil.copy(first.path / name, second.path)
+
+    done = threading.Event()
+    decided: list[dict[str, Any]] = []
+
+    def go_on() -> None:
+        while not done.is_set():
+            for worker in (w1, w2):
+                answer = httpx.post(
+                    f"{worker.url}/v1/submissions?receipts=true",
+                    content=bank.body(spend()),
+                    headers={"content-type": "application/json"},
+                    trust_env=False,
+                    timeout=30,
+                )
+                assert answer.status_code in (200, 202, 503), answer.text
+                if answer.status_code == 200:
+                    decided.extend(answer.json()["decisions"])
+
+    clients = threading.Thread(target=go_on)
+    clients.start()
+    try:
+        assert run(first, "key", "rotate") == 0
+        notaries: list[dict[str, Any]] = []
+        while len(notaries) < 2 or any(len(notary["keys"]) < 2 for notary in notaries):
+            notaries = [httpx.get(f"{worker.url}/v1/notary", trust_env=False).json() for worker in (w1, w2)]
+    finally:
+        done.set()
+        clients.join()
+    assert notaries[0]["verifier_key"] == notaries[1]["verifier_key"] != key_before
+    known = trusted_keys(key_before, notaries[0])
+    for decision in (*before, *decided):
+        assert decision["outcome"] == "committed"
+    for decision in decided:
+        verify_receipt(decision["receipt"], decision, known)
+    for worker in (w1, w2):
+        assert worker.process.poll() is None
+        _decides(worker, bank)
+    assert run(first, "retire", "w2") == 0
+    assert w2.process.wait(EXIT_S_MAX) == 2
+    assert "the owner has retired worker 'w2'" in w2.stderr()
+    _decides(w1, bank)
+    assert run(first, "settle", "--index", first.path / "index" / "w1") == 0
+    _decides(w1, bank)
+    assert run(first, "log", "show", "--payload") == 0
+    assert w1.stop() == 0
+
+
+def _decides(worker: NotaryProcess, bank: Bank) -> None:
+    """A submission is decided, as soon as the worker has begun a new incarnation."""
+    status = 503
+    while status == 503:
+        answer = httpx.post(
+            f"{worker.url}/v1/submissions",
+            content=bank.body(spend()),
+            headers={"content-type": "application/json"},
+            trust_env=False,
+            timeout=30,
+        )
+        status = answer.status_code
+    assert answer.json()["decisions"][0]["outcome"] == "committed"

@@ -1,0 +1,83 @@
+"""Logs for tests of commands: records appended to a directory's embedded log as a worker would, and forged ones."""
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from notary import keys
+from ordering.clock import clock_ms
+from ordering.embedded import EmbeddedLog
+from ordering.genesis import read_genesis
+from ordering.log import ORDERING
+from ordering.records import Checkpoint, Entry, OrderingRecord, Register, View, batch_key
+from ordering.signatures import SigningKey, sign_fill, sign_record
+
+NOWHERE = View(1, bytes(32))
+"""A view of nobody's: it never decides whether a record takes effect."""
+
+
+def signing_key(file: Path) -> SigningKey:
+    """The key of a file, to sign log records with."""
+    return SigningKey(keys.load(file).private_bytes_raw())
+
+
+def register(name: str, nonce: int, format_version: int = 1, view: View = NOWHERE) -> Register:
+    return Register(bytes([nonce]) * 16, view, format_version, name, "0")
+
+
+def entry(incarnation: int, sequence: int, payload: bytes, partition: int = 0) -> Entry:
+    return Entry(incarnation, sequence, NOWHERE, clock_ms(), partition, sha256(payload).digest(), (bytes(32),))
+
+
+def checkpoint(incarnation: int) -> Checkpoint:
+    return Checkpoint(incarnation, NOWHERE, 0, sha256(b"").digest())
+
+
+def write(
+    directory: Path,
+    records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]],
+    key_file: str = "notary-key.pem",
+    *,
+    ahead_ms: int = 0,
+) -> None:
+    """Append records, signed with a key of the directory; bytes as they are; (partition, key, value) to the payload topic.
+
+    `ahead_ms`: how far the clock of the log is ahead of this machine's meanwhile.
+    """
+    asyncio.run(_write(directory, records, signing_key(directory / key_file), ahead_ms))
+
+
+def fill(directory: Path, of: Entry, key_file: str = "notary-key.pem") -> tuple[int, bytes, bytes]:
+    """A fill for an entry's batch."""
+    name = batch_key(of.incarnation, of.sequence)
+    return of.partition, name, sign_fill(log_id(directory), of.partition, name, of.payload_hash, signing_key(directory / key_file))
+
+
+def log_id(directory: Path) -> bytes:
+    return asyncio.run(_log_id(directory))
+
+
+async def _log_id(directory: Path) -> bytes:
+    log = EmbeddedLog.open(directory / "log")
+    try:
+        return (await read_genesis(log))[1]
+    finally:
+        await log.close()
+
+
+async def _write(
+    directory: Path, records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]], key: SigningKey, ahead_ms: int
+) -> None:
+    log = EmbeddedLog.open(directory / "log", lambda: clock_ms() + ahead_ms)
+    try:
+        _, id_ = await read_genesis(log)
+        writer = await log.open_writer()
+        for record in records:
+            if isinstance(record, tuple):
+                await writer.append(*record)
+            else:
+                await writer.append(ORDERING, None, record if isinstance(record, bytes) else sign_record(record, id_, key))
+        await writer.close()
+    finally:
+        await log.close()

@@ -1,0 +1,93 @@
+"""Reading a whole index from its disk: rotten bytes in rows that nobody asks for are found, and condemn the index."""
+
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from notary.index import viewing
+from notary.index.rocks import open_store
+from notary.index.scrub import EXIT_COULD_NOT, EXIT_ROTTEN, EXIT_SOUND, main, scrub
+from notary.index.store import FAMILIES
+from notary.index.view import SETTINGS
+from ordering.errors import Fatal
+from ordering.ids import STATE_REF_BYTES
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess, serve_in_vain
+from tests.notary.test_index import _open, _step, damage_block, into_tables
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """An index whose rows lie in table files."""
+    index = _open(tmp_path / "index")
+    for step in range(40):
+        index.apply(_step(step))
+    into_tables(index, FAMILIES)
+    index.close()
+    return tmp_path / "index"
+
+
+def test_every_row_is_read(directory: Path) -> None:
+    """A sound index is read to its last row, beside the process that has it open, and in as many parts as it takes."""
+    index = _open(directory)
+    with viewing(directory) as view:
+        rows = sum(len(list(view.rows_of(family))) for family in FAMILIES)
+    rests: list[float] = []
+    assert scrub(directory, rests.append, lambda: 0.0) == rows
+    assert rests == []
+    index.close()
+
+
+@pytest.mark.parametrize("family", ["states", "decisions"])
+def test_rotten_block(directory: Path, family: str) -> None:
+    """One bit flipped in a table file is found though nobody asks for the row."""
+    damage_block(directory, family)
+    with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
+        scrub(directory, lambda seconds: None, lambda: 0.0)
+
+
+def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process tells a rotten index from one that it cannot read."""
+    monkeypatch.setattr("os.nice", lambda increment: 0)
+    assert main(directory) == EXIT_SOUND
+    assert main(directory.parent / "none") == EXIT_COULD_NOT
+    damage_block(directory, "states")
+    assert main(directory) == EXIT_ROTTEN
+    assert "checksum" in capsys.readouterr().out
+
+
+def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
+    """64 bytes flipped under a running worker, in a table of consumed states: it condemns the index, stops, and does not start on it."""
+    notary = NotaryDirectory.create(tmp_path / "notary")
+    bank = Bank()
+    notary.register(bank)
+    index = notary.path / "index/worker-1"
+    settings = {"WORKER_SCRUB_INTERVAL_MS": 1_000, "INDEX_WRITE_BUFFER_BYTES": 65_536}
+    with NotaryProcess.start(notary.config, settings=settings) as worker:
+        tables: list[Path] = []
+        while not tables:
+            body = bank.body(*[spend() for _ in range(200)])
+            assert httpx.post(f"{worker.url}/v1/submissions", content=body, headers=JSON).status_code == 200
+            store = open_store(index, SETTINGS, read_only=True)
+            tables = [index / file["name"].strip("/") for file in store.live_files() if len(file["start_key"]) == STATE_REF_BYTES]
+            store.close()
+        for table in tables:
+            data = bytearray(table.read_bytes())
+            middle = len(data) // 3
+            data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
+            table.write_bytes(data)
+        # The process stays to say why, until it is told to end.
+        while "is condemned" not in (text := httpx.get(f"{worker.url}/readyz?verbose").text):
+            assert worker.process.poll() is None
+            time.sleep(0.05)
+        assert "checksum" in text
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 2
+    code, messages = serve_in_vain(notary.config)
+    assert code == 2
+    assert "is condemned" in messages

@@ -1,0 +1,146 @@
+"""A worker that runs notices topics whose settings were changed, reports them, and goes on."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from deploy.local import Cluster
+from notary import topic_watch
+from notary.config import Config, load
+from notary.topic_watch import TopicWatch
+from ordering.connection import admin, finalized_features
+from ordering.errors import ConfigurationError, NotReady
+from ordering.topics import add_partitions, create_topics, find_problems
+
+Answer = Sequence[str] | Exception
+
+
+def config(tmp_path: Path, log: str = '[log]\nkind = "kafka"\nbootstrap = "127.0.0.1:1"\n') -> Config:
+    file = tmp_path / "notary.toml"
+    file.write_text(f'name = "O=N"\norigin = "notary.example/x"\n{log}')
+    return load(file, environment={})
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> None:
+    """What asking the brokers gives, in turn."""
+    left = list(answers)
+
+    async def find(*_: object, **__: object) -> list[str]:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    monkeypatch.setattr(topic_watch, "find_problems", find)
+
+
+async def test_what_is_wrong_is_logged_once_and_shown_until_it_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error line for each new problem; all present ones stay visible; a line when they are gone."""
+    scripted(monkeypatch, [], ["A is wrong."], ["A is wrong.", "B is wrong."], ["B is wrong."], [])
+    watch = TopicWatch(config(tmp_path))
+    caplog.set_level(logging.INFO, "notary.topics")
+    for found in ((), ("A is wrong.",), ("A is wrong.", "B is wrong."), ("B is wrong.",), ()):
+        await watch.look()
+        assert watch.problems == found
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == ["acknowledged records may be lost: A is wrong.", "acknowledged records may be lost: B is wrong."]
+    assert "right again" in caplog.records[-1].getMessage()
+
+
+async def test_brokers_that_are_away_say_nothing_of_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was wrong before stays wrong until somebody says otherwise."""
+    scripted(monkeypatch, ["A is wrong."], NotReady("away"), [])
+    watch = TopicWatch(config(tmp_path))
+    for found in (("A is wrong.",), ("A is wrong.",), ()):
+        await watch.look()
+        assert watch.problems == found
+
+
+@pytest.mark.parametrize("problem", [ConfigurationError("give this user the ACL"), ValueError("a bug"), AttributeError("another")])
+async def test_no_look_stops_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    """Settings that cannot be read are a problem to report, whatever the reason."""
+    scripted(monkeypatch, problem, [])
+    watch = TopicWatch(config(tmp_path))
+    await watch.look()
+    assert watch.problems == (f"The settings of the topics cannot be read: {problem}",)
+    await watch.look()
+    assert watch.problems == ()
+
+
+async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is cancelled; an embedded log has no topics to look at."""
+    scripted(monkeypatch, *[["A is wrong."]] * 3, NotReady("away"), asyncio.CancelledError())  # type: ignore[arg-type]
+    with pytest.raises((asyncio.CancelledError, IndexError)):
+        await TopicWatch(config(tmp_path), interval_s=0.0).run()
+    await TopicWatch(config(tmp_path, ""), interval_s=0.0).run()
+
+
+@pytest.mark.kafka
+async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
+    """On brokers: each changed setting is named with its command; after that command nothing is wrong. Features are as they should be."""
+    bootstrap = kafka_cluster.bootstrap
+    await create_topics(bootstrap, kafka_prefix, payload_partitions=2, flush_ordering=True)
+    watch = TopicWatch(config(tmp_path, f'[log]\nkind = "kafka"\nbootstrap = "{bootstrap}"\ntopic_prefix = "{kafka_prefix}"\n'))
+    await watch.look()
+    assert watch.problems == ()
+    async with admin(bootstrap, "test", None, 10_000) as client:
+        features = await finalized_features(client)
+        ordering = ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.ordering", {"flush.messages": None})
+        [answer] = await client.describe_configs([ordering])
+        payload = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "unclean.leader.election.enable": "false"}
+        payload |= {"compression.type": "producer", "max.message.bytes": "8388608", "min.insync.replicas": "1"}
+        wrong = payload | {"min.insync.replicas": "1", "retention.ms": "1000"}
+        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", wrong)])
+        await watch.look()
+        expected = [f"Topic {kafka_prefix}.payload has retention.ms=1000, wanted -1"]
+        if len(kafka_cluster.state.brokers) > 1:
+            expected.append(f"Topic {kafka_prefix}.payload has min.insync.replicas=1, wanted at least 2")
+        assert [problem.split(":")[0] for problem in watch.problems] == expected
+        right = payload | {"min.insync.replicas": "2" if len(kafka_cluster.state.brokers) > 1 else "1"}
+        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", right)])
+    await watch.look()
+    assert watch.problems == ()
+    assert features["metadata.version"] >= 26
+    assert features["eligible.leader.replicas.version"] == 1
+    assert answer.resources[0][4][0][:2] == ("flush.messages", "1")
+
+
+@pytest.mark.kafka
+async def test_features_that_are_too_low_are_a_problem(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster without eligible leader replicas, or with old metadata, is named with the command; one that says nothing is not judged."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
+
+    async def low(_: object) -> dict[str, int]:
+        return {"metadata.version": 25}
+
+    async def silent(_: object) -> dict[str, int]:
+        return {}
+
+    monkeypatch.setattr("ordering.topics.finalized_features", low)
+    found = await find_problems(kafka_cluster.bootstrap, kafka_prefix)
+    assert [problem.split(",")[0] for problem in found] == [
+        "The cluster has metadata.version at level 25",
+        "The cluster has eligible.leader.replicas.version at level 0",
+    ]
+    assert "--release-version 4.1" in found[0]
+    assert "--feature eligible.leader.replicas.version=1" in found[1]
+    monkeypatch.setattr("ordering.topics.finalized_features", silent)
+    assert await find_problems(kafka_cluster.bootstrap, kafka_prefix) == []
+
+
+@pytest.mark.kafka
+async def test_partitions_are_added_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """The payload topic grows; the same again, or fewer, changes nothing; a topic that is not there is an error."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
+    for count in (3, 3, 2):
+        await add_partitions(kafka_cluster.bootstrap, kafka_prefix, count)
+        made = await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=3)
+        assert made.existed
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await add_partitions(kafka_cluster.bootstrap, f"{kafka_prefix}-none", 3)

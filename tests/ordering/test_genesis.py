@@ -1,0 +1,148 @@
+"""The first record of a log: who makes a log his, and who reads whose it is (R10)."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError
+from ordering.genesis import append_genesis, check_empty, first_record, read_genesis
+from ordering.log import ORDERING, Log
+from ordering.memory import MemoryLog
+from ordering.records import Activate, Genesis
+from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
+
+OWNER, NOTARY, OTHER = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
+
+
+def genesis(name: str = "O=N", owner: SigningKey = OWNER) -> Genesis:
+    return Genesis(os.urandom(16), 2, NOTARY.public_key, owner.public_key, name, "notary.example/x")
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Log]:
+    """An empty log of each kind that needs no brokers."""
+    if request.param == "memory":
+        opened: Log = MemoryLog(2)
+    else:
+        EmbeddedLog.create(tmp_path / "log", 2)
+        opened = EmbeddedLog.open(tmp_path / "log")
+    yield opened
+    await opened.close()
+
+
+async def put(log: Log, value: bytes | None, key: bytes | None = None, stream: int = ORDERING) -> None:
+    writer = await log.open_writer()
+    await writer.append(stream, key, value)
+    await writer.close()
+
+
+async def test_a_log_says_whose_it_is(log: Log) -> None:
+    """The record that was appended is the one that is read; its hash is the log id."""
+    made = genesis()
+    log_id = await append_genesis(log, made, OWNER)
+    assert await read_genesis(log) == (made, log_id)
+    first = await first_record(log)
+    assert first is not None
+    assert log_id == log_id_of(first.value or b"")
+    assert (await log.bounds())[ORDERING].offset_end == 1
+
+
+async def test_what_comes_later_does_not_count(log: Log) -> None:
+    """Another genesis record behind the first changes nothing."""
+    made = genesis()
+    log_id = await append_genesis(log, made, OWNER)
+    await put(log, sign_record(genesis("O=Thief", OTHER), NO_LOG_ID, OTHER))
+    assert await read_genesis(log) == (made, log_id)
+
+
+async def test_a_log_that_belongs_to_somebody_is_not_made_ours(log: Log) -> None:
+    """The message names the notary and its origin, and nothing is appended."""
+    await append_genesis(log, genesis("O=First"), OWNER)
+    for refused in (check_empty(log), append_genesis(log, genesis("O=Second"), OTHER)):
+        with pytest.raises(ConfigurationError, match=r"belongs to notary 'O=First', origin 'notary\.example/x'"):
+            await refused
+    assert (await log.bounds())[ORDERING].offset_end == 1
+
+
+async def test_a_log_with_any_record_is_not_made_ours(log: Log) -> None:
+    """Whatever the first record is, the log is not empty."""
+    await put(log, b"something")
+    with pytest.raises(ConfigurationError, match="not empty: its first record is no genesis record"):
+        await append_genesis(log, genesis(), OWNER)
+
+
+async def test_payloads_alone_do_not_make_a_log_somebodys(log: Log) -> None:
+    """Only the ordering topic says whose a log is: a stray payload is nobody's, and is never asked for."""
+    await put(log, b"stray", b"key", stream=0)
+    await append_genesis(log, genesis(), OWNER)
+    assert (await read_genesis(log))[0].notary_name == "O=N"
+
+
+async def test_an_empty_log_is_nobodys(log: Log) -> None:
+    """It says to make it with `notary init`."""
+    await check_empty(log)
+    assert await first_record(log) is None
+    with pytest.raises(ConfigurationError, match=r"the log is empty.*notary init"):
+        await read_genesis(log)
+
+
+FIRST: dict[str, tuple[bytes | None, str]] = {
+    "garbage": (b"garbage", "at least"),
+    "nothing": (None, "at least"),
+    "another-kind": (sign_record(Activate(1), bytes(32), OWNER), "kind activate"),
+    "forged": (sign_record(genesis(), NO_LOG_ID, OTHER), "not signed by the owner that it names"),
+    "of-another-log": (sign_record(genesis(), bytes([1]) * 32, OWNER), "not signed by the owner that it names"),
+    "cut": (sign_record(genesis(), NO_LOG_ID, OWNER)[:-1], "genesis|decode|bytes|signed"),
+}
+
+
+@pytest.mark.parametrize(("value", "why"), FIRST.values(), ids=FIRST)
+async def test_a_log_that_begins_with_anything_else_is_nobodys(log: Log, value: bytes | None, why: str) -> None:
+    """No worker starts on it, and the message says what stands in its place, and where."""
+    await put(log, value, key=b"k")
+    await put(log, sign_record(genesis(), NO_LOG_ID, OWNER))
+    with pytest.raises(ConfigurationError, match=f"nobody's log: ordering record 0 .*({why})"):
+        await read_genesis(log)
+
+
+async def test_of_two_at_once_one_gets_the_log() -> None:
+    """Both append before either has read back: the first record counts, and the other one is refused with its name."""
+    log = MemoryLog(2)
+    made: list[bytes | BaseException] = list(
+        await asyncio.gather(
+            append_genesis(_Slow(log), genesis("O=A"), OWNER), append_genesis(_Slow(log), genesis("O=B"), OTHER), return_exceptions=True
+        )
+    )
+    first, log_id = await read_genesis(log)
+    [refused] = [each for each in made if isinstance(each, BaseException)]
+    assert isinstance(refused, ConfigurationError)
+    assert "at the same time" in str(refused)
+    assert first.notary_name in str(refused)
+    assert log_id in made
+
+
+class _Slow(MemoryLog):
+    """The same log, whose writer gives way to others before it appends."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.__dict__ = log.__dict__
+
+    async def open_writer(self):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(0)
+        return await super().open_writer()
+
+
+async def test_a_crash_after_the_append_leaves_a_whole_log(tmp_path: Path) -> None:
+    """What is acknowledged is there when the log is opened again, also where nobody closed it."""
+    EmbeddedLog.create(tmp_path / "log", 2)
+    log = EmbeddedLog.open(tmp_path / "log")
+    made = genesis()
+    log_id = await append_genesis(log, made, OWNER)
+    await log.close()
+    log = EmbeddedLog.open(tmp_path / "log")
+    assert await read_genesis(log) == (made, log_id)
+    await log.close()

@@ -1,0 +1,238 @@
+"""The brokers lose the end of what they have acknowledged, and grow again, while workers are paused, cut off, down, or look on (R10).
+
+No notary makes that good. This is what is demanded of it:
+
+- No two workers answer contradicting decisions, unless one of them answered before the damage. That one notices before its next answer: an
+  answer is excused only while its process has not read from the leader that lost something, since it did.
+- What is excused is what the log said that this process knew: the parts that it has not read again are as they were.
+- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history.
+- Every doubt ends. A worker is ready, or it has stopped and says at which place; then its operator gives it a new disk, or puts back from
+  the archive what is lost. Or the owner settles it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from joiner.history import Comparison, fingerprint_of
+from notary.decision import to_json
+from notary.index import rows
+from notary.index.store import META
+from ordering.errors import CorruptRecord
+from ordering.log import ORDERING, Record
+from ordering.records import View, decode
+from tests.checkers.replay import Replayed, replay
+from tests.simulation.cluster import Cluster, Damage
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.process import Process
+from tests.simulation.slot import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RECORDS = (1, 1, 2, 5, 15)
+"""How many records are lost: where it is one, the topic-partition is soon longer than before."""
+AWAY_S = (0.0, 0.3, 2.0, 15.0)
+BEFORE_S = (0.0, 0.3, 2.0)
+GROWING_S = (0.0, 0.5, 3.0, 12.0)
+SETTLED_AFTER_S = 40.0
+"""A doubt that others may end is left so long before the owner ends it."""
+OPERATES_S = 5.0
+
+
+class Losses:
+    """All that was lost in one simulation, and what follows."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._logs: dict[frozenset[int], Replayed] = {}
+        self._positions_kept: dict[int, int] = {}
+        self._restored: set[int] = set()
+        self.lost_for_good = False
+        """Whether content is lost that somebody has passed, and no archive has it."""
+
+    @property
+    def damages(self) -> list[Damage]:
+        """In the order of their times."""
+        return self._world.cluster.damages
+
+    # ---- the fault ----
+
+    async def strike(self, draw: random.Random, hold: Callable[[], float]) -> None:
+        """Some workers are not looking; some records are lost; the others go on."""
+        world, cluster = self._world, self._world.cluster
+        absent = [slot for slot in world.slots if draw.random() < 0.5]
+        back: list[Callable[[], None]] = [self._send_away(slot, draw) for slot in absent]
+        await asyncio.sleep(draw.choice(BEFORE_S))
+        streams = draw.choice(
+            [[ORDERING], [ORDERING], [draw.randrange(len(cluster.streams) - 1)], [ORDERING, *range(len(cluster.streams) - 1)]]
+        )
+        for stream in streams:
+            self._cut(stream, draw)
+        if draw.random() < 0.4:
+            # All brokers start anew: nobody knows their producers any more.
+            cluster.generation += 1
+            cluster.away = True
+            cluster.elected(*cluster.streams)
+            await asyncio.sleep(min(draw.choice(AWAY_S), self._left_s()))
+            cluster.away = False
+        cluster.wake()
+        await asyncio.sleep(min(draw.choice(GROWING_S), self._left_s()))
+        for come_back in back:
+            come_back()
+            await asyncio.sleep(min(hold(), self._left_s()) if draw.random() < 0.3 else 0)
+
+    def _left_s(self) -> float:
+        return max(0.0, self._world.plan.faults_s - self._world.loop.time())
+
+    def _cut(self, stream: int, draw: random.Random) -> None:
+        cluster = self._world.cluster
+        length = len(cluster.streams[stream])
+        end = max(int(stream == ORDERING), length - draw.choice(RECORDS))
+        if end < length:
+            damage = cluster.cut(stream, end)
+            self._world.say("cluster", f"stream {stream} has lost the records from {end} on, {len(damage.lost)}")
+            self._world.count("lost ends of the order" if stream == ORDERING else "lost ends of payload partitions")
+
+    def _send_away(self, slot: Slot, draw: random.Random) -> Callable[[], None]:
+        """The slot's worker does not see what happens; what brings it back."""
+        world = self._world
+        how = draw.choice(["paused", "cut off", "down"])
+        world.say(slot.label, f"is {how}")
+        world.count(f"losses behind a worker that is {how}")
+        process = slot.running()
+        if how == "paused" and process is not None:
+            process.pause()
+            return process.resume
+        if how == "cut off":
+            slot.cut_off = True
+        else:
+            slot.down = True
+            slot.kill()
+        return lambda: self._bring_back(slot)
+
+    def _bring_back(self, slot: Slot) -> None:
+        slot.cut_off = slot.down = False
+        self._world.cluster.wake()
+
+    # ---- what is excused ----
+
+    def unmet(self, met: frozenset[int]) -> frozenset[int]:
+        """The losses that a process did not know when it answered, also those that came later."""
+        return frozenset(range(len(self.damages))) - met
+
+    def explains(self, unmet: frozenset[int], decision: Mapping[str, Any]) -> bool:
+        """Whether the log decides so that a process has read which does not know these losses, and that decision was lost."""
+        if decision["position"] < min([self._kept(self.damages[number]) for number in unmet]):
+            return False
+        return decision in self.log_of(unmet).decisions[decision["position"] :][:1]
+
+    def _kept(self, damage: Damage) -> int:
+        """How many decisions the log still gave when the loss had happened."""
+        if damage.number not in self._positions_kept:
+            end = len(damage.before[damage.stream]) - len(damage.lost)
+            left = replay({**damage.before, damage.stream: damage.before[damage.stream][:end]})
+            self._positions_kept[damage.number] = len(left.decisions)
+        return self._positions_kept[damage.number]
+
+    def log_of(self, unmet: frozenset[int]) -> Replayed:
+        """That log: what was read again is as it is, all else as it was."""
+        if unmet not in self._logs:
+            streams = dict(self._world.cluster.streams)
+            for damage in reversed(self.damages):
+                if damage.number in unmet:
+                    streams[damage.stream] = list(damage.before[damage.stream])
+            self._logs[unmet] = replay(streams)
+        return self._logs[unmet]
+
+    # ---- what must not be ----
+
+    def look(self, process: Process) -> str:
+        """A process that has become ready: what it contradicts although the log shows it; empty for nothing (S3)."""
+        worker = process.worker
+        assert worker is not None
+        joiner = worker.driver.joiner
+        views = views_of(self._world.cluster.streams[ORDERING][: joiner.offset_head])
+        for given in self._world.clients.calls.given:
+            by = given.process
+            if by is process or by.dead or by.worker is None or not self.unmet(given.met):
+                continue
+            theirs = by.worker.driver.joiner.history
+            if theirs.compare(given.view) is not Comparison.OWN:
+                continue
+            shown = [
+                view
+                for view in views
+                if view.seen >= given.view.seen
+                and theirs.compare(view) is Comparison.OWN
+                and joiner.history.compare(view) is Comparison.FOREIGN
+            ]
+            for decision in given.decisions if shown else ():
+                mine = worker.index.decision(bytes.fromhex(decision["transaction_id"]))
+                if mine is None or msgspec.to_builtins(to_json(mine), str_keys=True)["outcome"] != decision["outcome"]:
+                    return (
+                        f"it becomes ready, and {by.name}, which is still up, has answered {decision}; the log shows its history {shown[0]}"
+                    )
+        return ""
+
+    # ---- the operator and the owner ----
+
+    def restore(self, partition: int) -> None:
+        """Put back from the archive what a payload partition has lost: the same keys and values, at its end."""
+        cluster = self._world.cluster
+        for damage in self.damages:
+            if damage.stream == partition and damage.number not in self._restored:
+                self._restored.add(damage.number)
+                self._world.count("payload partitions restored")
+                for record in damage.lost:
+                    cluster.land(partition, record.key, record.value)
+
+    def restored(self, partition: int | None) -> bool:
+        """Whether that has been done there, or anywhere (None)."""
+        return any(partition in (None, self.damages[number].stream) for number in self._restored)
+
+    async def operate(self) -> None:
+        """When everything is healed: end the doubts that nobody else has ended."""
+        world = self._world
+        began_s = world.loop.time()
+        while True:
+            await asyncio.sleep(OPERATES_S)
+            in_doubt = [process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.doubts.open]
+            if not in_doubt or world.loop.time() - began_s < SETTLED_AFTER_S:
+                continue
+            # An index that the log confirms: it has been compared, and reads on.
+            for process in in_doubt:
+                driver = process.worker.driver if process.worker is not None else None
+                if driver is not None and not driver._doubt and driver.joiner.history.seen:
+                    world.say("owner", f"settles the history of {process.name}")
+                    world.count("doubts settled")
+                    world.owner.settle(driver.joiner.history.view)
+                    began_s = world.loop.time()
+                    break
+
+
+def views_of(records: Sequence[Record]) -> list[View]:
+    """The views in ordering records, signed or not."""
+    found: list[View] = []
+    for record in records:
+        try:
+            said = decode(record.value)
+        except CorruptRecord:
+            continue
+        if isinstance(view := getattr(said, "view", None), View):
+            found.append(view)
+    return found
+
+
+def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
+    """Whether a record that took effect in this index is not the one that the log has there: of each topic-partition the furthest."""
+    for key, row in disk.families[META].items():
+        if key.startswith(rows.MARK_PREFIX):
+            stream, mark = rows.mark_of(key, row)
+            records = cluster.streams[stream]
+            if mark.offset >= len(records) or fingerprint_of(records[mark.offset]) != mark.fingerprint:
+                return True
+    return False

@@ -1,0 +1,187 @@
+"""The forger: who may write to the topics can write anything, but for a good signature. Nothing of it changes a decision (R10).
+
+He has keys of his own, the notary's former keys once they are out of force, and true records of other logs and of this one, also of those
+that were lost. The checkers decide the log again without what he wrote, and it must come out the same.
+"""
+
+import random
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from ordering.errors import CorruptRecord
+from ordering.log import ORDERING, Record
+from ordering.records import (
+    Activate,
+    Checkpoint,
+    Entry,
+    Fence,
+    Key,
+    OrderingRecord,
+    Partitions,
+    Register,
+    Retire,
+    Settle,
+    View,
+    batch_key,
+    decode,
+    encode,
+)
+from ordering.signatures import SIGNATURE_BYTES, SigningKey, endorse_key, sign_fill, sign_record
+from payload import decode_submission, encode_batch
+from tests.simulation.premises import NOTARY, key_of, signing_key
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+GARBAGE = (b"", b"[", b"{}", b"null", b"[]", b'[{"party":""}]', None)
+NONSENSE = (b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(65535)), b"\x01\x05\xff\xff")
+ANOTHER_LOG = sha256(b"another log").digest()
+
+
+class Forger:
+    """One simulation's."""
+
+    def __init__(self, world: "World", draw: random.Random) -> None:
+        self._world = world
+        self._draw = draw
+        self._thief = signing_key(key_of("the thief"))
+
+    async def write(self) -> None:
+        """One record of any kind."""
+        draw = self._draw
+        kinds = ["nonsense", "record", "record", "record", "junk", "fill", "fill", "copy", "copy", "copied vote", "copied control record"]
+        kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._world.cluster.damages)])
+        written = getattr(self, f"_{kind.replace(' ', '_')}")()
+        if written:
+            self._world.say("forger", f"writes to the log: {kind} {written}")
+            self._world.count("forged records")
+            self._world.count(f"forged: {kind}")
+
+    def _land(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+        self._world.cluster.land(stream, key, value, forged=True)
+
+    # ---- ordering records ----
+
+    def _nonsense(self) -> str:
+        self._land(ORDERING, None, self._draw.choice(NONSENSE))
+        return "of no kind"
+
+    def _record(self) -> str:
+        record = self._any_record()
+        signer, log_id, how = self._signature()
+        if signer is None:
+            value = encode(record) + self._draw.choice([bytes(SIGNATURE_BYTES), self._draw.randbytes(SIGNATURE_BYTES)])
+        else:
+            value = sign_record(record, log_id, signer)
+        self._land(ORDERING, None, value)
+        return f"{type(record).__name__} {how}"
+
+    def _any_record(self) -> OrderingRecord:
+        draw = self._draw
+        incarnation, sequence = self._name_to_come()
+        view = View(draw.randint(1, 60), draw.randbytes(32))
+        ids = tuple([draw.randbytes(32) for _ in range(draw.randint(0, 2))])
+        name = draw.choice(self._world.slots).name
+        return draw.choice(
+            [
+                Entry(incarnation, sequence, view, self._world.wall_ms(), 0, draw.randbytes(32), ids),
+                Entry(incarnation, sequence, view, self._world.wall_ms(), 0, self._hash_of_a_payload(), ids),
+                Register(draw.randbytes(16), view, 1, name, "forged"),
+                Fence(incarnation, view, incarnation, max(0, sequence - 1)),
+                Checkpoint(incarnation, view, draw.randint(0, 9), bytes(32)),
+                Activate(draw.choice([2, 65535])),
+                endorse_key(self._thief, self._world.owner.log_id, self._world.owner.in_force().public_key),
+                Key(self._thief.public_key, bytes(SIGNATURE_BYTES)),
+                Partitions(draw.randint(1, 1_000_000)),
+                Retire(incarnation),
+                Settle(view),
+            ]
+        )
+
+    def _signature(self) -> tuple[SigningKey | None, bytes, str]:
+        """With which key, over which log."""
+        owner = self._world.owner
+        how = self._draw.choice(["unsigned", "signed by a stranger", "signed with a former key", "signed for another log"])
+        in_force = owner.in_force()
+        keys = owner.signing_keys()
+        former = keys[: [key.public_key for key in keys].index(in_force.public_key)]
+        if how == "signed by a stranger":
+            return self._thief, owner.log_id, how
+        if how == "signed with a former key" and former:
+            self._world.count("forged with a former key")
+            return self._draw.choice(former), owner.log_id, how
+        if how == "signed for another log":
+            return in_force, ANOTHER_LOG, how
+        return None, b"", "unsigned"
+
+    # ---- payload records ----
+
+    def _junk(self) -> str:
+        """Contents under names that are not theirs."""
+        draw = self._draw
+        asked = decode_submission(draw.choice(self._world.clients.submissions).body, NOTARY)
+        value = draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])])
+        self._land(self._partition(), draw.choice([batch_key(*self._name_to_come())] * 5 + [None, b"short"]), value or b"[]")
+        return "in a payload partition"
+
+    def _fill(self) -> str:
+        incarnation, sequence = self._name_to_come()
+        partition, payload_hash = self._partition(), self._hash_of_a_payload()
+        if entries := [entry for entry in self._entries() if (entry.incarnation, entry.sequence) == (incarnation, sequence)]:
+            partition, payload_hash = entries[-1].partition, entries[-1].payload_hash
+        signer, log_id, how = self._signature()
+        key = batch_key(incarnation, sequence)
+        value = payload_hash + bytes(SIGNATURE_BYTES) if signer is None else sign_fill(log_id, partition, key, payload_hash, signer)
+        self._land(partition, key, value)
+        return how
+
+    # ---- true records, late ----
+
+    def _copy(self) -> str:
+        stream = self._draw.choice(list(self._world.cluster.streams))
+        return self._again(self._world.cluster.streams[stream])
+
+    def _copied_vote(self) -> str:
+        return self._again([record for record in self._world.cluster.streams[ORDERING] if (record.value or b"")[1:2] == b"\x04"])
+
+    def _copied_control_record(self) -> str:
+        return self._again([record for record in self._world.cluster.streams[ORDERING] if (record.value or b"\0\0")[1:2] > b"\x04"])
+
+    def _copy_of_what_was_lost(self) -> str:
+        return self._again([record for damage in self._world.cluster.damages for record in damage.lost])
+
+    def _again(self, records: list[Record]) -> str:
+        if not records:
+            return ""
+        record = self._draw.choice(records)
+        stream = record.stream
+        if stream != ORDERING and self._draw.random() < 0.1:
+            stream = self._partition()
+        self._land(stream, record.key, record.value)
+        return f"of record {record.offset} of stream {record.stream}"
+
+    # ---- what there is ----
+
+    def _partition(self) -> int:
+        return self._draw.randrange(len(self._world.cluster.streams) - 1)
+
+    def _entries(self) -> list[Entry]:
+        found: list[Entry] = []
+        for record in self._world.cluster.streams[ORDERING][-10:]:
+            try:
+                said = decode(record.value)
+            except CorruptRecord:
+                continue
+            if isinstance(said, Entry):
+                found.append(said)
+        return found
+
+    def _hash_of_a_payload(self) -> bytes:
+        payloads = self._world.cluster.streams[self._partition()][-5:]
+        return sha256(self._draw.choice(payloads).value or b"" if payloads else b"").digest()
+
+    def _name_to_come(self) -> tuple[int, int]:
+        """The name of a batch that a worker is about to send, or has just sent, more or less."""
+        names = [(entry.incarnation, entry.sequence) for entry in self._entries()]
+        incarnation, sequence = self._draw.choice(names) if names else (1, 0)
+        return incarnation + (self._draw.random() < 0.2), sequence + self._draw.randint(0, 2)

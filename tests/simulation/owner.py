@@ -1,0 +1,139 @@
+"""The owner of a simulated notary, with the key that no worker has: control records, and what goes with them outside of the log (R10).
+
+All that is written here takes effect, or not, by the contract's table; the checkers say which.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary import keys
+from ordering.log import ORDERING
+from ordering.records import OwnerRecord, Partitions, Retire, Settle, View
+from ordering.signatures import SigningKey, endorse_key, sign_record
+from tests.checkers.replay import replay
+from tests.simulation.premises import HISTORY, KEY, OWNER, genesis, key_of, log_id, premises, signing_key, verifier_key, write_keys
+from tests.simulation.slot import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Owner:
+    """One notary's."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.log_id = log_id(world.plan.partitions)
+        self._keys = [key_of("the notary")]
+        self._folder: Path | None = None
+        if world.plan.rotations:
+            self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
+            for file in premises().directory.iterdir():
+                if file.is_file():
+                    shutil.copy2(file, self._folder / file.name)
+
+    @property
+    def directory(self) -> Path:
+        """The folder that all workers have: the keys are in it."""
+        return self._folder or premises().directory
+
+    @property
+    def verifier_keys(self) -> list[str]:
+        """All keys that a receipt may be signed with."""
+        return [verifier_key(key) for key in self._keys]
+
+    def begin(self) -> None:
+        """Make the log: its first record says whose it is."""
+        self._world.cluster.land(ORDERING, None, genesis(self._world.plan.partitions))
+
+    def close(self) -> None:
+        """Take the folder away."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+    def in_force(self) -> SigningKey:
+        """The key that signs at the end of the log."""
+        public_key = replay(self._world.cluster.streams).keys[-1]
+        return next(each for each in self.signing_keys() if each.public_key == public_key)
+
+    def signing_keys(self) -> list[SigningKey]:
+        """All that there have been."""
+        return [signing_key(key) for key in self._keys]
+
+    # ---- control records ----
+
+    def write(self, record: OwnerRecord) -> None:
+        """Sign it and append it."""
+        self._world.cluster.land(ORDERING, None, sign_record(record, self.log_id, OWNER))
+
+    def settle(self, view: View) -> None:
+        """This history stands."""
+        self.write(Settle(view))
+
+    def retire(self, incarnation: int) -> None:
+        """That incarnation is over."""
+        self.write(Retire(incarnation))
+
+    def add_partitions(self, count: int) -> None:
+        """First in Kafka, then in the log."""
+        self._world.cluster.add_partitions(count)
+        self.write(Partitions(count))
+
+    def rotate(self, times: int) -> bool:
+        """Put another key in force, whose files are at the workers before its record is in the log; False when that cannot be done now.
+
+        `times`: so many at once, of which the workers get the last.
+
+        The workers keep the key that was in force: what was signed with it may wait for a fill.
+        """
+        world = self._world
+        if ORDERING in world.cluster.shown or not world.cluster.takes(ORDERING) or not self._promote():
+            return False
+        before = self._keys[-1]
+        following: list[Ed25519PrivateKey] = []
+        for _ in range(times):
+            following.append(key_of(f"the notary {len(self._keys) + len(following)} of {world.plan.seed}"))
+        self._keys += following
+        write_keys(self.directory, self._keys, keys.NEXT)
+        for key in following:
+            self.write(endorse_key(signing_key(key), self.log_id, signing_key(before).public_key))
+            before = key
+        return True
+
+    def repair(self) -> bool:
+        """A loss took away the record of the key that the workers have: it is put in force again. False when they have the right key."""
+        newest, present = self.signing_keys()[-1], self.in_force()
+        if newest.public_key == present.public_key or not self._world.losses.damages:
+            return False
+        self.write(endorse_key(newest, self.log_id, present.public_key))
+        return True
+
+    def offer_again(self) -> bool:
+        """A former key is endorsed once more, by itself: it must not come back."""
+        if len(self._keys) < 2:
+            return False
+        former, present = self.signing_keys()[0], self.in_force()
+        self.write(endorse_key(former, self.log_id, present.public_key))
+        return True
+
+    def _promote(self) -> bool:
+        """Put the key that waited in its place, when every worker has read that it is in force; False while one has not."""
+        assert self._folder is not None, "this plan has no rotation"
+        if len(self._keys) == 1:
+            return True
+        newest = signing_key(self._keys[-1]).public_key
+        if self._world.plan.damages or any(_key_of(slot) != newest for slot in self._world.slots):
+            return False
+        for name in (KEY, HISTORY):
+            (self._folder / (name + keys.NEXT)).replace(self._folder / name)
+        return True
+
+
+def _key_of(slot: Slot) -> bytes:
+    process = slot.running()
+    log_state = None if process is None or process.worker is None else process.worker.driver.joiner.log_state
+    return b"" if log_state is None else bytes(log_state.key)

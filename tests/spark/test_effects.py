@@ -1,0 +1,209 @@
+"""Ordering records one by one: which take effect, what history they make, whose view is another. No Spark is needed for this."""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from spark_join.order.effects import Effects, Verdict
+from spark_join.order.identity import Identity, identity_of
+from spark_join.order.ordering_records import SCHEMA, Fields, read
+from tests.checkers.records import View
+from tests.checkers.replay import ORDERING, Applied, Replayed, Seen, Streams, Why
+from tests.checkers.signed_log import T0, SignedLog
+from tests.checkers.test_replay import worked_log
+from tests.spark.random_logs import DAY_MS, random_log
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
+
+
+def _row(identity: Identity, offset: int, at_ms: int, value: bytes, mark: int | None) -> Fields:
+    fields = read(value)
+    signed = identity.has_signed(fields["kind"], offset, value)
+    head = {"offset": offset, "append_time_ms": at_ms, "signed": signed, "value_hash": sha256(value).digest(), "mark": mark}
+    return dict.fromkeys(SCHEMA.names) | fields | head
+
+
+def _identity(values: Sequence[bytes | None]) -> Identity:
+    """The identity of the log with these ordering records, with its rotations."""
+    genesis, *others = values
+    assert genesis is not None
+    found = identity_of(genesis, read(genesis))
+    assert found is not None
+    for offset, value in enumerate(others, 1):
+        fields = read(value)
+        if fields["kind"] == "key" and found.has_signed("key", offset, value) and found.endorsed(fields):
+            found = Identity(found.log_id, found.notary_name, found.owner_key, (*found.notary_keys, (offset + 1, fields["public_key"])))
+    return found
+
+
+def _rows(streams: Streams) -> tuple[Identity, list[Fields]]:
+    """The ordering records of a log, with the marks of the entries."""
+    identity = _identity([record.value for record in streams[ORDERING]])
+    rows = []
+    for record in streams[ORDERING]:
+        row = _row(identity, record.offset, record.append_time_ms, record.value or b"", None)
+        if row["kind"] == "entry":
+            row["mark"] = _mark(streams, identity, row)
+        rows.append(row)
+    return identity, rows
+
+
+def _mark(streams: Streams, identity: Identity, row: Fields) -> int | None:
+    key, partition = row["incarnation"] + row["sequence"], row["partition"]
+    for record in streams.get(partition, []):
+        if record.key == key and record.value is not None:
+            if sha256(record.value).digest() == row["payload_hash"]:
+                return 1
+            if identity.is_fill(record.value, row["offset"], partition, key, row["payload_hash"]):
+                return 0
+    return None
+
+
+def test_vectors() -> None:
+    """Every record of the vectors takes effect or not as they say, and makes the history that they say."""
+    identity, rows = _rows(worked_log())
+    assert (identity.log_id.hex(), identity.owner_key.hex()) == (VECTORS["log_id"], VECTORS["owner_key_hex"])
+    assert [key.hex() for _, key in identity.notary_keys] == VECTORS["notary_keys_hex"]
+    effects = Effects(identity, b"")
+    verdicts: list[Verdict] = []
+    for record, row in zip(VECTORS["ordering"], rows, strict=True):
+        verdicts.append(effects.apply(row))
+        assert verdicts[-1].effect == record["takes_effect"], record["what"]
+        assert (effects.carry.seen, effects.history.hex()) == (record["seen_after"], record["history_after"]), record["what"]
+    assert [each.skipped for each in verdicts if each.skipped] == ["signature", "incarnation"]
+    assert {each.view for each in verdicts} == {"own", None}
+
+
+def test_vectors_in_two_runs() -> None:
+    """Wherever a log is cut, the second run goes on from what the first one carries, to the same history."""
+    identity, rows = _rows(worked_log())
+    for cut in range(len(rows) + 1):
+        first = Effects(identity, b"")
+        early = [first.apply(row) for row in rows[:cut]]
+        second = Effects(identity, first.encoded())
+        late = [second.apply(row) for row in rows[cut:]]
+        whole = Effects(identity, b"")
+        assert early + late == [whole.apply(row) for row in rows]
+        assert second.encoded() == whole.encoded()
+
+
+def _told(applied: Applied) -> tuple[object, ...]:
+    """What became of a record, as the replay has it. A checkpoint never takes effect, so the replay says of each why not."""
+    view = {Seen.OWN: "own", Seen.FOREIGN: "foreign", None: None}.get(applied.view, "old")
+    return (applied.why_not is None, applied.why_not in (None, Why.CHECKPOINT), view)
+
+
+def _found(verdict: Verdict) -> tuple[object, ...]:
+    return (verdict.effect, verdict.skipped is None, verdict.view)
+
+
+def _carried(effects: Effects) -> tuple[object, ...]:
+    carry = effects.carry
+    lives = [
+        (each.nonce, each.name.decode(), int.from_bytes(each.reached, "big"), each.over, each.active_at_ms) for each in carry.incarnations
+    ]
+    return (carry.seen, effects.history, carry.partitions, carry.log_time_ms, carry.settled, lives)
+
+
+def _expected(replayed: Replayed) -> tuple[object, ...]:
+    lives = [(each.nonce, each.name, each.sequence_last, each.fenced, each.active_at) for each in replayed.lives]
+    return (replayed.seen, replayed.history, replayed.partitions, replayed.log_time, replayed.settled, lives)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_logs(seed: int) -> None:
+    """Of any log each record takes effect or not, is skipped or compared, and has the view that the replay says, up to the first hole."""
+    log = random_log(seed, 25)
+    replayed = log.replayed()
+    identity, rows = _rows(log.streams)
+    effects = Effects(identity, b"")
+    applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
+    assert [_found(each) for each in applied] == [_told(each) for each in replayed.records]
+    assert _carried(effects) == _expected(replayed)
+    later = [effects.apply(row) for row in rows[len(replayed.records) :]]
+    if replayed.ended_by == "hole":
+        assert effects.at_hole is not None
+        assert later[0].effect
+        assert _carried(Effects(identity, effects.at_hole)) == _expected(replayed)
+        assert "foreign" not in [each.view for each in later if each.expected and "at most" in each.expected]
+
+
+def test_random_logs_meet_everything() -> None:
+    """Those logs have every kind in effect, every reason to skip, every view, fills, and holes."""
+    effects_met, skips, views, marks, ends = set(), set(), set(), set(), set()
+    for seed in range(100):
+        log = random_log(seed, 25)
+        identity, rows = _rows(log.streams)
+        effects = Effects(identity, b"")
+        for row in rows:
+            verdict = effects.apply(row)
+            skips.add(verdict.skipped)
+            views.add(verdict.view)
+            if verdict.effect:
+                effects_met.add(row["kind"])
+                marks.add(row["mark"])
+        ends.add(effects.at_hole is None)
+    assert effects_met >= {"entry", "register", "fence", "genesis", "key", "partitions", "retire", "settle"}
+    reasons = {"malformed", "signature", "incarnation", "sequence", "partition", "nonce", "version", "genesis", "key", "view"}
+    assert skips == {None, *reasons}
+    assert views == {None, "own", "foreign", "beyond"}
+    assert (marks, ends) == ({None, 0, 1}, {True, False})
+
+
+def _applied(log: SignedLog) -> list[Verdict]:
+    identity, rows = _rows(log.streams)
+    effects = Effects(identity, b"")
+    return [effects.apply(row) for row in rows]
+
+
+@pytest.mark.parametrize(("silent_ms", "effect"), [(DAY_MS, False), (DAY_MS + 1, True)])
+def test_activation_waits_for_the_electorate(silent_ms: int, effect: bool) -> None:
+    """An incarnation that cannot read a version keeps it from being activated until it has been silent for more than a day."""
+    log = SignedLog()
+    log.register("old", reads=1, at=T0)
+    log.register("new", reads=2, at=T0)
+    log.batch(2, 1, "a", at=T0 + silent_ms)
+    log.activate(2)
+    assert _applied(log)[-1].effect == effect
+
+
+def test_retired_incarnation_has_no_say() -> None:
+    """A retired incarnation leaves the electorate at once, and its name may register again."""
+    log = SignedLog()
+    log.register("old", reads=1)
+    log.register("new", reads=2)
+    log.activate(2)
+    log.retire(1)
+    log.activate(2)
+    log.register("old", reads=2)
+    assert [each.effect for each in _applied(log)] == [True, True, True, False, True, True, True]
+
+
+def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view of one of the last records that are kept is compared, in a later run too; an older one says nothing, and settles nothing."""
+    monkeypatch.setattr("spark_join.order.effects.VIEWS_KEPT", 3)
+    log = SignedLog()
+    for name in "abcd":
+        log.register(name)
+    for seen in (3, 2):
+        log.checkpoint(1, 0, view=log.view(seen))
+        log.settle(log.view(seen))
+    log.checkpoint(1, 0, view=View(3, bytes(32)))
+    identity, rows = _rows(log.streams)
+    effects = Effects(identity, b"")
+    found = [effects.apply(row) for row in rows]
+    assert [(each.view, each.effect) for each in found[5:]] == [
+        ("own", False),
+        ("own", True),
+        ("old", False),
+        ("old", False),
+        ("old", False),
+    ]
+    later = Effects(identity, effects.encoded())
+    log.checkpoint(1, 0, view=log.view(4))
+    log.checkpoint(1, 0, view=View(5, bytes(32)))
+    identity, rows = _rows(log.streams)
+    assert [later.apply(row).view for row in rows[-2:]] == ["own", "foreign"]
