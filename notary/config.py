@@ -131,7 +131,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def index_settings(self) -> IndexSettings:
-        """What the index is opened with."""
+        """The settings that the index is opened with."""
         return IndexSettings(cache_bytes=self.index.cache_bytes, write_buffer_bytes=self.index.write_buffer_bytes)
 
     @property
@@ -157,7 +157,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def self_check_settings(self) -> SelfCheckSettings:
-        """How often roots are compared and rows audited."""
+        """The intervals at which roots are compared and rows audited."""
         worker = self.worker
         return SelfCheckSettings(
             checkpoint_interval_ms=worker.checkpoint_interval_ms,
@@ -168,12 +168,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def kafka_security(self) -> KafkaSecurity | None:
-        """How to speak to the brokers; None for plain text."""
+        """The security of connections to the brokers; None for plain text."""
         return kafka_security(self.log, Path(self.directory))
 
 
 def kafka_security(log: LogConfig, directory: Path) -> KafkaSecurity | None:
-    """What `[log]` says on TLS and SASL, with its files looked for from `directory` on; None for plain text."""
+    """TLS and SASL as `[log]` sets them, with its files looked for from `directory` on; None for plain text."""
     if log.security_protocol == "PLAINTEXT":
         return None
 
@@ -287,8 +287,9 @@ def check_origin(origin: str) -> None:
 def _wrong_origin(origin: str) -> str | None:
     if origin == ENDORSEMENT_HEAD:
         return f"{origin!r} is how endorsements of keys begin, for which its checkpoints could be taken: choose another one"
-    if len(origin.encode(errors="surrogateescape")) > NAME_BYTES_MAX:
-        return f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {len(origin.encode(errors='surrogateescape'))}"
+    size = len(origin.encode(errors="surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        return f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}"
     if origin and "+" not in origin and not any(character.isspace() or character < " " for character in origin):
         with contextlib.suppress(UnicodeEncodeError):
             origin.encode()

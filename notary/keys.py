@@ -156,7 +156,7 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
 
 
 def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None:
-    """What `prepare` made and is not in place yet; None for nothing. Raises `ConfigurationError` for files that do not fit each other."""
+    """The rotation that `prepare` made and that is not in place yet; None for none. Raises `ConfigurationError` where files do not fit."""
     key_next, history_next = next_of(key_file), next_of(history_file)
     present_key = load(key_file).public_key()
     if not history_next.exists() or _is_half_placed(present_key, history_file, origin):
@@ -235,7 +235,7 @@ def _replace_history(file: Path, history: tuple[HistoricKey, ...]) -> None:
 
 
 def next_of(file: Path) -> Path:
-    """Where a rotation prepares what will take the place of a key file or of a history: beside the file that the name leads to."""
+    """The file beside a key file or a history in which a rotation prepares what will take its place. Links are followed."""
     real = Path(os.path.realpath(file))
     return real.with_name(real.name + NEXT)
 
@@ -294,7 +294,7 @@ def _write(out: IO[bytes], content: bytes) -> None:
 
 @contextlib.contextmanager
 def alone_with(key_file: Path) -> Iterator[None]:
-    """Of two rotations at once the second one is refused, for it was not meant to replace the key of the first."""
+    """Refuse a second rotation for the length of a block: it was not meant to replace the key of the first."""
     directory = Path(os.path.realpath(key_file)).parent
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -24,7 +24,7 @@ ANSWERS_LEAVE_S = 1.0
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a service ended: with nothing, or with what it could not go on from."""
+    """The end of a service: with nothing, or with the problems that it could not go on from."""
 
     problems: tuple[Exception, ...] = ()
 
@@ -64,15 +64,15 @@ async def serve_until(
 
 async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Worker]], stopping: asyncio.Task[bool]) -> Worker | None:
     """A worker, as soon as the log can be reached; None when the end came first."""
-    told = ""
+    reported = ""
     while not stopping.done():
         try:
             return await start()
         except NotReady as problem:
             for app in apps:
                 app.starting("the log cannot be reached yet")
-            if str(problem) != told:
-                told = str(problem)
+            if str(problem) != reported:
+                reported = str(problem)
                 log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
         await asyncio.wait([stopping], timeout=LOG_RETRY_S)
     return None
@@ -115,7 +115,7 @@ async def _until_stopped(
                 else:
                     log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
     if worker.index.agreement.condemned:
-        # The process stays to say why, until it is told to end: a supervisor would only start it again in vain.
+        # The process stays to say why, until a signal ends it: a supervisor would only start it again in vain.
         for app in apps:
             app.detach(worker.withheld() or "")
         await asyncio.wait([stopping])

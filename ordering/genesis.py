@@ -42,7 +42,7 @@ async def check_empty(log: Log) -> None:
 
 
 async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
-    """Whose log this is: the genesis record and the log id. Raises `ConfigurationError` for nobody's log, `NotReady`."""
+    """Returns genesis, which says whose log this is, and the log id. Raises `ConfigurationError` for nobody's log, `NotReady`."""
     first = await first_record(log)
     if first is None:
         raise ConfigurationError("the log is empty: its first record should say whose it is. Make it with `notary init`")

@@ -390,7 +390,8 @@ class KafkaReader:
 
     def pause(self, streams: Collection[int]) -> None:
         """What was fetched of a paused stream and not returned is dropped, and fetched again later."""
-        paused = frozenset([self._partitions[stream] for stream in streams])
+        # The log may have more partitions by now than when this reader was opened.
+        paused = frozenset([self._partitions[stream] for stream in streams if stream in self._partitions])
         self._consumer.pause(*(paused - self._paused))
         self._consumer.resume(*(self._paused - paused))
         self._paused = paused

@@ -61,7 +61,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class CreatedTopics(msgspec.Struct, frozen=True):
-    """What `create_topics` did."""
+    """The topics that `create_topics` made, and those that it found."""
 
     created: tuple[str, ...]
     existed: tuple[str, ...]

@@ -15,7 +15,7 @@ The genesis record, which `notary init` writes, stands there as it is: its first
 | a record's value | |
 |---|---|
 | u32 length, ordering record | both empty for a fill |
-| u8 | 1: a payload follows, 2: a fill |
+| u8 | 1: a payload or a fill follows |
 | 16-byte batch key, payload | only if so |
 """
 

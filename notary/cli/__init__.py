@@ -1,7 +1,7 @@
 """The command line, `notary ...` (docs/command-line.md).
 
 Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Whatever a program would read is written to stdout,
-whatever a person is told to stderr; where the two are one, `--json` makes it a program's. Nothing is coloured.
+messages for people to stderr; where the two are one, `--json` makes it a program's. Nothing is coloured.
 
 | exit code | when |
 |---|---|
@@ -35,7 +35,7 @@ COMMANDS = {
     "partitions": "give a log more payload partitions",
     "party": "register the parties whose submissions are taken",
     "retire": "end a worker's incarnation and its vote",
-    "serve": "start a worker, and keep it until it is told to stop",
+    "serve": "run one worker, until a signal ends it",
     "settle": "say that the history which an index has stands",
     "submit": "have requests decided in a party's name",
     "verify": "check receipts and checkpoints offline",
@@ -53,19 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(given, wanted)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk is still an error of ours to tell
+            sys.stdout.flush()  # here, where a full disk is still an error of ours to report
     except BrokenPipeError:
-        told = ""  # whoever read our output has left, and wants to hear no more
+        message = ""  # whoever read our output has left, and wants to hear no more
     except (NotaryError, OSError) as problem:
-        told = f"notary {wanted}: {problem}\n"
+        message = f"notary {wanted}: {problem}\n"
     except KeyboardInterrupt:
-        told = f"notary {wanted}: interrupted\n"
+        message = f"notary {wanted}: interrupted\n"
     except Exception:
-        told = traceback.format_exc()  # a bug; Python's own exit code for it would be 1
+        message = traceback.format_exc()  # a bug; Python's own exit code for it would be 1
     else:
         return code
     with suppress(OSError):
-        sys.stderr.write(told)
+        sys.stderr.write(message)
     drop_what_cannot_be_written()
     return EXIT_COULD_NOT
 

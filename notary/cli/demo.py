@@ -38,77 +38,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play it; 0 when everything was as it should be."""
-    tell = _Tell(as_json=arguments.json)
+    stage = _Stage(as_json=arguments.json)
     os.environ["no_proxy"] = "*"  # the client's: all of it happens on this machine
     with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
         try:
-            _play(Path(folder), tell)
+            _play(Path(folder), stage)
         except (_NotAsPromised, NotVerified, Contradiction) as problem:
             print(f"notary demo: not as promised: {problem}", file=sys.stderr)
             return EXIT_NO
     return EXIT_DONE
 
 
-def _play(folder: Path, tell: "_Tell") -> None:
+def _play(folder: Path, stage: "_Stage") -> None:
     directory = folder / "notary"
-    tell.step("The operator makes a notary: its key, the owner's key (kept beside it here), a configuration, an embedded log.")
+    stage.step("The operator makes a notary: its key, the owner's key (kept beside it here), a configuration, an embedded log.")
     made = json.loads(_command("init", str(directory), "--name", NOTARY, "--origin", "notary.example/demo", "--json"))
     config = directory / "notary.toml"
-    tell.step("Two banks make their keys; the operator registers them.")
+    stage.step("Two banks make their keys; the operator registers them.")
     keys = {bank: _make_key(folder, bank) for bank in (BANK_A, BANK_B)}
     for bank, (_, public) in keys.items():
         _command("party", "add", bank, "--public-key", str(public), "--config", str(config))
     with _Worker(config) as worker:
-        tell.step(f"A worker serves at {worker.url}.")
+        stage.step(f"A worker serves at {worker.url}.")
         signers = {bank: Signer.from_file(str(private)) for bank, (private, _) in keys.items()}
         with Client([worker.url], BANK_A, signers[BANK_A]) as bank_a, Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
             coin = f"{sha256(b'the issue of a coin').hexdigest()}:0"
             rent, car = _spend(coin, "rent"), _spend(coin, "car")
 
-            tell.step("Bank A spends a coin on the rent.")
+            stage.step("Bank A spends a coin on the rent.")
             [paid] = bank_a.submit([rent], deadline_s=DEADLINE_S)
-            tell.answer(paid)
+            stage.answer(paid)
             _expect(paid.outcome == "committed", "a first spend is committed")
 
-            tell.step("Bank B spends the same coin on a car: a double spend.")
+            stage.step("Bank B spends the same coin on a car: a double spend.")
             [refused] = bank_b.submit([car], deadline_s=DEADLINE_S)
-            tell.answer(refused)
+            stage.answer(refused)
             _expect(refused.reason == "input-conflict", "a double spend is rejected")
             consumer = sha256(bytes.fromhex(paid.transaction_id)).hexdigest()
             _expect(refused.conflicts[0].consumed_by == consumer, "the conflict names the hash of the transaction that was first")
 
-            tell.step("Bank A did not hear the answer, and asks again: the same decision, not another.")
+            stage.step("Bank A did not hear the answer, and asks again: the same decision, not another.")
             [again] = bank_a.submit([rent], deadline_s=DEADLINE_S)
-            tell.answer(again)
+            stage.answer(again)
             _expect(again.same_decision(paid), "a retry gets the same decision")
 
-            tell.step("A hundred more, under one signature.")
+            stage.step("A hundred more, under one signature.")
             many = bank_a.submit([_spend(f"{sha256(b'%d' % n).hexdigest()}:{n}", str(n)) for n in range(100)], deadline_s=DEADLINE_S)
             _expect(all(answer.outcome == "committed" for answer in many), "fresh states are spent")
             _expect([answer.position for answer in many] == list(range(2, 102)), "positions have no gaps")
-            tell.step(f"Committed at positions {many[0].position} to {many[-1].position}.")
+            stage.step(f"Committed at positions {many[0].position} to {many[-1].position}.")
 
-        tell.step("The worker is killed (SIGKILL), and another life begins.")
+        stage.step("The worker is killed (SIGKILL), and it starts again.")
         worker.kill()
         worker.start()
         with Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
             [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
-            tell.answer(still)
+            stage.answer(still)
             _expect(still.same_decision(refused), "a decision outlives the worker")
             [rent_id] = transaction_ids([rent], NOTARY)
             _expect(bank_b.transaction(rent_id) is not None, "what was committed is there")
-    tell.step("The worker is gone. Each receipt is checked offline, with the notary's verifier key and nothing else.")
+    stage.step("The worker is gone. Each receipt is checked offline, with the notary's verifier key and nothing else.")
     answers = [paid, refused, again, *many, still]
     checkpoints = [_checked(answer, made["verifier_key"]) for answer in answers]
     size = max(checkpoint.size for checkpoint in checkpoints)
-    tell.step(f"{len(answers)} receipts verify; the last tree has {size} decisions under {made['verifier_key']}")
+    stage.step(f"{len(answers)} receipts verify; the last tree has {size} decisions under {made['verifier_key']}")
     try:
         _checked(msgspec.structs.replace(refused, outcome="committed", reason=None, conflicts=()), made["verifier_key"])
     except NotVerified as problem:
-        tell.step(f"The double spend, with `committed` written over its outcome, does not verify: {problem.reason}.")
+        stage.step(f"The double spend, with `committed` written over its outcome, does not verify: {problem.reason}.")
     else:
         raise _NotAsPromised("a decision that was changed does not verify")
-    tell.step("Done: no state was spent twice, and nothing that was said was taken back.")
+    stage.step("Done: no state was spent twice, and nothing that was said was taken back.")
 
 
 def _checked(answer: Answer, verifier_key: str) -> Checkpoint:
@@ -132,7 +132,7 @@ def _make_key(folder: Path, bank: str) -> tuple[Path, Path]:
 
 
 def _environment() -> dict[str, str]:
-    """What the commands see: nothing that was set for other notaries."""
+    """The environment of the commands: nothing that was set for other notaries."""
     return {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_")}
 
 
@@ -196,8 +196,8 @@ class _Worker:
             self._process = None
 
 
-class _Tell:
-    """What the audience sees."""
+class _Stage:
+    """Prints the play, step by step."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -209,10 +209,10 @@ class _Tell:
         print(json.dumps({"step": text}) if self._as_json else f"{self._steps:2}  {text}", flush=True)
 
     def answer(self, answer: Answer) -> None:
-        """What the notary said."""
+        """An answer of the notary."""
         if self._as_json:
-            told = ("transaction_id", "position", "outcome", "reason")
-            print(json.dumps({name: getattr(answer, name) for name in told}), flush=True)
+            members = ("transaction_id", "position", "outcome", "reason")
+            print(json.dumps({name: getattr(answer, name) for name in members}), flush=True)
             return
         reason = f": {answer.reason}" if answer.reason else ""
         print(f"      -> {answer.transaction_id[:16]}... {answer.outcome}{reason}, position {answer.position}", flush=True)

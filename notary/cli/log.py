@@ -63,7 +63,7 @@ async def _show(config: Config, arguments: argparse.Namespace) -> None:
 
 
 class _Payload(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a payload record until all is judged: some 150 bytes. `fill` is its value where that has a fill's length."""
+    """A payload record without its value, kept until all is judged: some 150 bytes. `fill` is its value where that has a fill's length."""
 
     partition: int
     offset: int
@@ -164,7 +164,7 @@ class _Shown:
         return () if log_state is None else log_state.formats
 
     def _signer(self, value: bytes) -> str:
-        """Whose signature an ordering record has, at the place that was reached."""
+        """The name of the key that signed an ordering record, at the place that was reached."""
         if log_id_of(value) == self._log_id:
             return OWNER  # genesis: its signature is over another log id, and was checked when the log was opened
         if record_is_signed(value, self._log_id, self._owner_key):

@@ -22,8 +22,8 @@ from notary.worker import Worker, open_log
 log = logging.getLogger("notary.serve")
 
 GARBAGE_OBJECTS = 10_000
-"""So many containers more than before, and Python looks for cycles. Its own 700 cost a worker a twentieth of its time: tens of thousands of
-submissions that wait are no garbage, and nearly nothing here is in a cycle."""
+"""Python looks for cycles when there are so many more containers than before. Its own 700 cost a worker a twentieth of its time: tens of
+thousands of submissions that wait are no garbage, and nearly nothing here is in a cycle."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,12 +126,12 @@ def _say_ready(worker: Worker, url: str, *, as_json: bool) -> None:
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from ordering.errors import ConfigurationError
 
 _NEEDED = ("pyspark", "pyarrow", "pandas")
-_HANDED_ON = ("archive", "bootstrap", "prefix", "notary", "kafka-config", "out", "parties", "checkpoint-from", "work", "master", "memory")
+_HANDED_ON = ("archive", "bootstrap", "prefix", "kafka-config", "out", "parties", "checkpoint-from", "work", "master", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--archive", metavar="DIR", help="the archive of both topics")
     source.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="the brokers that have both topics")
     parser.add_argument("--prefix", help="of the topics' names (with --bootstrap)")
-    parser.add_argument("--notary", metavar="NAME", help="the notary's name (with --bootstrap)")
     parser.add_argument("--kafka-config", metavar="FILE", help="how to connect: a properties file as Kafka's own tools take it")
     parser.add_argument("--kafka-option", action="append", metavar="NAME=VALUE", help="one more such property")
     parser.add_argument("--out", metavar="DIR", required=True, help="where report.json and violations/ go; it has neither yet")

@@ -8,7 +8,7 @@ import pytest
 
 from joiner import Joiner, JoinerLimits
 from joiner.core import ELECTORATE_MS, FILL_SCANS, SENT_AT_AHEAD_MAX_MS
-from joiner.ready import Fenced, FenceWanted, FillWanted, Ready
+from joiner.ready import Fenced, FenceWanted, FillWanted, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import batch_key
 from tests.joiner.history import KEY, T0, History, Reading, named, requests, rest, value
@@ -617,6 +617,7 @@ def test_roots_are_handed_on() -> None:
     reading.step(history.entry(1, 1, "a"))
     assert reading.step(history.checkpoint(1, 5)).roots_seen == []
     (seen,) = reading.step(history.fill(1, 1)).roots_seen
+    assert isinstance(seen, RootSeen)
     assert (seen.incarnation, seen.size, seen.name) == (1, 5, reading.joiner.lives.get(1).name)  # type: ignore[union-attr]
     assert seen.electorate == {seen.name}
 
@@ -637,6 +638,7 @@ def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
     late = T0 + ELECTORATE_MS + 60_000
     reading.step(history.register("new", at=late), history.entry(1, 1, "a", at=late), history.payload(1, 1, "a"))
     (seen,) = reading.step(history.checkpoint(1, 1)).roots_seen
+    assert isinstance(seen, RootSeen)
     assert seen.electorate == {seen.name, "new"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joiner import DriverSettings
+from joiner import DriverSettings, JoinerLimits
 from ordering.log import ORDERING, Bounds, Record
 from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
@@ -472,3 +472,55 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
     await worker.until(lambda: worker.joiner.history.seen == again.joiner.history.seen)
     assert again.index.contents() == worker.index.contents()
     assert again.joiner.history.view == worker.joiner.history.view
+
+
+async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: FaultyLog) -> None:
+    """A partition that has lost a mark, and its leader after that, does not let the worker go on with the others."""
+    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    offset = worker.joiner.marks[partition].offset
+    before = log.read(partition, offset, 1, 1)[0]
+    log._streams[partition][offset] = Record(partition, offset, before.append_time_ms, before.key, b"another")
+    log.interruptions += 1
+    await worker.until(reason(worker, f"record {offset} of payload partition {partition}"))
+    log.without_leader = {partition}
+    log.on_poll = lambda records: [record for record in records if record.stream != partition]
+    for _ in range(10):
+        assert worker.driver.not_ready() is not None
+        await asyncio.sleep(DRIVER.watch_s)
+    log._streams[partition][offset] = before
+    log.without_leader = set()
+    log.on_poll = None
+    worker.driver._remake_reader = "the test wants another"
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_payloads_under_unknown_names_keep_nobody_out(start: Start, log: FaultyLog) -> None:
+    """A worker whose memory is full of payloads of incarnations that never come has caught up when the order is judged to its end."""
+    for n in range(50):
+        for partition in range(PARTITIONS):
+            log.put(partition, batch_key(1 << 60, n), b"forged" * 100)
+    worker = start(limits=JoinerLimits(hole_timeout_ms=20, buffer_bytes_max=2_000))
+    assert len(await worker.decided("a")) == 1
+    assert await worker.lives() == 1
+
+
+async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:
+    """While the head waits and memory is full, a partition that it does not wait for is left unread; afterwards it is read to its end."""
+    log.register("peer")
+    log.entry(1, 1, "late")
+    log.without_leader = set(range(PARTITIONS))  # nobody fills
+    for n in range(50):
+        log.put(1, batch_key(1, 2 + n), b"orphan" * 100)
+    worker = start(limits=JoinerLimits(hole_timeout_ms=20, buffer_bytes_max=2_000))
+    await worker.until(lambda: worker.joiner.hole is not None and worker.joiner.buffered_bytes > 2_000)
+    read = worker.joiner.read_next()[1]
+    for n in range(50):
+        log.put(1, batch_key(1, 52 + n), b"orphan" * 100)
+    await asyncio.sleep(10 * DRIVER.poll_ms / 1000)
+    assert worker.joiner.read_next()[1] == read
+    log.fence(1, 1)
+    log.put(0, batch_key(1, 1), value("late"))
+    await worker.until(lambda: worker.joiner.read_next()[1] == 100)

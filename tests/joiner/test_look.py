@@ -31,7 +31,7 @@ def test_held_until_all_marks_are_found() -> None:
     """What a new reader returns is held until every mark was found, and comes out then in its order, the marks among it."""
     recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
     assert recheck.take([_record(ORDERING, 3), _record(ORDERING, 4)], ALL) == []
-    assert (recheck.waits_for, recheck.done) == ({0}, False)
+    assert (recheck.waits_for, recheck.done) == (frozenset({0}), False)
     assert recheck.take([_record(0, 6)], ALL) == []
     ready = recheck.take([_record(0, 7), _record(0, 8)], ALL)
     assert [(record.stream, record.offset) for record in ready] == [(ORDERING, 3), (ORDERING, 4), (0, 6), (0, 7), (0, 8)]
@@ -72,7 +72,7 @@ def test_partitions_without_a_leader_do_not_hold_up_the_others() -> None:
     recheck = Recheck(_marks((ORDERING, 3), (1, 7)))
     ready = recheck.take([_record(ORDERING, 3), _record(1, 6)], {ORDERING, 0})
     assert ready == [_record(ORDERING, 3)]
-    assert (recheck.done, recheck.waits_for) == (True, {1})
+    assert (recheck.done, recheck.waits_for) == (True, frozenset({1}))
     assert recheck.take([_record(0, 1)], ALL) == [_record(0, 1)]
     assert recheck.take([_record(1, 7), _record(0, 2)], ALL) == [_record(1, 6), _record(1, 7), _record(0, 2)]
     assert recheck.waits_for == frozenset()
@@ -263,6 +263,6 @@ async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         opened._take = lambda: []  # type: ignore[method-assign]
         return opened
 
-    log.open_reader = silent  # type: ignore[method-assign, assignment]
+    log.open_reader = silent  # type: ignore[method-assign]
     with pytest.raises(NotReady, match="did not give"):
         await _examine(log, reading)

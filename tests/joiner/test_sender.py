@@ -186,3 +186,24 @@ async def test_no_more_than_is_decided_in_time() -> None:
     assert queue.refusal(1, 1) is not None
     queue.answer(queue.take_batch(), [None] * 10)
     assert queue.refusal(10, 1) is None
+
+
+async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:
+    """The decisions of a batch are shared out over its submissions, in the order of their requests."""
+    sender = _sender()
+    answers = [sender.submit(submission(*labels)) for labels in (("a", "b"), ("c",), ("d", "e"))]
+    batch = sender.queue.take_batch()
+    sender.queue.answer(batch, ["A", "B", "C", "D", "E"])
+    assert [list(await answer) for answer in answers] == [["A", "B"], ["C"], ["D", "E"]]
+
+
+async def test_all_of_a_batch_is_put_back() -> None:
+    """Every submission of a batch that will never count goes to the front of the queue again, in its order."""
+    sender = _sender()
+    for number in range(20):
+        sender.submit(submission(f"{number}"))
+    batch = sender.queue.take_batch()
+    sender.submit(submission("later"))
+    sender.queue.put_back(batch)
+    again = sender.queue.take_batch()
+    assert again.requests == (*batch.requests, *submission("later").requests)

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from loadtest.bench.archive import PARTITIONS, ROW_GROUP_RECORDS, read_archive, records, write_archive
-from loadtest.bench.generate import NOTARY
 from ordering.log import ORDERING, Record
 from spark_join.log.archive import Range
 from tests.checkers.replay import replay
@@ -31,7 +30,7 @@ def test_archive_gives_back_the_log(tmp_path: Path) -> None:
 
 def test_made_log_is_decided() -> None:
     """A replay by the rules decides each request once, and commits it."""
-    replayed = replay(_streams(list(records(1, 2_000, 100, 4, signed=True))), NOTARY, PARTITIONS)
+    replayed = replay(_streams(list(records(1, 2_000, 100, 4, signed=True))))
     assert replayed.ended_by == "end"
     assert len(replayed.decisions) >= 2_000
     assert {each["outcome"] for each in replayed.decisions} == {"committed"}

@@ -32,7 +32,8 @@ from notary.http import Server, bind
 from notary.parties import Parties
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
-from ordering.records import Checkpoint, Entry, batch_key, encode
+from ordering.records import SIGNATURE_BYTES, Checkpoint, Entry, View, batch_key, encode
+from ordering.signatures import FILL_BYTES
 from payload import Submission
 
 ROOT = Path(__file__).parents[2]
@@ -167,15 +168,19 @@ def test_joined_and_cut(halves: tuple[bytes, bytes | None, bytes | None]) -> Non
     assert cut(join(*halves)) == halves
 
 
+FILL = bytes(FILL_BYTES)
+
+
 async def _filled_log() -> tuple[MemoryLog, SingleTopicLog, list[Record]]:
     """A log with a checkpoint, a batch and a fill, and what a reader from its start gets."""
     inner = MemoryLog(1, lambda: 5)
     log = SingleTopicLog(inner)
     writer = await log.open_writer()
-    await writer.append(ORDERING, None, encode(Checkpoint(1, 2, bytes(32))))
-    entry = encode(Entry(1, 1, 4, PAYLOAD, (bytes(32),)))
+    view = View(1, bytes(32))
+    await writer.append(ORDERING, None, encode(Checkpoint(1, view, 2, bytes(32))) + bytes(SIGNATURE_BYTES))
+    entry = encode(Entry(1, 1, view, 4, PAYLOAD, bytes(32), (bytes(32),))) + bytes(SIGNATURE_BYTES)
     await asyncio.gather(writer.append(PAYLOAD, batch_key(1, 1), b"[]"), writer.append(ORDERING, None, entry))
-    await writer.append(PAYLOAD, batch_key(1, 2), None)
+    await writer.append(PAYLOAD, batch_key(1, 2), FILL)
     reader = await log.open_reader({})
     return inner, log, await reader.poll(0)
 
@@ -191,7 +196,7 @@ async def test_a_batch_is_one_record() -> None:
         (ORDERING, 1, None),
         (PAYLOAD, 2, batch_key(1, 2)),
     ]
-    assert [record.value for record in records if record.stream == PAYLOAD] == [b"[]", None]
+    assert [record.value for record in records if record.stream == PAYLOAD] == [b"[]", FILL]
     assert await log.bounds() == {stream: (await inner.bounds())[ORDERING] for stream in (ORDERING, PAYLOAD)}
 
 

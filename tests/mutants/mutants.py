@@ -466,7 +466,7 @@ MUTANTS: Final = (
         "R10",
         CORE,
         "return self._judge_entry(head, record, self.log_state, ready)",
-        "return own is False or self._judge_entry(head, record, self.log_state, ready)",
+        "return not head.own_view or self._judge_entry(head, record, self.log_state, ready)",
         seeds=500,
     ),
     Mutant(

@@ -45,7 +45,7 @@ def test_every_setting_has_its_variable(tmp_path: Path) -> None:
 
 
 def test_the_clock_settings_reach_the_driver(tmp_path: Path) -> None:
-    """How far the clock may be from the log are settings; whether a person accepts it is none, and holds for one start."""
+    """Two settings bound the distance of the clock from the log; that a person accepts it is none, and holds for one start."""
     driver = loaded(tmp_path).driver_settings
     assert driver == DriverSettings()
     assert not driver.clock_accepted

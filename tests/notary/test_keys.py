@@ -137,7 +137,7 @@ class Files:
         keys.put_in_place(self.key, self.history, ORIGIN)
 
     def prepared(self) -> keys.Prepared | None:
-        """What the first half left."""
+        """The rotation that the first half left."""
         return keys.prepared(self.key, self.history, ORIGIN)
 
     def load(self) -> list[str]:
@@ -279,7 +279,7 @@ def test_a_history_of_another_origin_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_a_copy_is_refused(tmp_path: Path) -> None:
-    """Where only one of the two files was copied after a rotation: neither served nor rotated, and the message says what to copy."""
+    """A machine with one of the two files of a rotation neither serves nor rotates, and the message says what to copy."""
     Files.create(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     new = Files(tmp_path / "new")
@@ -348,7 +348,7 @@ def test_what_was_prepared_takes_the_place(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_missed_a_rotation_takes_the_next_one(tmp_path: Path) -> None:
-    """Where the files of two rotations ago lie, what was prepared for the present one fits all the same."""
+    """On files of two rotations ago, a rotation that was prepared elsewhere fits all the same."""
     new = Files.create(tmp_path / "new")
     old = Files(Path(shutil.copytree(tmp_path / "new", tmp_path / "old")))
     new.rotate()
@@ -360,7 +360,7 @@ def test_a_machine_that_missed_a_rotation_takes_the_next_one(tmp_path: Path) -> 
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
-    """Where the configuration leads to the files by links, the files are replaced, where they are."""
+    """Links in the configuration stay: the files that they lead to are replaced, where they are."""
     real = Files.create(tmp_path / "real")
     (tmp_path / "links").mkdir()
     links = Files(tmp_path / "links")

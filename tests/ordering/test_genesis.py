@@ -137,7 +137,7 @@ class _Slow(MemoryLog):
 
 
 async def test_a_crash_after_the_append_leaves_a_whole_log(tmp_path: Path) -> None:
-    """What is acknowledged is there when the log is opened again, also where nobody closed it."""
+    """The genesis record that was acknowledged is there when the log is opened again."""
     EmbeddedLog.create(tmp_path / "log", 2)
     log = EmbeddedLog.open(tmp_path / "log")
     made = genesis()

@@ -1,12 +1,13 @@
 """Joiners with one rule broken each: what a search that is worth anything must find."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joiner import Buffer, Joiner, Life, Lives, Ready
 from joiner.buffer import Buffered
 from ordering.log import ORDERING, Record
-from ordering.records import decode_batch_key
+from ordering.records import Entry, decode_batch_key
+from ordering.signatures import FILL_BYTES
 
 
 def _with(buffer: type[Buffer] = Buffer, lives: type[Lives] = Lives) -> Callable[..., Joiner]:
@@ -15,24 +16,21 @@ def _with(buffer: type[Buffer] = Buffer, lives: type[Lives] = Lives) -> Callable
     class Broken(Joiner):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self._buffer = buffer(self._partitions)
+            self._buffer = buffer()
             self.lives = lives(self.lives._lives.values())
 
     return Broken
 
 
 class _LastWins(Buffer):
-    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> bool:
-        if super().add(partition, incarnation, sequence, record):
-            return True
-        before = self._partitions[partition][incarnation, sequence]
-        self._partitions[partition][incarnation, sequence] = Buffered(before.offset, record.value)
-        return False
+    def get(self, partition: int, incarnation: int, sequence: int) -> Sequence[Buffered]:
+        return super().get(partition, incarnation, sequence)[::-1]
 
 
 class _FillsIgnored(Buffer):
-    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> bool:
-        return record.value is not None and super().add(partition, incarnation, sequence, record)
+    def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
+        if len(record.value or b"") != FILL_BYTES:
+            super().add(partition, incarnation, sequence, record)
 
 
 class _PassedKept(Buffer):
@@ -78,7 +76,7 @@ class _UnknownDropped(Joiner):
 
 class _ResumesPastBuffer(Joiner):
     def _offsets_next(self) -> dict[int, int]:
-        return {**self._read_next, ORDERING: self._offset_head}
+        return {**self._read_next, ORDERING: super()._offsets_next()[ORDERING]}
 
 
 class _ResumesPastQueue(Joiner):
@@ -112,6 +110,25 @@ class _PausesHole(Joiner):
         return paused | {0, 1} if paused & {0, 1} else paused
 
 
+class _DroppedForgotten(Joiner):
+    """What was dropped for want of memory is taken for what was never there."""
+
+    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+        return False
+
+
+class _DroppedNotReadAgain(Joiner):
+    def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
+        ready = super().step(records, now_ms, signed_by)
+        ready.read_again = False
+        return ready
+
+
+class _LaterDropped(Buffer):
+    def drop_through(self, incarnation: int, sequence: int | None) -> int:
+        return super().drop_through(incarnation, sequence + 1 if sequence else sequence)
+
+
 # What is broken, the joiner, the scope that must find it, a word of what it must say.
 BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("the last record of a key wins (R3)", _with(buffer=_LastWins), "fill-race", "emits"),
@@ -127,4 +144,7 @@ BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("orphans of a fenced life are kept (R5)", _with(buffer=_PassedKept), "namesake", "can never count"),
     ("a silent life is never proposed for a fence (R5)", _NeverFences, "fence-race", "not proposed for a fence"),
     ("the partition of the hole is paused", _PausesHole, "tight", "is paused"),
+    ("what was dropped for want of memory counts as never there (R3)", _DroppedForgotten, "tight", ""),
+    ("what was dropped for want of memory is not read again", _DroppedNotReadAgain, "tight", ""),
+    ("a payload of a later batch goes with an earlier one (R5)", _with(buffer=_LaterDropped), "lost-send", ""),
 )

@@ -91,7 +91,8 @@ class Expectations:
 
     def _joined(self, log: Log) -> list[Batch]:
         ordering, *payloads = [[self._plainly[number] for number in stream] for stream in log]
-        return [(*batch[:4], batch[4] is None) for batch in joined(ordering, payloads)[0]]
+        batches, _, _ = joined([("genesis",), *ordering], payloads, PARTITIONS)
+        return [(batch[0] - 1, *batch[1:5]) for batch in batches]
 
     def _plain(self, number: int) -> tuple[Any, ...]:
         """The label as `joined` takes it."""
@@ -99,12 +100,15 @@ class Expectations:
         name, labels = (label.life, label.number), (f"{label.life}.{label.number}",)
         match label.kind:
             case "register":
-                return "register", label.life, self._scope.lives[label.life - 1].name
+                return "register", label.life, self._scope.lives[label.life - 1].name, 0
             case "fence":
-                return "fence", *name
+                return "fence", *name, 0
             case "entry":
-                return "entry", *name, self._scope.sent_at_ms(number), self._scope.append_time_ms(number), label.partition, labels
-        return *name, labels if label.kind == "payload" else None
+                times = self._scope.sent_at_ms(number), self._scope.append_time_ms(number)
+                return "entry", *name, *times, label.partition, labels, labels, 0
+            case "payload":
+                return *name, labels
+        return *name, "fill", labels, 0
 
 
 def _past(lives: list[LifeSeen], life: int, sequence: int) -> bool:

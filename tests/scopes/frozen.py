@@ -8,17 +8,22 @@ What the value leaves open, and why that is sound:
 - *Ages beyond `hole_timeout`.* All clock times are compared with that timeout; once as old as that, a time stays so.
 - *The layout of heaps and dicts.* A heap gives its smallest however it lies; where the joiner goes by the order of a dict (the buffer's
   records), the order is in the value.
-- *The offsets of what is buffered*, where no restart can come any more (`keep` is false): they say only where a restart reads again.
-- *What never changes*: name, partitions, limits; they are taken from a model, and must be the model's own.
+- *The offsets of what is buffered, of the marks and of the last effect*, where no restart can come any more and nothing is dropped to be
+  read again (`keep` is false): they say only where that begins.
+- *The history.* The views of all records are the one after genesis, which `thawed` keeps, so every comparison comes out alike; what else
+  is in the history decides no step. That it is the log's own is tested elsewhere (tests/properties).
+- *What never changes*: what the log says of itself, limits; they are taken from a model, and must be the model's own.
 """
 
 from collections import OrderedDict, deque
 from heapq import heapify
 from typing import Any, TypeAlias
 
-from joiner import Buffer, Joiner, Lives
+from joiner import Buffer, Effect, Joiner, Lives, Mark
 from joiner import core as joiner_core
 from joiner.buffer import Buffered
+from joiner.evidence import Doubts
+from joiner.history import History
 from ordering.log import ORDERING, Record
 
 Frozen: TypeAlias = tuple[Any, ...]
@@ -28,15 +33,17 @@ OFFSET = 1_000
 
 _Queued = joiner_core._Queued
 
-_CONSTANT = {"_notary_name", "_partitions", "_limits", "_own"}
+_CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own"}
 _VARYING = {
-    "lives", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer", "_hole", "_fills_due_ms", "_fill_proposed_ms",
-    "_silent", "_buffer_full", "_queue_full",
+    "lives", "history", "doubts", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer",
+    "_hole", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
 }  # fmt: skip
 _LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
-_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "size_bytes", "records"}
-_QUEUED = ("offset", "append_time_ms", "arrived_ms", "record", "source")
-_BUFFERED = ("offset", "value")
+_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records"}
+_HISTORY = {"_effects"}
+_DOUBTS = {"agreed", "open", "live", "_examined"}
+_QUEUED = ("source", "arrived_ms", "record", "signed_by", "compared", "own_view")
+_BUFFERED = ("offset", "append_time_ms", "value")
 
 
 def known() -> None:
@@ -52,10 +59,20 @@ def _unknown(what: str, fields: set[str]) -> str:
 def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
     """All that the joiner's next steps can depend on."""
     lives, buffer = joiner.lives, joiner._buffer
-    for what, held, fields in (("Joiner", joiner, _CONSTANT | _VARYING), ("Lives", lives, _LIVES), ("Buffer", buffer, _BUFFER)):
+    history, doubts = joiner.history, joiner.doubts
+    for what, held, fields in (
+        ("Joiner", joiner, _CONSTANT | _VARYING),
+        ("Lives", lives, _LIVES),
+        ("Buffer", buffer, _BUFFER),
+        ("History", history, _HISTORY),
+        ("Doubts", doubts, _DOUBTS),
+    ):
         assert vars(held).keys() == fields, _unknown(what, vars(held).keys() ^ fields)
     for name in _CONSTANT:
         assert vars(joiner)[name] is vars(model)[name], f"{name} is taken for a constant"
+    assert (doubts.open, doubts.live, doubts._examined) == ({}, False, set()), "nobody is in doubt in a scope"
+    last = history.last
+    assert last is not None
     timeout_ms = joiner._limits.hole_timeout_ms
 
     def age_ms(at_ms: int) -> int:
@@ -64,9 +81,13 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
     due_ms, read_next = joiner._fills_due_ms, joiner._read_next
     end = read_next[ORDERING]
     partitions = [
-        [(*key, record.offset - read_next[partition] if keep else -1, record.value) for key, record in records.items()]
-        for partition, records in enumerate(buffer._partitions)
+        [
+            (*key, tuple([(record.offset - read_next[partition] if keep else -1, record.value) for record in of_key]))
+            for key, of_key in records.items()
+        ]
+        for partition, records in sorted(buffer._partitions.items())
     ]
+    marks = {partition: -1 if mark is None else mark.offset for partition in read_next for mark in [joiner.marks.get(partition)]}
     return (
         tuple(sorted(lives._lives.items())),
         tuple(sorted(lives._nonces)),
@@ -75,11 +96,13 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         joiner._log_time_ms,
         joiner._offset_head - end,
         tuple(sorted(read_next)),
-        tuple([(q.offset - end, q.append_time_ms, age_ms(q.arrived_ms), q.record, _moved(q.source, -end)) for q in joiner._queue]),
+        tuple([(age_ms(q.arrived_ms), q.record, _moved(q.source, -end), q.signed_by, q.compared, q.own_view) for q in joiner._queue]),
         joiner._queue_ids,
+        tuple(sorted(buffer._partitions)),
         tuple([tuple(records if keep else sorted(records)) for records in partitions]),
         tuple(sorted([(life, tuple(sorted(waiting))) for life, waiting in buffer._by_life.items()])),
         tuple(sorted(buffer._bytes_by_life.items())),
+        tuple(sorted(buffer._records_by_life.items())),
         buffer.size_bytes,
         buffer.records,
         joiner._hole,
@@ -89,14 +112,20 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         tuple(sorted([(life, last, age_ms(at_ms)) for life, (last, at_ms) in joiner._silent.items()])),
         joiner._buffer_full,
         joiner._queue_full,
+        doubts.agreed,
+        last.offset - end if keep else -1,
+        tuple([(partition, mark - read_next[partition] if keep else -1) for partition, mark in sorted(marks.items()) if partition >= 0]),
+        tuple(
+            [(partition, at - read_next[partition], waited is joiner._hole) for partition, (at, waited) in sorted(joiner._dropped.items())]
+        ),
     )
 
 
 def thawed(value: Frozen, model: Joiner) -> Joiner:
     """A joiner of the model's class in that state, at `NOW_MS`."""
     (
-        lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, partitions, by_life, bytes_by_life, size_bytes,
-        records, hole, _, due_ms, proposed, silent, buffer_full, queue_full,
+        lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, numbers, partitions, by_life, bytes_by_life,
+        records_by_life, size_bytes, records, hole, _, due_ms, proposed, silent, buffer_full, queue_full, agreed, last, marks, dropped,
     ) = value  # fmt: skip
     joiner: Joiner = object.__new__(type(model))
     joiner.__dict__.update({name: vars(model)[name] for name in _CONSTANT})
@@ -109,18 +138,24 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner._buffer = _with(
         Buffer,
         model._buffer,
-        _partitions=[OrderedDict([((i, s), Buffered(OFFSET + at, value)) for i, s, at, value in first]) for first in partitions],
+        _partitions={
+            number: OrderedDict([((i, s), [Buffered(OFFSET + at, 0, content) for at, content in of_key]) for i, s, of_key in of_partition])
+            for number, of_partition in zip(numbers, partitions, strict=True)
+        },
         _by_life=heaps,
         _bytes_by_life=dict(bytes_by_life),
+        _records_by_life=dict(records_by_life),
         size_bytes=size_bytes,
         records=records,
     )
     joiner._log_time_ms = log_time_ms
     joiner._offset_head = OFFSET + head
     joiner._read_next = dict.fromkeys(streams, OFFSET)
-    joiner._queue = deque(
-        [_Queued(OFFSET + at, at_ms, NOW_MS - age_ms, record, _moved(source, OFFSET)) for at, at_ms, age_ms, record, source in queue]
-    )
+    joiner._queue = deque([_Queued(_moved(source, OFFSET), NOW_MS - age_ms, record, *judged) for age_ms, record, source, *judged in queue])
+    joiner.history = History([effect_at(OFFSET + last, model)])
+    joiner.doubts = Doubts(agreed)
+    joiner.marks = {partition: Mark(OFFSET + at, b"") for partition, at in marks}
+    joiner._dropped = {partition: (OFFSET + at, hole if waits else _GONE) for partition, at, waits in dropped}
     joiner._queue_ids = queue_ids
     joiner._hole = hole
     joiner._fills_due_ms = -1 if due_ms < 0 else NOW_MS + due_ms
@@ -129,6 +164,16 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner._buffer_full = buffer_full
     joiner._queue_full = queue_full
     return joiner
+
+
+_GONE: Any = object()
+"""Stands for an entry that waited once and was judged since: no other is the same."""
+
+
+def effect_at(offset: int, model: Joiner) -> Effect:
+    """The last effect as a step knows it: where it stands, in a history that holds the view of every record."""
+    assert model.log_state is not None
+    return Effect(1, model.log_state.log_id, offset, 0, b"")
 
 
 def _moved(record: Record, by: int) -> Record:

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from joiner import Joiner, JoinerLimits, JoinerState, Ready
+from joiner import Joiner, JoinerLimits, JoinerState, Mark, Ready
 from joiner.ready import OwnBatch
 from ordering.log import ORDERING
-from tests.joiner.history import NOTARY
+from tests.joiner.history import KEY
 from tests.scopes.expected import Batch, LifeSeen
-from tests.scopes.frozen import NOW_MS, OFFSET, Frozen, frozen, known, thawed
-from tests.scopes.scope import PARTITIONS, STREAMS, Scope, ids_of
+from tests.scopes.frozen import NOW_MS, OFFSET, Frozen, effect_at, frozen, known, thawed
+from tests.scopes.scope import STREAMS, Scope, genesis, ids_of
 
-JoinerMaker = Callable[[str, int, JoinerState, JoinerLimits, Mapping[tuple[int, int], OwnBatch]], Joiner]
+JoinerMaker = Callable[[JoinerState, JoinerLimits, Mapping[tuple[int, int], OwnBatch], str], Joiner]
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -25,6 +25,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     log_time_ms: int = 0
     lives: tuple[Any, ...] = ()
+    marks: tuple[int, ...] = (-1,) * len(STREAMS)  # how far they are from where a restart reads on
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class Step(msgspec.Struct, frozen=True):
     batches: tuple[Batch, ...] = ()
     proposed: tuple[int, ...] = ()  # labels of fills and fences
     wrong: str = ""
+    again: tuple[int, ...] = (0,) * len(STREAMS)  # how many records the reader reads again, having dropped some
 
 
 NOTHING_BACK = (0,) * len(STREAMS)
@@ -73,8 +75,13 @@ class Readings:
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._starts: dict[tuple[Kept, bool], int] = {}
         self._own: dict[tuple[int, int], OwnBatch] = {}
-        self._model = self._made(Kept())
-        self.start = self._started(Kept(), keep=scope.restarts > 0)
+        self._own_name = "reader"
+        begun = Joiner()
+        begun.step([genesis()], 0)
+        assert begun.log_state is not None
+        self._log_state = begun.log_state
+        self._model = self._made(Kept(), begun)
+        self.start = self._started(Kept(), keep=scope.restarts > 0 or scope.rereads)
 
     @property
     def joiners(self) -> frozenset[Frozen]:
@@ -111,7 +118,8 @@ class Readings:
             records.append(scope.record(number, read_next[stream]))
             read_next[stream] += 1
         try:
-            ready = joiner.step(records, now_ms)
+            # The signatures of a scope's records are good: to verify them in each step would take longer than all the rest.
+            ready = joiner.step(records, now_ms, {record.value: KEY.public_key for record in records if record.value is not None})
         except Exception as problem:  # whatever it raises is what this looks for
             return Step(-1, wrong=f"the joiner raised {type(problem).__name__}: {problem}")
         if joiner.read_next() != read_next:
@@ -126,6 +134,14 @@ class Readings:
                 back = tuple([read_next[stream] - ready.offsets_next[stream] for stream in STREAMS])
                 if min(back) < 0:
                     return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
+                marks = tuple([_mark(joiner, stream) - ready.offsets_next[stream] for stream in STREAMS])
+                kept = msgspec.structs.replace(kept, marks=marks)
+        again = NOTHING_BACK
+        if ready.read_again:
+            joiner.forget_unjudged()
+            again = tuple([read_next[stream] - joiner.read_next()[stream] for stream in STREAMS])
+            back = tuple([more - less for more, less in zip(back, again, strict=True)]) if keep else NOTHING_BACK
+            ready.paused = frozenset()
         after = self._number(Reading(frozen(joiner, now_ms, self._model, keep), ready.paused, ready.more, kept, back), joiner)
         numbers, wrong = scope.numbers, _wrong(joiner, ready)
         proposed = []
@@ -145,18 +161,20 @@ class Readings:
             if ids != (() if batch.filled else ids_of(batch.incarnation, batch.sequence)):
                 wrong = f"batch ({batch.incarnation}, {batch.sequence}) has other requests than were sent"
             batches.append((batch.offset - OFFSET, batch.incarnation, batch.sequence, batch.log_time_ms, batch.filled))
-        return Step(after, tuple(batches), tuple(proposed), wrong)
+        return Step(after, tuple(batches), tuple(proposed), wrong, again)
 
     def _started(self, kept: Kept, keep: bool) -> int:
         if (kept, keep) not in self._starts:
-            joiner = self._made(kept)
+            joiner = self._made(kept, self._model)
             value = frozen(joiner, NOW_MS, self._model, keep)
             self._starts[kept, keep] = self._number(Reading(value, frozenset(), False, kept if keep else None, NOTHING_BACK), joiner)
         return self._starts[kept, keep]
 
-    def _made(self, kept: Kept) -> Joiner:
-        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.lives)
-        return self._make(NOTARY, PARTITIONS, state, self._scope.limits, self._own)
+    def _made(self, kept: Kept, model: Joiner) -> Joiner:
+        marks = {stream: Mark(OFFSET + at, b"") for stream, at in zip(STREAMS, kept.marks, strict=True)}
+        last = effect_at(OFFSET + kept.marks[0], model)
+        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.lives, self._log_state, (last,), marks)
+        return self._make(state, self._scope.limits, self._own, self._own_name)
 
     def _number(self, reading: Reading, joiner: Joiner) -> int:
         number = self._numbers.setdefault(reading, len(self._readings))
@@ -164,6 +182,13 @@ class Readings:
             self._readings.append(reading)
             self.seen.append(_seen(reading, joiner))
         return number
+
+
+def _mark(joiner: Joiner, stream: int) -> int:
+    """The offset of the furthest record of that topic-partition that took effect; of the one before the first if there is none."""
+    last = joiner.history.last
+    assert last is not None
+    return last.offset if stream == ORDERING else joiner.marks[stream].offset
 
 
 def _wrong(joiner: Joiner, ready: Ready) -> str:
@@ -186,6 +211,6 @@ def _seen(reading: Reading, joiner: Joiner) -> Seen:
         (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
         tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in lives]),
         joiner._log_time_ms,
-        tuple([frozenset(first) for first in joiner._buffer._partitions]),
+        tuple([frozenset(joiner._buffer._partitions.get(stream, ())) for stream in STREAMS if stream != ORDERING]),
         reading.back,
     )

@@ -132,7 +132,7 @@ class Rules:
         again = tuple([offset - more for offset, more in zip(reader.at, back, strict=True)])
         if min(again) < 0:
             raise Broken(f"reader {at + 1} goes on from offsets {again}, before the log begins")
-        after = Reader(self.readings.restart(reader.reading, world.left.restarts > 0), again, (), reader.owed)
+        after = Reader(self.readings.restart(reader.reading, world.left.restarts > 0 or self.scope.rereads), again, (), reader.owed)
         return msgspec.structs.replace(world, readers=_put(world.readers, at, after))
 
     def _written(self, world: World, move: Move) -> World:
@@ -166,7 +166,7 @@ class Rules:
 
     def _stepped(self, world: World, at: int, *, passed: bool = False) -> tuple[Step, World]:
         reader = world.readers[at]
-        step = self.readings.step(reader.reading, reader.handed, passed, world.left.restarts > 0)
+        step = self.readings.step(reader.reading, reader.handed, passed, world.left.restarts > 0 or self.scope.rereads)
         if step.wrong:
             raise Broken(step.wrong)
         batches = tuple([(reader.at[0] + batch[0], *batch[1:]) for batch in step.batches])
@@ -175,7 +175,8 @@ class Rules:
         stands_at = [*reader.at]
         for number in reader.handed:
             stands_at[self.scope.labels[number].stream + 1] += 1
-        after = Reader(step.reading, tuple(stands_at), (), reader.owed[len(batches) :])
+        now_at = tuple([at_ - more for at_, more in zip(stands_at, step.again, strict=True)])
+        after = Reader(step.reading, now_at, (), reader.owed[len(batches) :])
         self._check_caught_up(world, after, at)
         on_way = tuple(sorted({*world.on_way, *step.proposed})) if step.proposed else world.on_way
         return step, msgspec.structs.replace(world, on_way=on_way, readers=_put(world.readers, at, after))

@@ -4,19 +4,30 @@ A record of a scope is a `Label`, known by its number: what can be written to th
 """
 
 from functools import cache, cached_property
+from hashlib import sha256
 
 import msgspec
 
 from joiner import JoinerLimits
 from ordering.log import ORDERING, Record
-from ordering.records import Entry, Fence, Register, batch_key, encode
-from tests.joiner.history import nonce, requests, value
+from ordering.records import Entry, Fence, OrderingRecord, Register, batch_key
+from ordering.signatures import sign_fill, sign_record
+from tests.joiner.history import KEY, History, nonce, requests, value
 
 PARTITIONS = 2
 STREAMS = tuple(range(ORDERING, PARTITIONS))
 """In all tuples by stream the ordering stream comes first: the place of stream s is s + 1."""
 
+_GENESIS = History(PARTITIONS)
+"""The log's first record, which every reader has read, and its id. Every record says that its writer has seen that alone: an older view
+that is every reader's own history (R10), so that none is looked into."""
+
 _T0_MS, _STEP_MS, _SENT_STEP_MS = 1_000_000, 30_000, 5_000
+
+
+def genesis() -> Record:
+    """The record in front of all that a scope writes."""
+    return _GENESIS.genesis
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -57,6 +68,22 @@ def _value_of(life: int, sequence: int) -> bytes:
     return value(f"{life}.{sequence}")
 
 
+@cache
+def hash_of(life: int, sequence: int) -> bytes:
+    """SHA-256 of that batch's payload, which its entry names."""
+    return sha256(_value_of(life, sequence)).digest()
+
+
+@cache
+def _signed(record: OrderingRecord) -> bytes:
+    return sign_record(record, _GENESIS.log_id, KEY)
+
+
+@cache
+def _fill_of(life: int, sequence: int, partition: int) -> bytes:
+    return sign_fill(_GENESIS.log_id, partition, batch_key(life, sequence), hash_of(life, sequence), KEY)
+
+
 class Scope(msgspec.Struct, frozen=True, dict=True):
     """A small world: who sends what, and how many of each fault may happen, at any moment and to anyone."""
 
@@ -74,6 +101,11 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     portion_max: int = 1  # how many records a reader may hand in together
     limits: JoinerLimits = JoinerLimits()
     large: bool = False
+
+    @cached_property
+    def rereads(self) -> bool:
+        """Whether so little memory is allowed that readers drop payloads and read them again."""
+        return self.limits.buffer_bytes_max < JoinerLimits().buffer_bytes_max
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
@@ -128,13 +160,14 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         label, at_ms = self.labels[number], self.append_time_ms(number)
         match label.kind:
             case "register":
-                data = encode(Register(nonce(str(label.life)), 1, self.lives[label.life - 1].name, "0"))
+                data = _signed(Register(nonce(str(label.life)), _GENESIS.view, 1, self.lives[label.life - 1].name, "0"))
             case "fence":
-                data = encode(Fence(label.life, label.number))
+                data = _signed(Fence(1, _GENESIS.view, label.life, label.number))
             case "entry":
-                ids = ids_of(label.life, label.number)
-                data = encode(Entry(label.life, label.number, self.sent_at_ms(number), label.partition, ids))
+                name = label.life, label.number
+                data = _signed(Entry(*name, _GENESIS.view, self.sent_at_ms(number), label.partition, hash_of(*name), ids_of(*name)))
             case _:
-                content = _value_of(label.life, label.number) if label.kind == "payload" else None
+                name = label.life, label.number
+                content = _value_of(*name) if label.kind == "payload" else _fill_of(*name, label.stream)
                 return Record(label.stream, offset, at_ms, batch_key(label.life, label.number), content)
         return Record(ORDERING, offset, at_ms, None, data)

@@ -4,9 +4,9 @@ import pytest
 
 from joiner import Joiner, JoinerState
 from joiner.ready import Ready
-from tests.joiner.history import NOTARY, History
+from tests.joiner.history import History
 from tests.scopes.frozen import NOW_MS, OFFSET, frozen, thawed
-from tests.scopes.scope import PARTITIONS, STREAMS
+from tests.scopes.scope import STREAMS, genesis
 
 
 class _Remembers(Joiner):
@@ -16,7 +16,10 @@ class _Remembers(Joiner):
 
 
 def _model(kind: type[Joiner] = Joiner) -> Joiner:
-    return kind(NOTARY, PARTITIONS, JoinerState(dict.fromkeys(STREAMS, 0)))
+    joiner = kind(JoinerState(dict.fromkeys(STREAMS, 0)))
+    joiner.step([genesis()], 0)
+    joiner.lives.changed.clear()
+    return joiner
 
 
 def _halfway(joiner: Joiner) -> History:
@@ -41,7 +44,7 @@ def test_thawed_joiner_goes_on_like_the_first() -> None:
     """The same records give the same batches; only the offsets are counted from another place."""
     joiner, model = _model(), _model()
     joiner._own = model._own
-    joiner._notary_name, joiner._limits = model._notary_name, model._limits
+    joiner.log_state, joiner._worker_name, joiner._limits = model.log_state, model._worker_name, model._limits
     history = _halfway(joiner)
     copy = thawed(frozen(joiner, NOW_MS, model, True), model)
     late = history.payload(1, 1, "a")

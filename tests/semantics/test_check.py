@@ -14,7 +14,10 @@ import msgspec
 import pytest
 from rocksdict import Options, Rdict
 
+from notary import keys
 from ordering.log import ORDERING
+from ordering.records import Checkpoint, decode
+from ordering.signatures import SigningKey, sign_record
 from tests.asking.load import Load
 from tests.checkers.history import History
 from tests.checkers.records import Entry, Ordering, Root, ordering_record
@@ -22,6 +25,9 @@ from tests.checkers.remains import Remains
 from tests.checkers.violation import Kind
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
+
+KEYS: list[SigningKey] = []
+"""Of the notary whose remains are altered."""
 
 
 class Left(NamedTuple):
@@ -51,6 +57,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
     async def live() -> Left:
         notary, worker = await short_life(tmp_path_factory.mktemp("left") / "notary")
+        KEYS[:] = [SigningKey(keys.load(notary.directory / "notary-key.pem").private_bytes_raw())]
         return Left(await notary.remains(worker), notary.directory / "index" / worker.name)
 
     return asyncio.run(live())
@@ -115,9 +122,11 @@ def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
 def other_root(remains: Remains) -> Remains:
     order = list(remains.streams[ORDERING])
     number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
-    value = order[number].value
-    assert value is not None
-    order[number] = msgspec.structs.replace(order[number], value=value[:-1] + bytes([value[-1] ^ 1]))  # type: ignore[type-var]
+    said = decode(order[number].value)
+    assert isinstance(said, Checkpoint)
+    # Signed again: a worker that is wrong has the key.
+    wrong = sign_record(msgspec.structs.replace(said, root=bytes(32)), remains.replayed.log_id, KEYS[0])
+    order[number] = msgspec.structs.replace(order[number], value=wrong)  # type: ignore[type-var]
     return replace(remains, streams={**remains.streams, ORDERING: order})
 
 

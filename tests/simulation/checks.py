@@ -4,6 +4,7 @@ from itertools import chain
 
 from ordering.log import ORDERING
 from tests.checkers import receipts
+from tests.checkers.records import view_of
 from tests.checkers.replay import Replayed, Seen, replay
 from tests.simulation import bounds, excused
 from tests.simulation.ends import namesakes_unnoticed
@@ -13,6 +14,8 @@ from tests.simulation.world import World
 
 MANY = 8
 JUMPS_MS = 400_000
+SHOWN_S = 20.0
+"""A fill that sets out before the log shows that its hole was passed may come so much later."""
 
 
 def violations(world: World) -> list[str]:
@@ -34,7 +37,7 @@ def violations(world: World) -> list[str]:
     looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
-    problems += [*_views(world, replayed), *_forged(world, replayed), *_log_time(world, replayed)]
+    problems += [*_views(world, replayed), *_passed_holes(world, replayed), *_forged(world, replayed), *_log_time(world, replayed)]
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 
@@ -48,6 +51,30 @@ def _views(world: World, replayed: Replayed) -> list[str]:
     )
     world.counts["losses that took nothing from an index"] = int(bool(world.losses.damages) and not foreign)
     return [] if world.losses.damages else [f"a view is not the log's history: {one.record}" for one in foreign]
+
+
+def _passed_holes(world: World, replayed: Replayed) -> list[str]:
+    """Nobody fills a hole that somebody has passed, once the log shows it (R10). A fill that was lost may come back."""
+    cluster = world.cluster
+    seen_after = {one.offset: one.seen_after for one in replayed.records}
+    found: list[str] = []
+    for batch in replayed.batches if cluster.damages else ():
+        fill = cluster.streams[batch.partition][batch.content_offset]
+        came_back = any(fill.value == lost.value for damage in cluster.damages for lost in damage.lost)
+        if not batch.signed_fill or came_back:
+            continue
+        filled_s = cluster.landed_s[batch.partition][batch.content_offset]
+        for one in replayed.records:
+            passed = (
+                one.view is not None
+                and one.record is not None
+                and (view := view_of(one.record)) is not None
+                and view.seen >= seen_after[batch.offset]
+            )
+            if passed and one.offset > batch.offset and cluster.landed_s[ORDERING][one.offset] < filled_s - SHOWN_S:
+                found.append(f"batch ({batch.incarnation}, {batch.sequence}) is filled, and ordering record {one.offset} had passed it")
+                break
+    return found
 
 
 def _forged(world: World, replayed: Replayed) -> list[str]:

@@ -36,7 +36,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         family, counted = (STATES, "diverged indexes condemned") if "its root is" in text else (DECISIONS, "altered indexes noticed")
         if family not in slot.disk.altered:
             return ""
-        slot.disk.wipe()
+        slot.needs_disk = True
         return counted
     if "No space left" in text:
         return "full disks noticed" if slot.disk.full else ""
@@ -50,11 +50,11 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
     if "'Content is lost'" in text:
         return _content_is_lost(world, slot)
     if "'Somebody knew another history'" in text:
-        slot.disk.wipe()
+        slot.needs_disk = True
         return "settled against" if world.counts.get("doubts settled") else ""
     if "'The index is ahead of its log'" in text or "should be read from offset" in text:
         if world.losses.damages and contradicts(slot.disk, world.cluster):
-            slot.disk.wipe()
+            slot.needs_disk = True
             return "regrown logs refused"
         return "cut logs noticed" if _shown_less_for_long(world) else ""
     return ""

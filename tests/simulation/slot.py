@@ -26,8 +26,8 @@ class Slot:
         """How far its clock is wrong until somebody sets it."""
         self.clock_accepted = False
         """Whether its operator has said that its clock is right."""
-        self.stopped = ""
-        """Why its operator has given it up."""
+        self.needs_disk = False
+        """Whether its operator gives it a new disk before its next start."""
         self._cut_off = False
 
     def identity(self) -> bytes:

@@ -224,6 +224,9 @@ class World:
             self._blame(process)
             for problem in problems:
                 self._judge_end(slot, process, problem)
+            if slot.needs_disk:
+                slot.disk.wipe()
+                slot.needs_disk = False
             await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
 
     async def _until_ended(self, process: Process) -> tuple[Exception, ...]:

@@ -19,7 +19,7 @@ SOON = {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"}
 def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
     """Topics that are missing, brokers that are away or speak another protocol: said within the limit, with what to do."""
     with pytest.raises(CouldNotVerify, match=rf"has no topic {kafka_prefix}\.ordering, .* --prefix"):
-        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}), "O=Notary")
+        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}))
     for bootstrap, properties in (
         ("127.0.0.1:1", SOON),
         (kafka_broker.tls, SOON),
@@ -29,7 +29,7 @@ def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: s
         (kafka_broker.tls, SOON | {"security.protocol": "TLS"}),
     ):
         with pytest.raises(CouldNotVerify, match=rf"Kafka at {bootstrap} .*: \w+Exception: .*--kafka-config and --kafka-option"):
-            read_kafka(spark, Kafka(bootstrap, kafka_prefix, properties), "O=Notary")
+            read_kafka(spark, Kafka(bootstrap, kafka_prefix, properties))
 
 
 def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
@@ -37,7 +37,7 @@ def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker:
     kafka_broker.make(kafka_prefix)
     given = {"auto.offset.reset": "latest"}
     with pytest.raises(CouldNotVerify, match=r"does not take these options: .*auto\.offset\.reset"):
-        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, given), "O=Notary")
+        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, given))
 
 
 def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) -> None:

@@ -188,7 +188,7 @@ def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     store.write(batch)
     store.close()
     assert export(index, tmp_path / "out") == 2
-    assert "has format version 9 and this software reads 2" in capsys.readouterr().err
+    assert "has format version 9 and this software reads 3" in capsys.readouterr().err
 
 
 def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,7 +306,7 @@ def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, c
 
 
 def test_partitions_are_no_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How many payload partitions there are is in the log, so neither `--log-settings` nor the environment takes their number."""
+    """The number of payload partitions is in the log: neither `--log-settings` nor the environment takes it."""
     (tmp_path / "log.toml").write_text("payload_partitions = 5")
     assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1", "--log-settings", tmp_path / "log.toml") == 2
     assert "payload_partitions" in capsys.readouterr().err
@@ -377,7 +377,7 @@ def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_an_init_that_could_not_append_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the brokers go away before the genesis record the directory stays, with its keys, and the same command completes it."""
+    """The directory stays, with its keys, when brokers go away before the genesis record; the same command completes it."""
     topics = Topics(monkeypatch)
     appended = append_genesis
 
@@ -403,7 +403,7 @@ async def test_an_init_that_could_not_append_goes_on(
 def test_a_directory_of_a_log_of_others_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two that begin at once: the one whose record came second is told whose the log is, at each try."""
+    """Two that begin at once: the one whose record came second sees whose the log is, at each try."""
     topics = Topics(monkeypatch)
     assert init(*names(tmp_path / "a"), *KAFKA) == 0
     first, topics.log = topics.log, None

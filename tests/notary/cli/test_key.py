@@ -37,7 +37,7 @@ def key(action: str, directory: NotaryDirectory, *flags: str) -> int:
 
 
 def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryDirectory) -> dict[str, Any]:
-    """What it says as JSON."""
+    """Its output as JSON."""
     capsys.readouterr()
     assert key(action, directory, "--json") == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -45,7 +45,7 @@ def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryD
 
 
 def present_key(directory: NotaryDirectory) -> str:
-    """What the key file holds."""
+    """The verifier key of the key file."""
     return keys.verifier_key(ORIGIN, keys.load(directory.path / "notary-key.pem").public_key())
 
 
@@ -163,7 +163,7 @@ def test_a_rotation_that_was_killed_after_its_record_goes_on(
 def test_a_machine_that_missed_a_rotation_does_not_rotate(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the key file is not the key in force, the message has both, and says to copy; nothing is appended."""
+    """A key file without the key in force is refused: the message has both keys, and says to copy; nothing is appended."""
     old = [(file, file.read_bytes()) for file in sorted(directory.path.glob("notary-key*"))]
     first = present_key(directory)
     assert key("rotate", directory) == 0
@@ -313,7 +313,7 @@ def test_a_worker_starts_in_the_middle(
 
 @pytest.mark.parametrize("copied", ["notary-key.pem", "notary-keys.json"])
 def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory, tmp_path: Path, copied: str) -> None:
-    """Where only one of the two files was copied after a rotation `serve` exits with 2 and says to copy both."""
+    """With one of the two files of a rotation `serve` exits with 2 and says to copy both."""
     other = NotaryDirectory.create(tmp_path / "other")
     for name in ("notary-key.pem", "notary-keys.json"):
         (other.path / name).write_bytes((own_directory.path / name).read_bytes())

@@ -1,4 +1,4 @@
-"""`notary log show`: what a log holds, who signed it, what took effect, and why the rest did not."""
+"""`notary log show`: the records of a log, who signed them, which took effect, and why the rest did not."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def shown(capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, *flags
 def test_a_log_is_shown(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each record there is kind, fields, signer and effect; an entry has its content; seen counts what took effect."""
+    """Each record has kind, fields, signer and effect; an entry has its content; `seen` counts the records that took effect."""
     process = notary_process(own_directory.config)
     requests = [spend(), spend()]
     with Asking(process.url) as asking:

@@ -43,7 +43,7 @@ def run_json(
 
 
 def records_in(directory: NotaryDirectory) -> int:
-    """How many ordering records the log has."""
+    """The number of ordering records in the log."""
 
     async def count() -> int:
         log = EmbeddedLog.open(directory.path / "log")
@@ -109,7 +109,7 @@ def test_an_embedded_log_is_open_in_its_worker(
 
 
 def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """How far reading got is written over and over on a terminal, and removed at the end."""
+    """On a terminal a line shows the progress of reading, and is removed at the end."""
     write(directory.path, [register("w1", number) for number in range(1, 60)])
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("notary.cli.replay.PROGRESS_INTERVAL_S", 0.0)
@@ -148,7 +148,7 @@ def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Ban
 def test_a_record_that_takes_no_effect(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the log has changed since it was read, the command says that its record took no effect, and why: exit 1."""
+    """A record that comes too late takes no effect: the command says so, and why, and exits with 1."""
     write(directory.path, [register("w1", 1)])
     assert run(directory, "retire", "w1") == 0
     capsys.readouterr()
@@ -237,7 +237,7 @@ def test_a_version_that_all_with_a_vote_read_is_activated(
 def test_a_version_that_this_software_cannot_read_is_refused(
     directory: NotaryDirectory, version: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who cannot read a version does not activate it for others."""
+    """Software that cannot read a version does not activate it for others."""
     assert run(directory, "activate", version) == 2
     assert "this software reads format versions up to 1" in capsys.readouterr().err
     assert records_in(directory) == 1
@@ -307,7 +307,7 @@ def test_an_index_of_another_log_is_refused(
 
 
 def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where content is missing nobody can tell what becomes of a settle record: exit 2, and its offset."""
+    """Behind missing content nobody knows what becomes of a settle record: exit 2, and its offset."""
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
     assert "waits there behind an entry without content" in capsys.readouterr().err
