@@ -80,7 +80,7 @@ class Buffer:
         return list(self._by_life)
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
-        """How many records that incarnation has here, and what they cost."""
+        """The number of records that incarnation has here, and their cost."""
         return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
 
     def offset_earliest(self, partition: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What the log says of itself (R10): whose it is, which key signs, which partitions and formats there are. Pure.
+"""The log's description of itself (R10): whose it is, which key signs, which partitions and formats there are. Pure.
 
 Genesis gives the first values; control records, which the owner signs, change them. `LogState` is immutable: a record that takes effect
 gives the next one. Whether one takes effect follows from the ordering topic alone, the payload topic has no say in it.

@@ -86,7 +86,7 @@ class _Queued(msgspec.Struct, gc=False):
     """The key under which its signature was found good; empty while none was."""
     compared: bool = False
     own_view: bool = False
-    """Of a record that was compared: whether its view is our own history."""
+    """Whether a record's view is our own history."""
 
     @property
     def offset(self) -> int:
@@ -169,12 +169,12 @@ class Joiner:
 
     @property
     def buffered_records(self) -> int:
-        """How many payload records' entries have not been judged."""
+        """The number of payload records whose entries have not been judged."""
         return self._buffer.records
 
     @property
     def unregistered(self) -> tuple[int, int]:
-        """Of these payloads those whose incarnations have not registered, in number and cost: nothing drops them before that (R5)."""
+        """The number and cost of the payloads whose incarnations have not registered: nothing drops them before that (R5)."""
         sizes = [self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.lives.get(incarnation) is None]
         return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 

@@ -46,7 +46,7 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """Fewer are verified in this thread: handing over costs as much."""
 LOOK_AGAIN_S = 10.0
-"""How often at most badly signed records make a worker look at the log once more."""
+"""The least time between two looks at the log because of badly signed records."""
 
 
 class Applier(Protocol[D_co]):
@@ -125,7 +125,7 @@ class Driver(Generic[Decision]):
         """How long the head had not moved although the log went on behind it, as of the watchdog's last look."""
         self.readers_remade = 0
         self.interruptions = 0
-        """How often the log was looked at because reading had been interrupted."""
+        """Counts the looks at the log because reading had been interrupted."""
         self.lag_records = 0
         """Records of the log, over all topic-partitions, that have not been handed to the joiner, as of the watchdog's last look."""
         self.clock_skew_ms = 0

@@ -13,19 +13,19 @@ import msgspec
 from ordering.records import View
 
 EXAMINED_MAX: Final = 4096
-"""How many views are remembered as looked into. A view that was forgotten is looked into again."""
+"""The number of views that are remembered as looked into. A view that was forgotten is looked into again."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
     """A foreign view in the record at the head, which nobody here has looked into yet."""
 
     offset: int
-    """Of the ordering record that carries it."""
+    """The offset of the ordering record that carries it."""
     view: View
     writer: str
     """The worker's name, empty when its incarnation is unknown here."""
     seen_here: int
-    """How many records had taken effect for the reader at that place."""
+    """The number of records that had taken effect for the reader at that place."""
 
 
 class Doubts:

@@ -21,7 +21,7 @@ from ordering.log import Record
 from ordering.records import View
 
 HISTORY_KEPT: Final = 1 << 16
-"""How many of the last records that took effect are kept to compare views with. The same for all readers: a settle record for an older
+"""The number of records kept, of the last that took effect, to compare views with. The same for all readers: a settle record for an older
 history does not count, and whether it does must not depend on the reader."""
 
 NO_CONTENT: Final = -1
@@ -86,12 +86,12 @@ class History:
 
     @property
     def seen(self) -> int:
-        """How many records have taken effect."""
+        """The number of records that have taken effect."""
         return self._effects[-1].seen if self._effects else 0
 
     @property
     def view(self) -> View:
-        """What we have made of the log, as our next record says it."""
+        """Our own view of the log, for the next record that we write."""
         last = self._effects[-1]
         return View(last.seen, last.history)
 

@@ -51,7 +51,7 @@ class Recheck:
         return frozenset(self._wanted)
 
     def take(self, records: Sequence[Record], led: Container[int]) -> list[Record]:
-        """What may be handed to the joiner now. `led`: the topic-partitions that have a leader."""
+        """Returns the records that may be handed to the joiner now. `led`: the topic-partitions that have a leader."""
         if not self._wanted and self.done:
             return list(records)
         self._held += [record for record in records if self._may_count(record)]
@@ -72,7 +72,7 @@ class Recheck:
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
-    """How the log's bounds contradict what was read or took effect; empty when they do not."""
+    """Returns how the log's bounds contradict what was read or took effect; empty when they do not."""
     for stream, bound in bounds.items():
         mark = marks.get(stream)
         reached = max(read_next.get(stream, 0), 0 if mark is None else mark.offset + 1)

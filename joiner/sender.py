@@ -49,7 +49,7 @@ hole_timeout of others, sending both at once would never get anything decided.""
 
 
 KEY_WAIT_S = 2.0
-"""How long the same key may be missing before a worker that has not registered yet stops: of two rotations at once it may have read one."""
+"""The same key may be missing for so long before a worker that has not registered yet stops: of two rotations it may have read one."""
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class Sender(Generic[Decision]):
         self._stop_registering("another control record came first")
 
     def acknowledged(self) -> frozenset[tuple[int, int] | bytes]:
-        """What the log has acknowledged and this worker has not read yet."""
+        """The names of the appends that the log has acknowledged and this worker has not read yet."""
         return frozenset(self._acknowledged - self._expected.keys())
 
     def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:

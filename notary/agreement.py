@@ -37,7 +37,7 @@ class Votes(msgspec.Struct, frozen=True):
     settled: bool = False
     """Whether our root has won here: who says another later is wrong, and opens nothing."""
     incarnations: dict[str, int] = msgspec.field(default_factory=dict)
-    """Of those who voted."""
+    """Per voter the incarnation that voted."""
 
     def told(self) -> str:
         """Who has which root, and who has not said, for the operator."""
@@ -151,7 +151,7 @@ def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[
 
 
 def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[[int], bytes], *, disputed: bool) -> Agreement:
-    """What follows from these votes: agreement, a dispute that stays open, or that this index is condemned."""
+    """Returns what follows from these votes: agreement, a dispute that stays open, or that this index is condemned."""
     own = root_at(votes.size)
     # That a worker agrees with itself says nothing.
     confirmed = any(root == own and name != own_name for name, root in votes.roots.items())

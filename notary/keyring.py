@@ -42,7 +42,7 @@ class Keyring:
         return None if found is None else found[0]
 
     def public_keys(self) -> list[bytes]:
-        """Of the keys that are here."""
+        """The public halves of the keys that are here."""
         return list(self._keys)
 
     def history(self, public_key: bytes) -> tuple[HistoricKey, ...]:

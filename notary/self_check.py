@@ -59,7 +59,7 @@ class SelfCheck:
         self._disputed = False
         self.audited_tiles = 0
         self.scrubs = 0
-        """How often the whole index was read from its disk."""
+        """Counts the readings of the whole index from its disk."""
 
     def withheld(self) -> str | None:
         """Why nothing may be told from this index now; None while it may."""

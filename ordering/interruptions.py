@@ -34,7 +34,7 @@ class Fetched(msgspec.Struct, frozen=True):
     at_end: bool
     """Whether that fetch returned all that there was."""
     epoch: int | None
-    """Of the last batch read."""
+    """The leader epoch of the last batch read."""
 
 
 class Interruptions:

@@ -120,7 +120,7 @@ class KafkaLog:
 
     @property
     def payload_partitions(self) -> int:
-        """How many partitions the payload topic had when it was last looked at."""
+        """The number of partitions that the payload topic had when it was last looked at."""
         return len(self._partitions) - 1
 
     async def has_partitions(self, count: int) -> None:
@@ -385,7 +385,7 @@ class KafkaReader:
 
     @property
     def interruptions(self) -> int:
-        """How often a topic-partition was fetched from again after something had come in between."""
+        """Counts the topic-partitions that were fetched from again after something had come in between."""
         return self._interruptions.count
 
     def pause(self, streams: Collection[int]) -> None:

@@ -72,7 +72,7 @@ class Reader(Protocol):
 
     @property
     def interruptions(self) -> int:
-        """How often something was fetched after the connection, or the leader, may have been another than before (R10).
+        """Counts the fetches that came after the connection, or the leader, may have become another one (R10).
 
         It grows before `poll` returns what was fetched then. Whoever sees it grow has to look whether the log still holds what it held.
         """
@@ -92,7 +92,7 @@ class Log(Protocol):
 
     @property
     def payload_partitions(self) -> int:
-        """How many payload partitions there were when it was last looked at. The log itself says how many of them are used (R10)."""
+        """The number of payload partitions there were at the last look. The log itself says how many of them are used (R10)."""
         ...
 
     async def has_partitions(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may write to the log: signatures over ordering records, fills and new keys (R10; docs/formats.md, Log records). Pure.
+"""Signatures decide who may write to the log: over ordering records, fills and new keys (R10; docs/formats.md, Log records). Pure.
 
 Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another.
 Ed25519 by libsodium: it takes half of OpenSSL's time and releases the interpreter while it verifies.

@@ -179,7 +179,7 @@ class SingleTopicReader:
 
     @property
     def interruptions(self) -> int:
-        """Of the reader below."""
+        """The count of the reader below."""
         return self._inner.interruptions
 
     def offset_next(self, stream: int) -> int:
@@ -204,7 +204,7 @@ def join(ordering: bytes, key: bytes | None, payload: bytes | None) -> bytes:
 
 
 def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
-    """What `join` was given; an ordering record that was not joined."""
+    """The halves that `join` was given; an ordering record that was not joined."""
     if value[:1] == b"\x01":
         return value, None, None
     (length,) = _LENGTH.unpack_from(value)

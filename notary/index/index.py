@@ -339,7 +339,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
 
 
 def decode_log_state(row: bytes) -> LogState:
-    """What the log says of itself, of its row; `CorruptRecord` when it does not decode."""
+    """Decodes the row of the log state; `CorruptRecord` when it is none."""
     return _decode(_log_state_decoder, row)
 
 

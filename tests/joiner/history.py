@@ -190,7 +190,7 @@ class Reading:
 
     @property
     def view(self) -> View:
-        """What this reader has made of the log."""
+        """The log as this reader knows it."""
         return self.joiner.history.view
 
     def restarted(self) -> "Reading":
@@ -200,7 +200,7 @@ class Reading:
 
 
 def rest(history: History, state: JoinerState) -> list[Record]:
-    """What a reader that starts from that state reads."""
+    """Returns the records that a reader reads which starts from that state."""
     return [record for stream, records in history.streams.items() for record in records[state.offsets_next.get(stream, 0) :]]
 
 

@@ -273,7 +273,7 @@ def test_a_former_key_never_comes_back() -> None:
 
 
 def test_two_rotations_at_once() -> None:
-    """Of two key records for the same step the first counts; the other is not endorsed for the key that is in force now."""
+    """The first of two key records for the same step counts; the other is not endorsed for the key that is in force now."""
     history, reading = _begun()
     first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
     second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))
@@ -403,7 +403,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
 
 
 def test_activate_does_not_ask_who_has_left() -> None:
-    """Who is retired, or has not shown itself for a day of log time, holds nobody up."""
+    """A worker that is retired, or silent for a day of log time, keeps no version from being activated."""
     history, reading = _begun("new", version=2, reads=2)
     late = T0 + ELECTORATE_MS + 60_000
     reading.step(history.register("retired"), history.register("gone"), history.retire(2))

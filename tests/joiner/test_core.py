@@ -155,7 +155,7 @@ def test_fill_then_payload() -> None:
 
 
 def test_first_of_two_payloads() -> None:
-    """Of two payloads with one key the one whose hash the entry names is the content, whichever lies first."""
+    """The payload whose hash the entry names is the content, whichever of two with one key lies first."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "x"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     reading.step(history.payload(1, 2, "b"), history.payload(1, 2, "x"), history.entry(1, 2, "b"))
@@ -236,7 +236,7 @@ def test_own_batch_is_not_trusted_blindly() -> None:
 
 
 def test_unregistered_orphans_are_counted() -> None:
-    """Payloads of lives that have not registered are told apart, in number and cost, until their life registers."""
+    """Payloads of incarnations that have not registered are counted apart, in number and cost, until these register."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(2, 1, "b"), history.fill(2, 2, partition=1), history.payload(3, 1, "c"))
     records, size_bytes = reading.joiner.unregistered
@@ -643,7 +643,7 @@ def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
 
 
 def test_batch_is_a_value() -> None:
-    """What comes out is a plain value: offset, name, log time, content."""
+    """A batch is a plain value: offset, name, log time, content."""
     history, reading = _registered()
     (batch,) = reading.step(history.entry(1, 1, "a", at=T0), history.payload(1, 1, "a")).batches
     assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (2, 1, 1, T0)

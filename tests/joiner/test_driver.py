@@ -1,4 +1,4 @@
-"""What whole workers do when the log misbehaves; what certifies the log is in `test_driver_certified`."""
+"""Whole workers on a log that misbehaves. Rule R10 has its tests in `test_driver_certified`."""
 
 import asyncio
 import itertools
@@ -241,7 +241,7 @@ async def test_fenced_by_a_peer(start: Start, log: FaultyLog) -> None:
 
 
 async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) -> None:
-    """What a fenced life had on its way is sent again in the next life."""
+    """A batch of a fenced incarnation that was in flight is sent again by the next one."""
     worker = start()
     first = await worker.lives()
 
@@ -529,7 +529,7 @@ async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: Faul
 
 
 async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, log: FaultyLog) -> None:
-    """What a worker had read and not applied when the log lost it does not come in: it decides what a new worker decides."""
+    """Records that were read and not applied when the log lost them are forgotten: the worker decides what a new worker decides."""
     limits = JoinerLimits(hole_timeout_ms=10**9)
     worker = start(limits=limits)
     await worker.decided("a")
@@ -576,19 +576,19 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
 
 
 async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> None:
-    """A reader that is told that its offset is not there stops nobody when the log itself says that it is."""
+    """A reader whose offset is out of range stops nobody when the log itself has that offset."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     decisions = await worker.decided("a")
-    told = []
+    doubts: list[str | None] = []
 
     def out_of_range(records: list[Record]) -> list[Record]:
-        if len(told) < 3:
-            told.append(worker.driver.not_ready())
+        if len(doubts) < 3:
+            doubts.append(worker.driver.not_ready())
             raise OutOfRange("nothing to read at this offset")
         return records
 
     log.on_poll = out_of_range
-    await worker.until(lambda: len(told) == 3)
+    await worker.until(lambda: len(doubts) == 3)
     assert await worker.decided("a") == decisions
     await worker.until(lambda: worker.driver.not_ready() is None)
 
@@ -605,11 +605,11 @@ async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
     assert str(await worker.dies()) == "the disk failed"
 
 
-# ---- what is told to the operator ----
+# ---- log lines for the operator ----
 
 
 async def test_no_leader_is_told_once(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
-    """That no payload partition has a leader is told when it begins and when it ends, however often it is met in between."""
+    """A log line says when no payload partition has a leader any more and when one has again, once each."""
     caplog.set_level(logging.INFO, "notary.sender")
     worker = start()
     await worker.lives()

@@ -1,4 +1,4 @@
-"""What whole workers do when the log is not the log that it was, or somebody says so (R10)."""
+"""Whole workers on a log that is not the log that it was, or of which somebody says so (R10)."""
 
 import asyncio
 import contextlib
@@ -295,7 +295,7 @@ def _rotate(log: FaultyLog, to: SigningKey = SECOND, after: SigningKey = KEY) ->
 
 
 async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> None:
-    """What was in flight when a key record came is sent again by a new incarnation, under the new key; nothing is decided twice."""
+    """A batch in flight when a key record came is sent again by a new incarnation, under the new key; nothing is decided twice."""
     worker = start(keys=Keys(KEY, SECOND))
     await worker.decided("a")
 

@@ -79,7 +79,7 @@ def test_a_record_that_does_not_count_is_evidence_too() -> None:
 
 
 def test_an_unsigned_record_is_no_evidence() -> None:
-    """Who cannot sign cannot make anybody look."""
+    """A writer without the key makes nobody look at the log."""
     history, reading = _begun()
     value = history.entry(1, 1, "a", view=FOREIGN).value or b""
     del history.streams[ORDERING][-1]
@@ -119,7 +119,7 @@ def test_a_view_is_looked_into_once() -> None:
 
 
 def test_views_that_were_looked_into_are_bounded() -> None:
-    """How many are remembered is bounded: one that was forgotten is looked into again."""
+    """The number of views remembered is bounded: one that was forgotten is looked into again."""
     doubts = Doubts()
     for seen in range(EXAMINED_MAX + 1):
         doubts.examined(View(seen, bytes(32)))
@@ -175,7 +175,7 @@ def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
 
 
 def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
-    """Who raised the doubt cannot end it, nor can a record of the reader's own name, perhaps from an earlier process."""
+    """The worker that raised the doubt cannot end it, nor can a record of the reader's own name, perhaps from an earlier process."""
     history, reading = _begun("w1", "reader", reader="reader")
     _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
     assert _open(reading) == {"w1"}
@@ -200,7 +200,7 @@ def test_two_doubts_need_two_others() -> None:
 
 
 def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
-    """What ends a doubt must come from behind the last place at which that writer raised it."""
+    """A view ends a doubt only if it is from behind the last place at which that writer raised it."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     between = reading.view

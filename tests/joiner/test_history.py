@@ -95,7 +95,7 @@ def test_views() -> None:
 
 
 def test_only_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is bounded; the ordinals go on."""
+    """The number of effects kept is bounded; the ordinals go on."""
     monkeypatch.setattr(history_module, "HISTORY_KEPT", 4)
     effects = Effects(_effects(6))
     effects.append(_effects(1, first=7)[0])
@@ -107,7 +107,7 @@ def test_only_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_records_and_contents_stand() -> None:
-    """Of each record that took effect its place, time and fingerprint are kept, and the same of its content."""
+    """Place, time and fingerprint of each record that took effect are kept, and the same of its content."""
     history, reading = History(), Reading()
     records = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]
     junk, payload, entry = (
@@ -154,7 +154,7 @@ def test_fingerprints_tell_records_apart() -> None:
 
 
 def test_reading_goes_on_behind_the_last_effect() -> None:
-    """What was skipped behind the last record that took effect is read again: after a cut it may be another record."""
+    """Records that were skipped behind the last one that took effect are read again: after a cut they may be others."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"))
     ready = reading.step(history.put(ORDERING, None, b"garbage"), history.checkpoint(1, 0, view=reading.view))
@@ -179,7 +179,7 @@ def test_forgetting_is_a_restart() -> None:
 
 
 def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None:
-    """What is persisted after `forget_unjudged` still begins before the mark, while what lies there has not been handed in again."""
+    """The offset persisted after `forget_unjudged` stays before the mark until the records there were handed in again."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.register("w2"))
     early, later = history.payload(2, 1, "b"), history.payload(1, 1, "a")

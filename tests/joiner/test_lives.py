@@ -58,14 +58,14 @@ def test_counts() -> None:
 
 
 def test_unknown_life_is_neither() -> None:
-    """Of a life that has not registered nothing counts, and nothing is past."""
+    """Nothing of an incarnation that has not registered counts, and nothing of it is past."""
     lives = _lives()
     assert not lives.counts(2, 1)
     assert not lives.is_past(2, 1)
 
 
 def test_is_past() -> None:
-    """What a life has counted, and everything of a fenced one, is past."""
+    """A sequence is past when its incarnation has counted it or a later one, or is fenced."""
     lives = _lives()
     lives.count(1, 3, 11)
     assert [lives.is_past(1, sequence) for sequence in (2, 3, 4)] == [True, True, False]

@@ -28,7 +28,7 @@ def _marks(*places: tuple[int, int]) -> dict[int, Mark]:
 
 
 def test_held_until_all_marks_are_found() -> None:
-    """What a new reader returns is held until every mark was found, and comes out then in its order, the marks among it."""
+    """Records of a new reader are held until every mark was found, and come out then in their order, the marks among them."""
     recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
     assert recheck.take([_record(ORDERING, 3), _record(ORDERING, 4)], ALL) == []
     assert (recheck.waits_for, recheck.done) == (frozenset({0}), False)
@@ -228,7 +228,7 @@ async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
 
 @pytest.mark.parametrize(("stream", "end"), [(ORDERING, 5), (0, 1), (1, 0)])
 async def test_a_log_that_was_cut(stream: int, end: int) -> None:
-    """What the log does not have any more is missing at once."""
+    """A record beyond the log's present end is missing at once."""
     log, reading = _applied()
     log.cut(stream, end)
     assert "is not the one that this index has applied" in await _examine(log, reading)

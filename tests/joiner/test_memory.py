@@ -49,7 +49,7 @@ def test_junk_under_the_heads_key_costs_nothing() -> None:
 
 
 def test_junk_before_the_entry_gives_its_bytes_back() -> None:
-    """What was kept under a key before its entry came, and is not the content, is let go of when the entry waits at the head."""
+    """Values kept under a key before its entry came are dropped when the entry waits at the head and none is its content."""
     history, reading = _begun()
     reading.step(*_junk(history, 1, 1, 3))
     assert reading.joiner.buffered_bytes > 3_000
@@ -144,7 +144,7 @@ def test_another_partition_goes_on() -> None:
 
 
 def test_a_restart_after_something_was_dropped() -> None:
-    """What is persisted makes a restart read again from the first record that was dropped."""
+    """The offsets persisted make a restart read again from the first record that was dropped."""
     history, reading = _dropped_content()
     reading.step(history.payload(1, 1, "a"))
     again = reading.restarted()

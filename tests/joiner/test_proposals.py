@@ -70,7 +70,7 @@ async def test_a_record_that_does_not_count_is_evidence() -> None:
 
 @pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
 async def test_unsigned_records_show_nothing(key: object) -> None:
-    """Who has not the notary's key in force cannot make a worker stop at a hole."""
+    """A writer without the notary's key in force cannot make a worker stop at a hole."""
     history, reading = _hole()
     history.entry(1, 2, "b", view=_view(9), key=key)  # type: ignore[arg-type]
     assert await _passing(history, reading) is None

@@ -5,7 +5,8 @@ import contextlib
 import pytest
 
 from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
-from joiner.ready import FenceWanted
+from joiner.ready import FenceWanted, Ready
+from joiner.sender import _Life
 from ordering.errors import Overloaded
 from ordering.log import ORDERING
 from ordering.memory import MemoryLog
@@ -95,6 +96,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
     sender.hold = lambda: "in doubt"
     sender._writer = await log.open_writer()
+    sender._life = _Life(1, sender._writer, KEY)
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
     await sender.append_fence(FenceWanted(7, 8))
     await sender.append_checkpoint(0, bytes(32))
@@ -207,3 +209,21 @@ async def test_all_of_a_batch_is_put_back() -> None:
     sender.queue.put_back(batch)
     again = sender.queue.take_batch()
     assert again.requests == (*batch.requests, *submission("later").requests)
+
+
+async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> None:
+    """A key record makes everything that the former key signed void: it is queued again at once, and the incarnation ends."""
+    sender, second = _sender(), signing_key("second")
+    writer = await MemoryLog(1).open_writer()
+    sender._life = life = _Life(1, writer, KEY)
+    for sequence, label in enumerate("ab", 1):
+        sender.submit(submission(label))
+        sender.unresolved[1, sequence] = sender.queue.take_batch()
+    history = History()
+    history.rotate(second)
+    joiner = Joiner()
+    ready = joiner.step(history.streams[ORDERING], 0)
+    sender.resolve(Ready({}, 0, log_state=ready.log_state), [])
+    assert sender.unresolved == {}
+    assert sender.queue.take_batch().requests == (*submission("a").requests, *submission("b").requests)
+    assert life.broken == "another key of the notary is in force"

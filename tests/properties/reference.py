@@ -1,4 +1,4 @@
-"""What the joiner should emit, worked out the slow and obvious way from the complete log at once (R2, R3, R5, R6, R10).
+"""The batches that the joiner should emit, worked out the slow and obvious way from the complete log at once (R2, R3, R5, R6, R10).
 
 Shares no code with the joiner, and not even its formats: a history is plain tuples, and what it encodes to is the business of the test.
 

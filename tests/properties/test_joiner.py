@@ -1,4 +1,4 @@
-"""Of all histories: the joiner emits what the reference reads off the complete log, however it is read (R2 to R5, R8, R10).
+"""Random histories: the joiner emits what the reference reads off the complete log, however it is read (R2 to R5, R8, R10).
 
 A history is drawn as tuples (see `reference`), encoded to records, and read by joiners that are restarted, crash between a step and its
 persisting, get the topic-partitions in any portions, have any clock, and honour the pauses that they asked for.
@@ -71,7 +71,7 @@ control = st.one_of(registers, registers, fences, owners, st.just(("other",))).m
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
-    """What a worker, its retries, a mirror, a filler and a forger make of one batch."""
+    """The records of one batch by a worker, its retries, a mirror, a filler and a forger."""
     name = draw(incarnations), draw(sequences)
     partition, ids = draw(st.integers(0, PARTITIONS - 1)), draw(labels)
     named = draw(st.sampled_from([ids] * 6 + [("?",), ("c", "b")]))

@@ -111,7 +111,7 @@ class _PausesHole(Joiner):
 
 
 class _DroppedForgotten(Joiner):
-    """What was dropped for want of memory is taken for what was never there."""
+    """Records dropped for want of memory are taken for records that were never there."""
 
     def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
         return False

@@ -38,6 +38,7 @@ RECORDS = (1, 1, 2, 5, 15)
 AWAY_S = (0.0, 0.3, 2.0, 15.0)
 BEFORE_S = (0.0, 0.3, 2.0)
 GROWING_S = (0.0, 0.5, 3.0, 12.0)
+REGROWN_S_MAX = 12.0
 SETTLED_AFTER_S = 40.0
 """A doubt that others may end is left so long before the owner ends it."""
 OPERATES_S = 5.0
@@ -81,9 +82,20 @@ class Losses:
             cluster.away = False
         cluster.wake()
         await asyncio.sleep(min(draw.choice(GROWING_S), self._left_s()))
+        if draw.random() < 0.5:
+            await self._regrown(streams)
         for come_back in back:
             come_back()
             await asyncio.sleep(min(hold(), self._left_s()) if draw.random() < 0.3 else 0)
+
+    async def _regrown(self, streams: Sequence[int]) -> None:
+        """Return when these are longer than before, so that their lengths tell nothing; or after a while."""
+        cluster, until_s = self._world.cluster, self._world.loop.time() + min(REGROWN_S_MAX, self._left_s())
+        length = {damage.stream: len(damage.before[damage.stream]) for damage in self.damages if damage.stream in streams}
+        while any(len(cluster.streams[stream]) <= before for stream, before in length.items()) and self._world.loop.time() < until_s:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.1)
+        if not any(len(cluster.streams[stream]) <= before for stream, before in length.items()):
+            self._world.count("lost ends regrown before anybody looked")
 
     def _left_s(self) -> float:
         return max(0.0, self._world.plan.faults_s - self._world.loop.time())
