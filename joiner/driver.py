@@ -377,7 +377,8 @@ class Driver(Generic[Decision]):
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
             self._suspected = None
             self._remake_reader = self._remake_reader or "the record that showed another history is gone"
-        if self._ends_found is None:
+        if self._ends_found is None or any(end < self._ends_found.get(stream, 0) for stream, end in ends.items()):
+            # Also when it has lost its end since: what is not there any more cannot be waited for.
             self._ends_found = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])

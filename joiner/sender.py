@@ -116,7 +116,8 @@ class Sender(Generic[Decision]):
         """Why nothing but fills may be appended now; None when it may. The driver sets it."""
         self._life: _Life | None = None
         self._writer: Writer | None = None
-        self._registering: tuple[bytes, asyncio.Future[int]] | None = None
+        self._writer_failed = ""
+        self._registering: tuple[bytes, asyncio.Future[int], bytes] | None = None  # nonce, incarnation, key
         self._acknowledged: set[tuple[int, int] | bytes] = set()  # names of batches, nonces of register records
         self._expected: dict[tuple[int, int] | bytes, int] = {}  # of these: an ordering offset by which the record must have been judged
         self._sequential_until_s = 0.0
@@ -184,7 +185,8 @@ class Sender(Generic[Decision]):
         if life is not None and life.key.public_key != key:
             life.broken = life.broken or "another key of the notary is in force"
             self._send_again(list(self.unresolved))
-        self._stop_registering("another control record came first")
+        if self._registering is not None and self._registering[2] != key:
+            self._stop_registering("another key of the notary is in force")
 
     def acknowledged(self) -> frozenset[tuple[int, int] | bytes]:
         """The names of the appends that the log has acknowledged and this worker has not read yet."""
@@ -285,7 +287,7 @@ class Sender(Generic[Decision]):
                 logger.info("no writer yet: %s", problem)
                 await asyncio.sleep(self._settings.reopen_wait_s)
                 continue
-            self._writer = writer
+            self._writer, self._writer_failed = writer, ""
             began_s = asyncio.get_running_loop().time()
             try:
                 life = await self._register(writer, await self._key_in_force())
@@ -309,6 +311,9 @@ class Sender(Generic[Decision]):
         """Wait until this worker may append, and return the key to sign with."""
         missing, since_s = b"", 0.0
         while True:
+            if self._writer_failed:
+                # Fills are appended before this worker has an incarnation, and the head may wait for them: they need a writer that works.
+                raise OutcomeUnknown(self._writer_failed)
             log_state = self._joiner.log_state
             if log_state is not None and self.hold() is None:
                 if (key := self._keys.key_for(log_state.key)) is not None:
@@ -329,7 +334,7 @@ class Sender(Generic[Decision]):
         self._nonces.add(nonce)
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         # Listening before the record can be read.
-        self._registering = (nonce, registered)
+        self._registering = (nonce, registered, key.public_key)
         settings = self._settings
         record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, settings.worker_name, settings.software_version)
         await writer.append(ORDERING, None, self._signed(record, key))
@@ -445,6 +450,8 @@ class Sender(Generic[Decision]):
                 self._life.broken = self._life.broken or str(problem)
                 self._wake.set()
             else:
+                self._writer_failed = str(problem)
+                self._wake.set()
                 self._stop_registering(str(problem))
 
 
