@@ -114,7 +114,8 @@ class Driver(Generic[Decision]):
         self._proposals = Proposals(
             log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
         )
-        self._polls = self._polls_seen = 0
+        self._polls = self._polls_seen = self._interruptions_seen = 0
+        self._ran_at_s = now_s()
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
@@ -226,20 +227,16 @@ class Driver(Generic[Decision]):
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read on with this reader until another is needed; returns why."""
-        interruptions = reader.interruptions
+        self._interruptions_seen = reader.interruptions
         while True:
-            asked_at_s = self._now_s()
+            self._ran_at_s = self._now_s()
             if self._recheck.waits_for and not self._recheck.done:
                 reader.pause(set(range(ORDERING, self._log.payload_partitions)) - self._recheck.waits_for)
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            if reader.interruptions != interruptions:
-                self.interruptions += 1
-                return "reading was interrupted"
-            if self._polled_at_s - asked_at_s > self._settings.stood_still_s:
-                self.interruptions += 1
-                return f"this process did not run for {self._polled_at_s - asked_at_s:.0f} s"
+            if why := self._interruption(reader):
+                return why
             if self._remake_reader:
                 self.readers_remade += 1
                 return self._remake_reader
@@ -257,13 +254,24 @@ class Driver(Generic[Decision]):
                 if not was_done:
                     reader.pause(self._paused)
                     self._agreed()
-            if why := await self._apply(records, tasks):
+            if why := await self._apply(records, reader, tasks):
                 return why
             self._catch_up()
             if records:
                 await asyncio.sleep(0)
 
-    async def _apply(self, records: Sequence[Record], tasks: asyncio.TaskGroup) -> str:
+    def _interruption(self, reader: Reader) -> str:
+        """Why the log has to be looked at before anything more that this reader returned is applied; empty when it has not."""
+        stood_still_s = self._now_s() - self._ran_at_s
+        self._ran_at_s += stood_still_s
+        if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:
+            return ""
+        self.interruptions += 1
+        if reader.interruptions != self._interruptions_seen:
+            return "reading was interrupted"
+        return f"this process did not run for {stood_still_s:.0f} s"
+
+    async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Hand records to the joiner and see to what follows; returns why another reader is needed, empty when none is."""
         chunks = [records[at : at + VERIFY_AT_ONCE] for at in range(0, len(records), VERIFY_AT_ONCE)] or [records]
         verifying = self._verify(chunks[0])
@@ -271,15 +279,20 @@ class Driver(Generic[Decision]):
             signed_by = await verifying if isinstance(verifying, asyncio.Future) else verifying
             if number + 1 < len(chunks):
                 verifying = self._verify(chunks[number + 1])
+            # Much may have happened since they were polled: the process may have been paused while signatures were verified.
+            if why := self._interruption(reader):
+                return why
             ready = self._step(chunk, tasks, signed_by)
             while ready.more or ready.evidence is not None:
                 await asyncio.sleep(0)  # a long replay leaves the loop to the others
                 if ready.evidence is not None and (why := await self._examine(ready.evidence)):
                     return why
+                if why := self._interruption(reader):
+                    return why
                 ready = self._step((), tasks)
-            if self._reader is not None and (paused := ready.paused | self._undeclared()) != self._paused:
+            if (paused := ready.paused | self._undeclared()) != self._paused:
                 self._paused = paused
-                self._reader.pause(paused)
+                reader.pause(paused)
             log_state = self.joiner.log_state
             if ready.read_again:
                 return "payload records were dropped for want of memory, and are read again"

@@ -199,7 +199,8 @@ class Sender(Generic[Decision]):
         """
         pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
         self._acknowledged &= pending
-        self._expected = {name: end for name, end in self._expected.items() if name in pending}
+        # The log may have lost its end since: what is not there any more is not waited for.
+        self._expected = {name: min(end, offset_end) for name, end in self._expected.items() if name in pending}
         for name in acknowledged & self._acknowledged:
             self._expected.setdefault(name, offset_end)
         late = [name for name, end in self._expected.items() if end <= self._joiner.offset_head]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -101,6 +101,28 @@ async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
         log.on_poll = stopped
         await worker.until(lambda: log.on_poll is None)
         assert worker.driver.doubt() is not None
+        assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.driver.interruptions == 1
+
+
+async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log: FaultyLog) -> None:
+    """It may be paused between polling and applying, while signatures are verified: what it has in hand is not applied either."""
+    stopped_s = 0.0
+    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    verify = worker.driver._verify
+
+    def stopped(records: Sequence[Record]) -> dict[bytes, bytes]:
+        nonlocal stopped_s
+        if records:
+            worker.driver._verify = verify  # type: ignore[method-assign]
+            _regrow(log, ends)
+            stopped_s = 60.0
+        return {}
+
+    worker.driver._verify = stopped  # type: ignore[method-assign]
+    with _applied_nothing(worker):
+        log.put(ORDERING, None, b"anything")
         assert "is not the one that this index has applied" in str(await worker.dies())
     assert worker.driver.interruptions == 1
 
@@ -524,3 +546,17 @@ async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:
     log.fence(1, 1)
     log.put(0, batch_key(1, 1), value("late"))
     await worker.until(lambda: worker.joiner.read_next()[1] == 100)
+
+
+async def test_an_end_that_the_log_lost_is_not_waited_for(start: Start, log: FaultyLog) -> None:
+    """Where the log is shorter than when it acknowledged an append, reading it to its present end tells that the record is gone."""
+    worker = start()
+    await worker.decided("a")
+    sender, head = worker.sender, worker.driver.joiner.offset_head
+    registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    sender._registering = (b"nonce", registered, KEY.public_key)
+    sender._acknowledged.add(b"nonce")
+    sender.expect(frozenset({b"nonce"}), head + 2)
+    assert not registered.done()
+    sender.expect(frozenset(), head)
+    assert "is not in the log" in str(registered.exception())
