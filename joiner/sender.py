@@ -295,6 +295,10 @@ class Sender(Generic[Decision]):
                 self._life = life
                 if life.incarnation in self._fenced:
                     life.broken = "it was fenced"
+                log_state = self._joiner.log_state
+                if log_state is not None and log_state.key != life.key.public_key:
+                    # The very step that read its register record read a key record too.
+                    life.broken = "another key of the notary is in force"
                 logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
                 await self._live(life)
                 logger.warning("incarnation ends incarnation=%d: %s", life.incarnation, life.broken)

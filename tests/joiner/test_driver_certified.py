@@ -360,6 +360,23 @@ async def test_rotation_to_a_key_that_is_not_here(start: Start, log: FaultyLog) 
     assert len(await worker.decided("b")) == 1
 
 
+async def test_rotation_in_the_step_that_registers(start: Start, log: FaultyLog) -> None:
+    """A worker that reads its register record and a key record in one step begins another incarnation, with the new key."""
+
+    def both(records: list[Record]) -> list[Record]:
+        ordering = [record for record in records if record.stream == ORDERING]
+        if not any(isinstance(decode(record.value), Register) for record in ordering):
+            return records
+        log.on_poll = None
+        _rotate(log)
+        return records + log.read(ORDERING, ordering[-1].offset + 1, 1 << 20, 10)
+
+    log.on_poll = both
+    worker = start(keys=Keys(KEY, SECOND))
+    assert len(await worker.decided("a")) == 1
+    assert await worker.lives() == 2
+
+
 async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
     """A worker that starts without the key in force stops, and says both which it needs and which it has; it has appended nothing."""
     ends = log.ends()
