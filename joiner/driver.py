@@ -127,6 +127,8 @@ class Driver(Generic[Decision]):
         self.readers_remade = 0
         self.interruptions = 0
         """Counts the looks at the log because reading had been interrupted."""
+        self.caught_up_offset: int | None = None
+        """The ordering offset up to which this process had judged the log when it was in no doubt for the first time; None before."""
         self.lag_records = 0
         """Records of the log, over all topic-partitions, that have not been handed to the joiner, as of the watchdog's last look."""
         self.clock_skew_ms = 0
@@ -409,6 +411,8 @@ class Driver(Generic[Decision]):
         behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
         if not behind and self._head_next() >= self._ends_found[ORDERING]:
             doubts.live = True
+            self.caught_up_offset = self.joiner.offset_head
+            logger.info("caught up with the log offset=%d seen=%d", self.caught_up_offset, self.joiner.history.seen)
             self._sender.wake()
 
     async def _look_once_more(self) -> None:

@@ -167,7 +167,8 @@ class Losses:
         worker = process.worker
         assert worker is not None
         joiner = worker.driver.joiner
-        views = views_of(self._world.cluster.streams[ORDERING][: joiner.offset_head])
+        # What it had judged at that moment: a record that came since raises no doubt in one that is ready.
+        views = views_of(self._world.cluster.streams[ORDERING][: worker.driver.caught_up_offset])
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
