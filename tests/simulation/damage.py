@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from joiner.history import Comparison, fingerprint_of
+from joiner.lives import Lives
 from notary.decision import to_json
 from notary.index import rows
 from notary.index.store import META
 from ordering.errors import CorruptRecord
 from ordering.log import ORDERING, Record
-from ordering.records import View, decode
+from ordering.records import Checkpoint, Entry, Fence, Register, View, decode
 from tests.checkers.replay import Replayed, replay
 from tests.simulation.cluster import Cluster, Damage
 from tests.simulation.disk import SimulatedDisk
@@ -168,12 +169,14 @@ class Losses:
         assert worker is not None
         joiner = worker.driver.joiner
         # What it had judged at that moment: a record that came since raises no doubt in one that is ready.
-        views = views_of(self._world.cluster.streams[ORDERING][: worker.driver.caught_up_offset])
+        shown_here = self._world.cluster.streams[ORDERING][: worker.driver.caught_up_offset]
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
+            # What that process wrote itself, as in the model: a doubt of another's record may have been ended by a third.
+            views = views_of(shown_here, by.name, by.worker.driver.joiner.lives)
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -227,16 +230,23 @@ class Losses:
                     break
 
 
-def views_of(records: Sequence[Record]) -> list[View]:
-    """The views in ordering records, signed or not."""
+def views_of(records: Sequence[Record], name: str, lives: Lives) -> list[View]:
+    """The views in the ordering records that the worker of that name wrote, signed or not."""
     found: list[View] = []
     for record in records:
         try:
             said = decode(record.value)
         except CorruptRecord:
             continue
-        if isinstance(view := getattr(said, "view", None), View):
-            found.append(view)
+        if isinstance(said, Register):
+            writer = said.name
+        elif isinstance(said, Entry | Fence | Checkpoint):
+            life = lives.get(said.writer if isinstance(said, Fence) else said.incarnation)
+            writer = "" if life is None else life.name
+        else:
+            continue
+        if writer == name:
+            found.append(said.view)
     return found
 
 
