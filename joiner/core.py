@@ -148,6 +148,11 @@ class Joiner:
         return self._hole
 
     @property
+    def hole_offset(self) -> int | None:
+        """The ordering offset of the entry at the head that waits for its content; None when there is none."""
+        return None if self._hole is None or not self._queue else self._queue[0].offset
+
+    @property
     def offset_head(self) -> int:
         """The offset after the last ordering record judged."""
         return self._offset_head

@@ -80,12 +80,15 @@ class Proposals:
         """Fill what is still a hole when this worker has read the partition to its present end, and that nobody has passed."""
         joiner = self._joiner
         try:
-            log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.offset_head
+            log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
             assert log_state is not None
             marks = {stream: mark for stream, mark in joiner.marks.items() if stream in (ORDERING, partition)}
             if await examine(self._log, (), marks):
                 return  # the driver will notice: this is not the log that it was
-            passing = await passing_record(self._log, log_state, head, seen)
+            if head is None:
+                return
+            # Behind the entry: its own view may be foreign, and says nothing of its content.
+            passing = await passing_record(self._log, log_state, head + 1, seen)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
@@ -123,7 +126,7 @@ class Proposals:
         raise Fatal(
             f"content is lost: the payload of batch ({hole.incarnation}, {hole.sequence}), {len(hole.transaction_ids)} requests, is not in"
             f" payload partition {partition}, and ordering record {passing.offset} shows that it was there: its writer had seen"
-            f" {passing.seen} records, and there are {seen} before this batch. Its entry is ordering record {self._joiner.offset_head}."
+            f" {passing.seen} records, and there are {seen} before this batch. Its entry is ordering record {self._joiner.hole_offset}."
             " Put the same bytes back from an archive, then start again; nothing was decided wrongly."
             f" See {RUNBOOK}, 'Content is lost'"
         )
