@@ -64,7 +64,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     watch_s: float = 1.0
     stall_s: float = 10.0
     unreachable_s: float = 3.0
-    stood_still_s: float = 5.0  # a process that did not poll for so long was interrupted
+    stood_still_s: float = 1.0  # a process that did not run for so long was interrupted: no broker dies and comes back sooner
     contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
     clock_alarm_ms: int = 60_000
     clock_behind_ms_max: int = 600_000
@@ -172,8 +172,8 @@ class Driver(Generic[Decision]):
         """Why nothing may be answered from the index now: the log may not be the one that it was made from (R10). None when it may."""
         if self._doubt:
             return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
-        if self._now_s() - self._polled_at_s > self._settings.stood_still_s and self._polls:
-            return "this process did not read the log for a while, and has to compare it with its index first"
+        if self._reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
+            return "this process did not run for a while, and has to compare the log with its index first"
         return self.joiner.doubts.describe() or None
 
     def may_not_append(self) -> str | None:
@@ -230,8 +230,8 @@ class Driver(Generic[Decision]):
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read on with this reader until another is needed; returns why."""
         self._interruptions_seen = reader.interruptions
+        self._ran_at_s = self._now_s()
         while True:
-            self._ran_at_s = self._now_s()
             if self._recheck.waits_for and not self._recheck.done:
                 reader.pause(set(range(ORDERING, self._log.payload_partitions)) - self._recheck.waits_for)
             records = await reader.poll(self._settings.poll_ms)
@@ -261,6 +261,8 @@ class Driver(Generic[Decision]):
             self._catch_up()
             if records:
                 await asyncio.sleep(0)
+            if why := self._interruption(reader):
+                return why
 
     def _interruption(self, reader: Reader) -> str:
         """Why the log has to be looked at before anything more that this reader returned is applied; empty when it has not."""

@@ -133,9 +133,28 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
     worker = start(now_s=lambda: time.monotonic() + stopped_s)
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
-    stopped_s = 60.0
-    assert "this process did not read the log for a while" in (worker.driver.doubt() or "")
+    stopped_s = 1.5
+    assert "this process did not run for a while" in (worker.driver.doubt() or "")
     await worker.until(lambda: worker.driver.not_ready() is None)
+
+
+async def test_a_process_that_stood_still_between_two_polls(start: Start, log: FaultyLog) -> None:
+    """A pause is noticed wherever it comes: also after a step, before the reader is asked again."""
+    stopped_s = 0.0
+    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    catch_up = worker.driver._catch_up
+
+    def stopped() -> None:
+        nonlocal stopped_s
+        worker.driver._catch_up = catch_up  # type: ignore[method-assign]
+        _regrow(log, ends)
+        stopped_s = 1.5
+
+    with _applied_nothing(worker):
+        worker.driver._catch_up = stopped  # type: ignore[method-assign]
+        assert "is not the one that this index has applied" in str(await worker.dies())
+    assert worker.driver.interruptions == 1
 
 
 async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: Start, log: FaultyLog) -> None:

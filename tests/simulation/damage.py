@@ -12,7 +12,7 @@ No notary makes that good. This is what is demanded of it:
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -138,10 +138,16 @@ class Losses:
         return frozenset(range(len(self.damages))) - met
 
     def explains(self, unmet: frozenset[int], decision: Mapping[str, Any]) -> bool:
-        """Whether the log decides so that a process has read which does not know these losses, and that decision was lost."""
-        if decision["position"] < min([self._kept(self.damages[number]) for number in unmet]):
-            return False
-        return decision in self.log_of(unmet).decisions[decision["position"] :][:1]
+        """Whether a log that the index of such a process may be made from decides so, and that decision was lost."""
+        return any(
+            decision["position"] >= min([self._kept(self.damages[number]) for number in lost])
+            and decision in self._log_of(lost).decisions[decision["position"] :][:1]
+            for lost in _since(unmet)
+        )
+
+    def logs(self, unmet: frozenset[int]) -> Iterator[Replayed]:
+        """The logs that the index of a process may be made from that has not met these losses."""
+        return (self._log_of(lost) for lost in _since(unmet))
 
     def _kept(self, damage: Damage) -> int:
         """How many decisions the log still gave when the loss had happened."""
@@ -151,8 +157,8 @@ class Losses:
             self._positions_kept[damage.number] = len(left.decisions)
         return self._positions_kept[damage.number]
 
-    def log_of(self, unmet: frozenset[int]) -> Replayed:
-        """That log: what was read again is as it is, all else as it was."""
+    def _log_of(self, unmet: frozenset[int]) -> Replayed:
+        """The log without these losses: what was read again is as it is, all else as it was."""
         if unmet not in self._logs:
             streams = dict(self._world.cluster.streams)
             for damage in reversed(self.damages):
@@ -228,6 +234,11 @@ class Losses:
                     world.owner.settle(driver.joiner.history.view)
                     began_s = world.loop.time()
                     break
+
+
+def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
+    """These losses, then without the first, and so on: a process has not met those before its start; its index may be made after them."""
+    return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
 def views_of(records: Sequence[Record], name: str, lives: Lives) -> list[View]:

@@ -93,4 +93,4 @@ def _other_tree(world: "World", replayed: Replayed, name: str, at_s: float, unme
     if any(one.excuses(name, at_s) for one in world.divergences):
         found = receipts.violations(world.owner.verifier_keys, [decision], replayed.tree)
         return {violation.kind for violation in found} == {Kind.OTHER_TREE}
-    return bool(unmet) and not receipts.violations(world.owner.verifier_keys, [decision], world.losses.log_of(unmet).tree)
+    return any(not receipts.violations(world.owner.verifier_keys, [decision], log.tree) for log in world.losses.logs(unmet))
