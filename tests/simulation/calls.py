@@ -42,7 +42,7 @@ WITHHELD: Final = (
     "the log has not been compared",
     "the log contradicts",
     "a record shows another history",
-    "this process did not read the log",
+    "this process did not run for a while",
     "while this worker replayed the log",
     "workers have different roots",
     "this worker's index could not be written",
