@@ -12,6 +12,9 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from ordering.log import Record
+from ordering.records import batch_key
+
 RECORD_OVERHEAD_BYTES = 200
 """What one buffered record costs besides its value, so that a flood of fills is bounded too."""
 
@@ -74,6 +77,15 @@ class Buffer:
         if waiting is not None and not waiting:
             del self._by_life[incarnation], self._bytes_by_life[incarnation], self._records_by_life[incarnation]
         return dropped
+
+    def records_of(self, partition: int) -> list[Record]:
+        """The records here of that partition, in the order of their offsets, without values where they were let go of."""
+        records = [
+            Record(partition, record.offset, record.append_time_ms, batch_key(*key), record.value)
+            for key, of_key in self._partitions.get(partition, OrderedDict()).items()
+            for record in of_key
+        ]
+        return sorted(records, key=lambda record: record.offset)
 
     def incarnations(self) -> list[int]:
         """The incarnations that have anything here."""

@@ -32,6 +32,7 @@ from joiner.ready import (
     FillWanted,
     JoinerLimits,
     JoinerState,
+    Kept,
     Notice,
     OrderedBatch,
     OwnBatch,
@@ -134,6 +135,8 @@ class Joiner:
         # records none was dropped.
         self._dropped: dict[int, tuple[int, Entry]] = {}
         self._hole: Entry | None = None
+        # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
+        self._skipped: tuple[int, int] | None = None
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
@@ -198,17 +201,35 @@ class Joiner:
         """Per topic-partition the offset that the next record handed in should have at least: where a remade reader starts."""
         return dict(self._read_next)
 
-    def forget_unjudged(self) -> None:
-        """Be as after a restart (R8, R10): what was read and did not take effect has to be handed in again, from `read_next` on."""
+    def forget_unjudged(self) -> dict[int, Kept]:
+        """Be as after a restart (R8, R10): what was read and did not take effect has to be handed in again, from `read_next` on.
+
+        Returns, per payload partition, what need not be read again for that: payloads that lie before the furthest content joined are there
+        as long as that one is. (One payload that nobody asks for would else have all that lies behind it read after each interruption.)
+        """
+        kept: dict[int, Kept] = {}
+        for partition, mark in self.marks.items():
+            if partition == ORDERING:
+                continue
+            records = self._buffer.records_of(partition)
+            # Not the content of the entry at the head, it may be that of another entry of this name, once the log was cut.
+            let_go = [record.offset for record in records if record.value is None]
+            if self._skipped is not None and self._skipped[0] == partition:
+                let_go.append(self._skipped[1])
+            if partition in self._dropped:
+                let_go.append(self._dropped[partition][0])
+            offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])
+            kept[partition] = Kept(offset_next, [record for record in records if record.offset < offset_next])
         self._read_next = self._offsets_next()
         self._offset_head = self._read_next[ORDERING]
         self._queue.clear()
         self._queue_ids = 0
         self._buffer = Buffer()
         self._dropped.clear()
-        self._hole, self._fills_due_ms = None, 0
+        self._hole, self._skipped, self._fills_due_ms = None, None, 0
         self._fill_proposed_ms.clear()
         self._silent.clear()
+        return kept
 
     def examined(self, evidence: Evidence) -> None:
         """The log was compared with our history because of that view, and holds all of it."""
@@ -288,6 +309,7 @@ class Joiner:
         if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
             # The entry is known, so what is not its content need not be kept: a flood under this key costs no memory.
             if not self._is_content(record.value, record.stream, incarnation, sequence, hole.payload_hash):
+                self._skipped = self._skipped or (record.stream, record.offset)
                 ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
                 return
         elif hole is not None and self._buffer.size_bytes > 2 * self._limits.buffer_bytes_max:
@@ -321,7 +343,7 @@ class Joiner:
             self._offset_head = head.offset + 1
             ready.advanced = True
         if self._hole is not hole_before:
-            self._fills_due_ms = -1
+            self._skipped, self._fills_due_ms = None, -1
 
     def _judge_head(self, head: _Queued, ready: Ready) -> bool:
         """Judge the record at the head; False leaves it there: a hole, a view to be looked into, or a reason to stop."""

@@ -220,11 +220,12 @@ class Driver(Generic[Decision]):
 
     def _begin(self) -> dict[int, int]:
         """Where the next reader begins: at the last records that took effect, or before them where something is still needed."""
-        self.joiner.forget_unjudged()
-        self._recheck = Recheck(self.joiner.marks, self.joiner.may_count)
+        # A partition whose mark had not been found again when this reading was interrupted, too, has given the joiner nothing.
+        kept = self.joiner.forget_unjudged() | self._recheck.kept
+        self._recheck = Recheck(self.joiner.marks, kept, self.joiner.may_count)
         self._paused = frozenset()
         self._remake_reader = ""
-        offsets = self.joiner.read_next()
+        offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
         return offsets | {stream: min(mark.offset, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:

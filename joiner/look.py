@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of
+from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
 from ordering.stream import describe
@@ -29,21 +30,33 @@ POLL_MS: Final = 1_000
 class Recheck:
     """Holds what a new reader returns until the marks were found among it. `marks`: per topic-partition the record to be found.
 
-    `may_count` says of a record whether it may still be asked for: one forged payload that nobody asks for makes reading begin far before
-    the mark, and what lies between must not fill the memory.
+    `kept`: per payload partition what was read before and need not be read again; it is handed on first, once the partition's mark was
+    found. `may_count` says of a record whether it may still be asked for: one forged payload that nobody asks for makes reading begin far
+    before the mark, and what lies between must not fill the memory.
 
     A payload partition without a leader cannot be asked and gives nothing to apply: the others need not wait for it. What it gives later
     begins with its mark, or is another log's.
     """
 
-    def __init__(self, marks: Mapping[int, Mark], may_count: Callable[[Record], bool] = lambda record: True) -> None:
+    def __init__(
+        self,
+        marks: Mapping[int, Mark],
+        kept: Mapping[int, Kept] | None = None,
+        may_count: Callable[[Record], bool] = lambda record: True,
+    ) -> None:
         self._wanted = dict(marks)
+        self._kept = {} if kept is None else {partition: kept[partition] for partition in kept.keys() & marks.keys()}
         self._may_count = may_count
-        self._held: list[Record] = []
+        self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]
         self.done = False
         """Whether the marks of all topic-partitions that have a leader were found."""
         self.lost = ""
         """The mark that the log does not hold any more; empty while none is missing."""
+
+    @property
+    def kept(self) -> dict[int, Kept]:
+        """What was not handed on: for the next one."""
+        return {partition: kept for partition, kept in self._kept.items() if partition in self._wanted}
 
     @property
     def waits_for(self) -> frozenset[int]:
@@ -54,14 +67,16 @@ class Recheck:
         """Returns the records that may be handed to the joiner now. `led`: the topic-partitions that have a leader."""
         if not self._wanted and self.done:
             return list(records)
-        self._held += [record for record in records if self._may_count(record)]
         for record in records:
             mark = self._wanted.get(record.stream)
             if mark is None or record.offset < mark.offset:
+                if self._may_count(record):
+                    self._held.append(record)
                 continue
             if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:
                 self.lost = self.lost or another(record.stream, mark.offset)
                 return []
+            self._held.append(record)  # so that the joiner knows how far reading got
             del self._wanted[record.stream]
         self.done = self.done or not any(stream in led for stream in self._wanted)
         if not self.done:

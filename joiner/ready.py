@@ -13,7 +13,7 @@ from joiner.control import LogState
 from joiner.evidence import Evidence
 from joiner.history import Effect, Mark
 from joiner.lives import Life
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Record
 from payload import Request
 
 
@@ -42,6 +42,14 @@ class JoinerState(msgspec.Struct, frozen=True):
     marks: Mapping[int, Mark] = msgspec.field(default_factory=dict)
     agreed: int = 0
     doubts: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Payload records of one partition that need not be read again: they are there as long as the furthest content joined is (R10)."""
+
+    offset_next: int
+    """Where reading goes on behind them."""
+    records: list[Record]
 
 
 class OwnBatch(Protocol):

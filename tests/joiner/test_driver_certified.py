@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from joiner import DriverSettings, JoinerLimits
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, Bounds, Reader, Record
 from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
 from tests.joiner.faulty import (
@@ -82,6 +82,57 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
         assert await worker.decided("a") == decisions
     assert worker.sender.incarnation == 1
+
+
+async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> None:
+    """Payloads under names that never register are kept for ever (R5), but what lies behind them is not read again at interruptions."""
+    for partition in range(PARTITIONS):
+        log.put(partition, batch_key(1_000, 1), b"forged")
+    worker = start()
+    while len(worker.joiner.marks) <= PARTITIONS or min(worker.joiner.marks.values(), key=lambda mark: mark.offset).offset < 5:
+        await worker.decided(f"{log.ends()}")
+    began: list[Mapping[int, int]] = []
+    open_reader = log.open_reader
+
+    async def noted(offsets_next: Mapping[int, int]) -> Reader:
+        began.append(dict(offsets_next))
+        return await open_reader(offsets_next)
+
+    log.open_reader = noted  # type: ignore[method-assign]
+    for expected in (1, 2):
+        marks = {stream: mark.offset for stream, mark in worker.joiner.marks.items()}
+        log.interruptions += 1
+        await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
+        assert began.pop() == marks
+        assert worker.joiner.unregistered[0] == PARTITIONS
+        # A restart has nothing in hand, and reads from there.
+        assert worker.joiner._offsets_next().items() >= dict.fromkeys(range(PARTITIONS), 0).items()
+        await worker.decided(f"after {expected}")
+
+
+async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLog) -> None:
+    """A payload in hand is not applied before its partition was looked at: it may be gone, and everybody else will take its fill."""
+    ahead = value("ahead")
+    worker = start()
+    await worker.decided("a")
+    (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    # It lies before the mark, and its entry comes later.
+    log.put(partition, batch_key(2, 1), ahead)
+    await worker.until(lambda: worker.joiner.unregistered[0] == 1)
+    while worker.joiner.marks[partition].offset <= log.ends()[partition + 1] - 2:
+        await worker.decided(f"more {log.ends()}")
+    log.register("other")
+    await worker.until(lambda: worker.joiner.lives.get(2) is not None)
+    log.on_poll = lambda records: [record for record in records if record.stream != partition]
+    log.without_leader = {partition}
+    log.interruptions += 1
+    await worker.until(lambda: worker.driver.interruptions == 1 and worker.driver.not_ready() is None)
+    with _applied_nothing(worker):
+        log.entry(2, 1, "ahead", partition=partition)
+        await worker.until(lambda: worker.joiner.hole_offset is not None)
+        await asyncio.sleep(0.2)
+    log.on_poll, log.without_leader = None, set()
+    await worker.until(lambda: worker.index.decision(id_of("ahead")) is not None)
 
 
 async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:

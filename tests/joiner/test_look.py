@@ -7,6 +7,7 @@ import pytest
 from joiner import Mark
 from joiner.history import fingerprint_of
 from joiner.look import Recheck, contradiction, examine
+from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog
@@ -95,11 +96,29 @@ def test_the_ordering_topic_is_always_waited_for() -> None:
 
 def test_what_can_never_be_asked_for_is_not_held() -> None:
     """Between an old forged payload and the mark there may be millions of records: those that no entry can ask for are not held."""
-    recheck = Recheck(_marks((0, 1_000)), lambda record: record.offset % 100 == 0)
+    recheck = Recheck(_marks((0, 1_000)), may_count=lambda record: record.offset % 100 == 0)
     for offset in range(1_000):
         assert recheck.take([_record(0, offset)], ALL) == []
     assert len(recheck._held) == 10
     assert len(recheck.take([_record(0, 1_000)], ALL)) == 11
+
+
+def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None:
+    """It is handed on when its own partition's mark was found, and stays for the next reading when that was not."""
+    kept = {partition: Kept(8, [_record(partition, 2), _record(partition, 5)]) for partition in (0, 1)}
+    recheck = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), kept)
+    assert recheck.take([_record(ORDERING, 3), _record(0, 7), _record(0, 8)], {ORDERING, 0}) == [
+        _record(0, 2),
+        _record(0, 5),
+        _record(ORDERING, 3),
+        _record(0, 7),
+        _record(0, 8),
+    ]
+    assert recheck.kept == {1: kept[1]}
+    again = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), recheck.kept)
+    assert again.take([_record(ORDERING, 3), _record(0, 7)], {ORDERING, 0, 1}) == []
+    assert again.take([_record(1, 7)], {ORDERING, 0, 1})[:2] == kept[1].records
+    assert again.kept == {}
 
 
 # ---- bounds ----
