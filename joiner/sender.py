@@ -71,6 +71,10 @@ class Keys(Protocol):
         """The private half of a public key; None when it is not here."""
         ...
 
+    def fill_key_for(self, public_key: bytes) -> SigningKey | None:
+        """The same for a fill, which may lie before a rotation and then takes the key that was in force there."""
+        ...
+
     def public_keys(self) -> list[bytes]:
         """The public halves of all that are here."""
         ...
@@ -420,7 +424,15 @@ class Sender(Generic[Decision]):
     async def append_fill(self, fill: FillWanted) -> None:
         """Append a fill (R4). It needs no incarnation: a hole may stand before this worker's own register record."""
         log_state = self._joiner.log_state
-        if log_state is None or (key := self._keys.key_for(log_state.key)) is None:
+        assert log_state is not None
+        if (key := self._keys.fill_key_for(log_state.key)) is None:
+            logger.warning(
+                "cannot fill incarnation=%d sequence=%d: a fill there takes the key %s, which this worker does not have. If no worker has"
+                " it, see docs/runbook.md, 'A hole that stays'",
+                fill.incarnation,
+                fill.sequence,
+                log_state.key.hex(),
+            )
             return
         name = batch_key(fill.incarnation, fill.sequence)
         await self._append(fill.partition, name, sign_fill(log_state.log_id, fill.partition, name, fill.payload_hash, key))

@@ -5,6 +5,7 @@ it are copied to each machine before that, as `<key file>.next` and `<history fi
 and goes on with them, without a restart.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,10 @@ from notary.receipts.key_history import HistoricKey
 from ordering.errors import ConfigurationError
 from ordering.signatures import SigningKey
 
+logger = logging.getLogger("notary.keyring")
+
+FORMER: Final = ".former"
+"""Behind the name of a key file: a key that was rotated out, put there by the operator. It signs fills that lie before the rotation."""
 LOOK_AGAIN_S: Final = 1.0
 
 
@@ -35,6 +40,20 @@ class Keyring:
         """The private half of a public key, to sign log records with; None when it is not here."""
         found = self._find(public_key)
         return None if found is None else found[1]
+
+    def fill_key_for(self, public_key: bytes) -> SigningKey | None:
+        """The same for a fill, also from `<key file>.former`."""
+        if (key := self.key_for(public_key)) is not None:
+            return key
+        former = Path(f"{self._key_file}{FORMER}")
+        if not former.exists():
+            return None
+        try:
+            key = SigningKey(keys.load(former).private_bytes_raw())
+        except ConfigurationError as problem:
+            logger.warning("cannot use the former key: %s", problem)
+            return None
+        return key if key.public_key == public_key else None
 
     def private_key(self, public_key: bytes) -> Ed25519PrivateKey | None:
         """The same, to sign receipts with."""

@@ -122,6 +122,9 @@ class _NoKeys:
     def key_for(self, public_key: bytes) -> None:
         """None: it has no key."""
 
+    def fill_key_for(self, public_key: bytes) -> None:
+        """None: it has no key."""
+
     def public_keys(self) -> list[bytes]:
         """None."""
         return []

@@ -44,9 +44,13 @@ class Keys:
 
     def __init__(self, *keys: SigningKey) -> None:
         self.keys = {key.public_key: key for key in keys}
+        self.former: dict[bytes, SigningKey] = {}
 
     def key_for(self, public_key: bytes) -> SigningKey | None:
         return self.keys.get(public_key)
+
+    def fill_key_for(self, public_key: bytes) -> SigningKey | None:
+        return self.keys.get(public_key) or self.former.get(public_key)
 
     def public_keys(self) -> list[bytes]:
         return list(self.keys)

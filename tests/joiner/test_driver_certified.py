@@ -448,6 +448,20 @@ async def test_rotation_in_the_step_that_registers(start: Start, log: FaultyLog)
     assert len(await worker.decided("a")) == 1
 
 
+async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
+    """A hole that lies before a rotation takes the former key; a worker without it says so, and fills when an operator gives it back."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    _rotate(log)
+    keys = Keys(SECOND)
+    worker = start(keys=keys)
+    await worker.until(lambda: f"a fill there takes the key {KEY.public_key.hex()}" in caplog.text)
+    assert log.ends()[2] == 0
+    keys.former[KEY.public_key] = KEY
+    assert len(await worker.decided("a")) == 1
+    assert worker.index.decision(id_of("lost")) is None
+
+
 async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
     """A worker that starts without the key in force stops, and says both which it needs and which it has; it has appended nothing."""
     ends = log.ends()

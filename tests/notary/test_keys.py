@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from notary import keys
+from notary.keyring import Keyring
 from notary.receipts.key_history import HistoricKey
 from notary.verify import trusted_keys
 from ordering.errors import ConfigurationError
@@ -467,3 +468,22 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_former_key_signs_fills_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A key that an operator put beside the present one is no key of the worker's own, and is read when it is asked for."""
+    present, former = keys.create(tmp_path / "k.pem"), keys.create(tmp_path / "old.pem")
+    ring = Keyring(tmp_path / "k.pem", tmp_path / "keys.json", ORIGIN, lambda: 0.0)
+    of_present, of_former = (key.public_key().public_bytes_raw() for key in (present, former))
+    assert ring.fill_key_for(of_former) is None
+    (tmp_path / "old.pem").rename(tmp_path / "k.pem.former")
+    signing = ring.fill_key_for(of_former)
+    assert signing is not None
+    assert signing.public_key == of_former
+    assert ring.fill_key_for(of_present) is ring.key_for(of_present)
+    assert ring.key_for(of_former) is None
+    assert ring.public_keys() == [of_present]
+    assert ring.fill_key_for(bytes(32)) is None
+    (tmp_path / "k.pem.former").chmod(0o644)
+    assert ring.fill_key_for(of_former) is None
+    assert "cannot use the former key" in caplog.text
