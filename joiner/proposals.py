@@ -1,8 +1,9 @@
 """Appends the fills and fences that the core proposes (R4, R5). Whether one takes effect, the log decides.
 
 A hole that somebody has passed is a loss (R10): a well-signed record further on whose writer had seen more than there is before the hole
-shows that the content was there once. Such a hole is never filled. The worker stops and names the entry; the same bytes, put back, mend
-the log. So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end.
+shows that the content was there once. The worker does not fill it but stops and names the entry; the same bytes, put back, mend the log.
+So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. Where nobody has
+the bytes, the owner settles the history up to the hole: what was known of more is given up, and the holes are filled.
 """
 
 import asyncio
@@ -15,12 +16,13 @@ import msgspec
 
 from joiner.control import LogState
 from joiner.core import Joiner
+from joiner.history import Comparison, History
 from joiner.look import RUNBOOK, examine
 from joiner.ready import FenceWanted, FillWanted, Ready
 from joiner.sender import Sender
 from ordering.errors import CorruptRecord, Fatal, NotReady, OutOfRange
 from ordering.log import ORDERING, Log
-from ordering.records import Key, decode
+from ordering.records import Key, OrderingRecord, Settle, decode
 from ordering.signatures import record_is_signed
 
 logger = logging.getLogger("notary.driver")
@@ -28,6 +30,8 @@ logger = logging.getLogger("notary.driver")
 READ_AHEAD_S_MAX = 60.0
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
 """Per kind of a worker's record, where `seen` stands: the ids behind it need not be decoded."""
+_OWNERS = (7, 10)
+"""The kinds `key` and `settle`."""
 _U64 = Struct(">Q")
 
 
@@ -88,7 +92,7 @@ class Proposals:
             if head is None:
                 return
             # Behind the entry: its own view may be foreign, and says nothing of its content.
-            passing = await passing_record(self._log, log_state, head + 1, seen)
+            passing = await passing_record(self._log, log_state, head + 1, joiner.history)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
@@ -140,11 +144,14 @@ class Proposals:
             self._under_way.discard(ORDERING)
 
 
-async def passing_record(log: Log, log_state: LogState, offset: int, seen: int) -> Passing | None:
-    """The first well-signed record from `offset` to the topic's present end whose writer had seen more than `seen` records.
+async def passing_record(log: Log, log_state: LogState, offset: int, history: History) -> Passing | None:
+    """The first well-signed record from `offset` to the topic's present end whose writer had seen more than this history has.
 
-    Keys are followed on the way. Raises `NotReady` when the log does not give its records.
+    Nothing counts that lies before a `settle` record of the owner's for this history, or a part of it. Keys are followed on the way. Raises
+    `NotReady` when the log does not give its records.
     """
+    passing: Passing | None = None
+    seen = history.seen
     offset_end = (await log.bounds())[ORDERING].offset_end
     reader = await log.open_reader({ORDERING: offset})
     try:
@@ -155,24 +162,26 @@ async def passing_record(log: Log, log_state: LogState, offset: int, seen: int) 
                     value = record.value
                     if record.stream != ORDERING or value is None or len(value) < 2:
                         continue
-                    if value[1] == 7:
-                        log_state = _with_key(value, log_state)
-                    elif (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
+                    if value[1] in _OWNERS:
+                        owners = _of_owner(value, log_state)
+                        if isinstance(owners, Key):
+                            log_state = log_state.with_key(owners) or log_state
+                        elif isinstance(owners, Settle) and history.compare(owners.view) is Comparison.OWN:
+                            passing = None
+                    elif passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
                         (seen_there,) = _U64.unpack_from(value, at)
                         if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):
-                            return Passing(record.offset, seen_there)
+                            passing = Passing(record.offset, seen_there)
     except TimeoutError:
         raise NotReady(f"the ordering topic could not be read to its end within {READ_AHEAD_S_MAX:g} s") from None
     finally:
         await reader.close()
-    return None
+    return passing
 
 
-def _with_key(value: bytes, log_state: LogState) -> LogState:
+def _of_owner(value: bytes, log_state: LogState) -> OrderingRecord | None:
     try:
         record = decode(value, log_state.formats)
     except CorruptRecord:
-        return log_state
-    if not isinstance(record, Key) or not record_is_signed(value, log_state.log_id, log_state.owner_key):
-        return log_state
-    return log_state.with_key(record) or log_state
+        return None
+    return record if record_is_signed(value, log_state.log_id, log_state.owner_key) else None

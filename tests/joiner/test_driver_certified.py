@@ -550,6 +550,26 @@ async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: 
     await again.until(lambda: again.index.position_next == 3)
 
 
+async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyLog) -> None:
+    """Where nobody has the bytes the owner settles the history up to the hole: it is filled, and so are those behind it."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    log.entry(1, 2, "lost too", partition=1, view=View(3, bytes(32)))
+    log.entry(1, 3, "lost as well", partition=2, view=View(4, bytes(32)))
+    worker = start()
+    assert "content is lost" in str(await worker.dies())
+    view = worker.joiner.history.view
+    await worker.stop()
+    assert view.seen == 2
+    log.say(Settle(view))
+    again = start()
+    await again.until(lambda: again.joiner.offset_head == log.ends()[0])
+    # What others had known of more was a foreign view: that doubt the owner ends as well, once the log shows what was made of it.
+    log.say(Settle(again.joiner.history.view))
+    assert len(await again.decided("a")) == 1
+    assert [again.index.decision(id_of(label)) for label in ("lost", "lost too", "lost as well")] == [None] * 3
+
+
 async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: FaultyLog) -> None:
     """Records behind a hole whose writers stood before it do not keep anybody from filling it."""
     log.register("w2")

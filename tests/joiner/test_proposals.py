@@ -8,7 +8,7 @@ from joiner.proposals import Passing, passing_record
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds
 from ordering.memory import MemoryLog
-from ordering.records import Fence, View
+from ordering.records import Fence, Settle, View
 from tests.joiner.history import OWNER, History, Reading, signing_key
 
 SECOND, THIRD = signing_key("second"), signing_key("third")
@@ -27,7 +27,7 @@ async def _passing(history: History, reading: Reading) -> Passing | None:
     log._streams = {stream: list(records) for stream, records in history.streams.items()}
     joiner = reading.joiner
     assert joiner.log_state is not None
-    return await passing_record(log, joiner.log_state, joiner.offset_head, joiner.history.seen)
+    return await passing_record(log, joiner.log_state, joiner.offset_head, joiner.history)
 
 
 def _view(seen: int) -> View:
@@ -66,6 +66,21 @@ async def test_a_record_that_does_not_count_is_evidence() -> None:
     history, reading = _hole()
     history.entry(77, 1, "b", view=_view(9))
     assert await _passing(history, reading) == Passing(3, 9)
+
+
+async def test_the_owner_gives_up_what_was_known_behind_it() -> None:
+    """A settle record for the history before the hole: what lies before it is no evidence any more, what comes later is."""
+    history, reading = _hole()
+    view = reading.joiner.history.view
+    assert view.seen == 2
+    history.entry(1, 2, "b", view=_view(3))
+    history.settle(_view(2))
+    history.ordering(Settle(view), key=signing_key("stranger"))
+    assert await _passing(history, reading) == Passing(3, 3)
+    history.settle(view)
+    assert await _passing(history, reading) is None
+    history.entry(1, 3, "b", view=_view(4))
+    assert await _passing(history, reading) == Passing(7, 4)
 
 
 @pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
@@ -133,4 +148,4 @@ async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyP
     log.bounds = further  # type: ignore[method-assign]
     assert reading.joiner.log_state is not None
     with pytest.raises(NotReady, match="could not be read to its end"):
-        await passing_record(log, reading.joiner.log_state, 2, 2)
+        await passing_record(log, reading.joiner.log_state, 2, reading.joiner.history)

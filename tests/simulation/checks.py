@@ -4,7 +4,7 @@ from itertools import chain
 
 from ordering.log import ORDERING
 from tests.checkers import receipts
-from tests.checkers.records import view_of
+from tests.checkers.records import Settle, view_of
 from tests.checkers.replay import Replayed, Seen, replay
 from tests.simulation import bounds, excused
 from tests.simulation.ends import namesakes_unnoticed
@@ -21,7 +21,7 @@ SHOWN_S = 20.0
 def violations(world: World) -> list[str]:
     """Everything that is not as it should be."""
     replayed = replay(world.cluster.streams)
-    if replayed.ended_by != "end" and not world.problems and not world.losses.lost_for_good:
+    if replayed.ended_by != "end" and not world.problems:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
     told = excused.told(world, replayed)
     readings = world.clients.readings
@@ -64,6 +64,15 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
         if not batch.signed_fill or came_back:
             continue
         filled_s = cluster.landed_s[batch.partition][batch.content_offset]
+        # What was known of more before the owner settled this history, or a part of it, is given up.
+        stands = [
+            one.offset
+            for one in replayed.records
+            if isinstance(one.record, Settle)
+            and one.record.view.seen < seen_after[batch.offset]
+            and replayed.histories[one.record.view.seen] == one.record.view.history
+        ]
+        given_up = max(stands, default=-1)
         for one in replayed.records:
             passed = (
                 one.view is not None
@@ -71,7 +80,7 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
                 and (view := view_of(one.record)) is not None
                 and view.seen >= seen_after[batch.offset]
             )
-            if passed and one.offset > batch.offset and cluster.landed_s[ORDERING][one.offset] < filled_s - SHOWN_S:
+            if passed and one.offset > max(batch.offset, given_up) and cluster.landed_s[ORDERING][one.offset] < filled_s - SHOWN_S:
                 found.append(f"batch ({batch.incarnation}, {batch.sequence}) is filled, and ordering record {one.offset} had passed it")
                 break
     return found

@@ -53,8 +53,6 @@ class Losses:
         self._logs: dict[frozenset[int], Replayed] = {}
         self._positions_kept: dict[int, int] = {}
         self._restored: set[int] = set()
-        self.lost_for_good = False
-        """Whether content is lost that somebody has passed, and no archive has it."""
 
     @property
     def damages(self) -> list[Damage]:
@@ -202,15 +200,23 @@ class Losses:
 
     # ---- the operator and the owner ----
 
-    def restore(self, partition: int) -> None:
-        """Put back from the archive what a payload partition has lost: the same keys and values, at its end."""
+    def restore(self, partition: int) -> bool:
+        """Put back from the archive what a payload partition has lost: the same keys and values, at its end; whether there was anything."""
         cluster = self._world.cluster
-        for damage in self.damages:
-            if damage.stream == partition and damage.number not in self._restored:
-                self._restored.add(damage.number)
-                self._world.count("payload partitions restored")
-                for record in damage.lost:
-                    cluster.land(partition, record.key, record.value)
+        lost = [damage for damage in self.damages if damage.stream == partition and damage.number not in self._restored]
+        for damage in lost:
+            self._restored.add(damage.number)
+            self._world.count("payload partitions restored")
+            for record in damage.lost:
+                cluster.land(partition, record.key, record.value)
+        return bool(lost)
+
+    def give_up(self, view: View) -> None:
+        """The owner gives up a content that nobody has, when everything is up that might have it; the history up to it stands."""
+        if self._world.healed:
+            self._world.say("owner", f"gives up what was behind {view.seen} records")
+            self._world.count("lost contents given up")
+            self._world.owner.settle(view)
 
     def restored(self, partition: int | None) -> bool:
         """Whether that has been done there, or anywhere (None)."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from notary.index.store import DECISIONS, STATES
 from ordering.errors import Condemned
 from ordering.log import ORDERING
+from ordering.records import View
 from tests.checkers.records import Entry, Ordering, ordering_record
 from tests.checkers.replay import replay
 from tests.simulation.damage import contradicts
@@ -61,7 +62,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
 
 
 def _content_is_lost(world: "World", slot: Slot) -> str:
-    """It must be so: the log ends at that hole, and the content was there before a loss. The operator has an archive, or has not."""
+    """It must be so: the log ends at that hole, and there was a loss. The operator has an archive, or the owner gives the content up."""
     if _shown_less_for_long(world):
         return "cut logs noticed"
     streams = world.cluster.streams
@@ -72,10 +73,8 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
         return "lost contents noticed late" if world.losses.restored(None) else ""
     if not any(damage.stream == record.partition for damage in world.losses.damages):
         return ""
-    if world.draw.random() < ARCHIVED and not world.losses.lost_for_good:
-        world.losses.restore(record.partition)
-    elif not world.losses.restored(record.partition):
-        world.losses.lost_for_good = True
+    if world.draw.random() >= ARCHIVED or not world.losses.restore(record.partition):
+        world.losses.give_up(View(replayed.seen, replayed.histories[-1]))
     return "lost contents noticed"
 
 
@@ -103,10 +102,11 @@ def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
 
 
 def _shown_less_for_long(world: "World") -> bool:
-    """Whether less of the log was shown, until now, for as long as a worker doubts it before it stops."""
+    """Whether less of the log was shown, until now, for as long as a worker doubts it before it ends. It may doubt a loss first."""
     now_s = world.loop.time()
     began_s = ended_s = float("-inf")
-    for from_s, until_s in sorted(world.shown_less):
+    lost = [[damage.at_s, damage.at_s] for damage in world.losses.damages]
+    for from_s, until_s in sorted(world.shown_less + lost):
         if from_s > ended_s + LOOKS_S:
             began_s = from_s
         ended_s = max(ended_s, min(until_s, now_s))

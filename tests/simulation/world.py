@@ -147,10 +147,8 @@ class World:
     async def _progress(self, asking: "asyncio.Task[None]") -> bool:
         """The demand: within `HEALED_S` every client knows every outcome."""
         began_s = self.loop.time()
-        while not asking.done() and not self.losses.lost_for_good and self.loop.time() - began_s < HEALED_S:
+        while not asking.done() and self.loop.time() - began_s < HEALED_S:
             await asyncio.wait([asking], timeout=5.0)
-        if self.losses.lost_for_good:
-            return False
         if not asking.done():
             told = self.history.answered()
             open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in told]
@@ -165,12 +163,10 @@ class World:
         what = ""
         try:
             async with asyncio.timeout(HEALED_S):
-                if not await self._level():
-                    return
+                await self._level()
             await divergence.found_out(self)
             async with asyncio.timeout(HEALED_S):
-                if not await self._level():
-                    return
+                await self._level()
                 for slot in self.slots:
                     for submission in self.clients.submissions[:: max(1, len(self.clients.submissions) // 8)]:
                         await self.clients.insist(slot.running, submission)
@@ -178,15 +174,12 @@ class World:
                     what = f"lives {silent} are silent, with payloads that wait, and nobody fences them"
                     await asyncio.sleep(1)
         except TimeoutError:
-            if self.losses.lost_for_good:
-                return
             self.problem("world", f"{HEALED_S:g} s after the last decision: {what or [self._state(slot) for slot in self.slots]}")
 
-    async def _level(self) -> bool:
-        """Return when every worker has read to the end and is ready; False when content is lost for good."""
-        while not all(self._is_level(slot) for slot in self.slots) and not self.losses.lost_for_good:  # noqa: ASYNC110 - looked at from outside
+    async def _level(self) -> None:
+        """Return when every worker has read to the end and is ready."""
+        while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.5)
-        return not self.losses.lost_for_good
 
     def _is_level(self, slot: Slot) -> bool:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
