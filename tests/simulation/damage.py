@@ -22,10 +22,10 @@ from joiner.lives import Lives
 from notary.decision import to_json
 from notary.index import rows
 from notary.index.store import META
-from ordering.errors import CorruptRecord
-from ordering.log import ORDERING, Record
-from ordering.records import Checkpoint, Entry, Fence, Register, View, decode
-from tests.checkers.replay import Replayed, replay
+from ordering.log import ORDERING
+from ordering.records import View
+from tests.checkers.records import Entry, Fence, Ordering, Register, Root
+from tests.checkers.replay import Replayed, Seen, replay
 from tests.simulation.cluster import Cluster, Damage
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.process import Process
@@ -172,15 +172,21 @@ class Losses:
         worker = process.worker
         assert worker is not None
         joiner = worker.driver.joiner
-        # What it had judged at that moment: a record that came since raises no doubt in one that is ready.
-        shown_here = self._world.cluster.streams[ORDERING][: worker.driver.caught_up_offset]
+        # What it judged before that moment and after its predecessors on that disk: in one that is ready a record raises no doubt.
+        from_offset, offset_end = process.judged_live, worker.driver.caught_up_offset
+        assert offset_end is not None
+        foreign = [
+            one.record
+            for one in replay(self._world.cluster.streams).records
+            if one.view is Seen.FOREIGN and one.record is not None and from_offset <= one.offset < offset_end
+        ]
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
             # What that process wrote itself, as in the model: a doubt of another's record may have been ended by a third.
-            views = views_of(shown_here, by.name, by.worker.driver.joiner.lives)
+            views = views_of(foreign, by.name, by.worker.driver.joiner.lives)
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -247,23 +253,19 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
-def views_of(records: Sequence[Record], name: str, lives: Lives) -> list[View]:
-    """The views in the ordering records that the worker of that name wrote, signed or not."""
+def views_of(records: Sequence[Ordering], name: str, lives: Lives) -> list[View]:
+    """The views in these ordering records that the worker of that name wrote."""
     found: list[View] = []
     for record in records:
-        try:
-            said = decode(record.value)
-        except CorruptRecord:
-            continue
-        if isinstance(said, Register):
-            writer = said.name
-        elif isinstance(said, Entry | Fence | Checkpoint):
-            life = lives.get(said.writer if isinstance(said, Fence) else said.incarnation)
+        if isinstance(record, Register):
+            writer = record.name
+        elif isinstance(record, Entry | Fence | Root):
+            life = lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
             writer = "" if life is None else life.name
         else:
             continue
         if writer == name:
-            found.append(said.view)
+            found.append(View(record.view.seen, record.view.history))
     return found
 
 

@@ -27,6 +27,8 @@ class SimulatedDisk:
         """A new disk."""
         self.journal: list[list[Row]] = []
         self.flushed = 0
+        self.judged_live = 0
+        """The ordering offset up to which processes that were ready have judged the log, for this disk."""
         self._altered: list[tuple[int, str]] = []
         self._load()
 

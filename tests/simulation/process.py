@@ -194,6 +194,11 @@ class Process:
         epochs = self._epochs_met
         return frozenset([damage.number for damage in self._cluster.damages if epochs.get(damage.stream, -1) >= damage.epoch])
 
+    @property
+    def judged_live(self) -> int:
+        """The ordering offset up to which its predecessors had judged the log while they were ready."""
+        return self._disk.judged_live
+
     # ---- pauses ----
 
     @property

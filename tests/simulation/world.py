@@ -214,6 +214,8 @@ class World:
             self.say(slot.label, "starts")
             problems = await self._until_ended(process)
             self.count("process ends")
+            if process.became_live and process.worker is not None:
+                slot.disk.judged_live = process.worker.driver.joiner.offset_head
             self._blame(process)
             for problem in problems:
                 self._judge_end(slot, process, problem)
