@@ -24,8 +24,8 @@ from notary.index import rows
 from notary.index.store import META
 from ordering.log import ORDERING
 from ordering.records import View
-from tests.checkers.records import Entry, Fence, Ordering, Register, Root
-from tests.checkers.replay import Replayed, Seen, replay
+from tests.checkers.records import Entry, Fence, Ordering, Register, Root, ordering_record, view_of
+from tests.checkers.replay import Applied, Replayed, Seen, replay
 from tests.simulation.cluster import Cluster, Damage
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.process import Process
@@ -175,18 +175,20 @@ class Losses:
         # What it judged before that moment and after its predecessors on that disk: in one that is ready a record raises no doubt.
         from_offset, offset_end = process.judged_live, worker.driver.caught_up_offset
         assert offset_end is not None
-        foreign = [
-            one.record
-            for one in replay(self._world.cluster.streams).records
-            if one.view is Seen.FOREIGN and one.record is not None and from_offset <= one.offset < offset_end
-        ]
+        records = self._world.cluster.streams[ORDERING]
+        replayed = replay(self._world.cluster.streams)
+        judged = [one for one in replayed.records if from_offset <= one.offset < offset_end]
+        head = ordering_record(records[offset_end].value) if offset_end < len(records) else None
+        view = None if head is None else view_of(head)
+        if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
+            # It may wait for its content, and its view has been compared.
+            judged.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
-            # What that process wrote itself, as in the model: a doubt of another's record may have been ended by a third.
-            views = views_of(foreign, by.name, by.worker.driver.joiner.lives)
+            views = foreign_views(judged, (by.name, by.worker.driver.joiner.lives), (process.name, joiner.lives))
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -253,20 +255,31 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
-def views_of(records: Sequence[Ordering], name: str, lives: Lives) -> list[View]:
-    """The views in these ordering records that the worker of that name wrote."""
+def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader: tuple[str, Lives]) -> list[View]:
+    """The writer's views that are foreign to the reader, without those that a third one's view of the reader's history ends later.
+
+    Both with the incarnations that they know.
+    """
     found: list[View] = []
-    for record in records:
-        if isinstance(record, Register):
-            writer = record.name
-        elif isinstance(record, Entry | Fence | Root):
-            life = lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
-            writer = "" if life is None else life.name
-        else:
+    agreed = 0
+    for one in reversed(records):
+        said = None if one.record is None else view_of(one.record)
+        if said is None:
             continue
-        if writer == name:
-            found.append(View(record.view.seen, record.view.history))
+        if one.view is Seen.OWN and _name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
+            agreed = max(agreed, said.seen)
+        elif one.view is Seen.FOREIGN and _name_of(one.record, writer[1]) == writer[0] and agreed <= one.seen_after:
+            found.append(View(said.seen, said.history))
     return found
+
+
+def _name_of(record: Ordering | None, lives: Lives) -> str:
+    if isinstance(record, Register):
+        return record.name
+    if isinstance(record, Entry | Fence | Root):
+        life = lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
+        return "" if life is None else life.name
+    return ""
 
 
 def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:

@@ -147,13 +147,15 @@ class World:
     async def _progress(self, asking: "asyncio.Task[None]") -> bool:
         """The demand: within `HEALED_S` every client knows every outcome."""
         began_s = self.loop.time()
-        while not asking.done() and self.loop.time() - began_s < HEALED_S:
+        # On a thin line each submission may take as long as its payload.
+        limit_s = HEALED_S + self.plan.payload_s * self.plan.submissions
+        while not asking.done() and self.loop.time() - began_s < limit_s:
             await asyncio.wait([asking], timeout=5.0)
         if not asking.done():
             told = self.history.answered()
             open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in told]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
-            self.problem("clients", f"no progress {HEALED_S:g} s after everything healed: {len(open_)} open, workers say {reasons}")
+            self.problem("clients", f"no progress {limit_s:g} s after everything healed: {len(open_)} open, workers say {reasons}")
             return False
         asking.result()
         return True
