@@ -47,7 +47,9 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
     if "the owner has retired worker" in text:
         return "retired workers stopped" if world.counts.get("retired incarnations") else ""
     if "it cannot write there" in text:
-        return "keys put in force again" if world.owner.repair() else ""
+        # Several may say so of one loss, and the owner needs to do it once.
+        again = "keys put in force again"
+        return again if world.owner.repair() or world.counts.get(again) else ""
     if "'Content is lost'" in text:
         return _content_is_lost(world, slot)
     if "'Somebody knew another history'" in text:
