@@ -1,7 +1,7 @@
 """The Parquet files of `notary export` (docs/spark.md, Exported indexes).
 
-The one module of the notary that needs pyarrow. Columns go out in row groups, so that memory is bounded whatever the index holds; files are
-hashed as they are written.
+Of the notary's modules this one and `archived` need pyarrow. Columns go out in row groups, so that memory is bounded whatever the index
+holds; files are hashed as they are written.
 """
 
 import os
