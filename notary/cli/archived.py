@@ -108,7 +108,7 @@ class ArchivedLog:
         return ArchivedReader({stream: self._records(stream, offsets_next.get(stream, 0)) for stream in ends}, ends, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """From 0 up to the end of the last range."""
+        """The bounds of each stream: 0, and the end of the last range."""
         return {stream: Bounds(0, files[-1].offset_end if files else 0) for stream, files in self._files.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
@@ -165,6 +165,8 @@ class ArchivedReader:
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """The next records; none, after `timeout_ms`, where all streams are paused or at their ends."""
+        # Before anything is read, not after: to hash a large file may take longer than whoever reads one record waits.
+        await asyncio.sleep(0)
         taken: list[Record] = []
         taken_bytes, has_ended = 0, False
         for stream in [each for each in self._turns if each not in self._paused and each in self._records]:
@@ -183,7 +185,8 @@ class ArchivedReader:
                 self._offsets_next[stream] = records[-1].offset + 1
             taken += records
             taken_bytes += sum([size(record) for record in records])
-        await asyncio.sleep(0 if taken or has_ended else timeout_ms / 1000)
+        if not taken and not has_ended:
+            await asyncio.sleep(timeout_ms / 1000)
         return taken
 
     def offset_next(self, stream: int) -> int:
@@ -196,7 +199,7 @@ class ArchivedReader:
         return 0
 
     def pause(self, streams: Collection[int]) -> None:
-        """From now on return nothing from exactly these streams."""
+        """Stops exactly these streams, from now on."""
         self._paused = frozenset(streams)
 
     async def close(self) -> None:
@@ -205,7 +208,7 @@ class ArchivedReader:
 
 
 def _ranges(folder: Path) -> list[_Range]:
-    """All ranges in their order. Raises `ConfigurationError`, for a folder without any too."""
+    """Returns all ranges in their order. Raises `ConfigurationError`, for a folder without any too."""
     ranges: list[_Range] = []
     for number, file in enumerate(sorted((folder / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":

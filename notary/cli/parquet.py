@@ -117,13 +117,13 @@ class _File:
         self._writer = pq.ParquetWriter(self, schema, compression="zstd")
 
     def write(self, part: bytes) -> int:
-        """What pyarrow has ready."""
+        """Takes the bytes that pyarrow has ready."""
         self._digest.update(part)
         self.bytes += len(part)
         return self._out.write(part)
 
     def tell(self) -> int:
-        """How far it is."""
+        """The number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:

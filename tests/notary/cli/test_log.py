@@ -202,8 +202,9 @@ def varied(directory: NotaryDirectory) -> None:
 def test_an_archive_is_shown_as_its_log(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    """Each flag prints the same lines from an archive as from the log that it was made of."""
+    """Each flag prints the same lines from an archive as from the log that it was made of, however many reads it takes."""
     varied(directory)
+    write(directory.path, [(2, batch_key(9, number), b"many") for number in range(300)])
     folder = archived(directory, tmp_path / "archive")
     capsys.readouterr()
     assert show(directory, *flags) == 0
