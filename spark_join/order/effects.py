@@ -49,7 +49,7 @@ class Carry(msgspec.Struct):
     settled: int = 0
     """The `seen` of the last settle record in effect"""
     settled_offset: int = -1
-    """The offset of that record; -1 if it was in an earlier part of the log, before every record of this one"""
+    """The offset of that record. A state that has none is of earlier software: -1 is as good there, before every record that follows"""
     agreed_offset: int = -1
     """The offset of the last view that was the reader's own"""
     histories: bytes = b""
