@@ -20,7 +20,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
-from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
+from ordering.log import ORDERING, Bounds, Record
 from ordering.store import (
     KEY,
     STORE_FORMAT_VERSION,
@@ -94,11 +94,11 @@ class EmbeddedLog:
         return meta.identity
 
     @classmethod
-    def open(cls, directory: Path | str, clock_ms: Callable[[], int] = clock_ms, payload_partitions: int | None = None) -> "EmbeddedLog":
+    def open(cls, directory: Path | str, clock_ms: Callable[[], int] = clock_ms) -> "EmbeddedLog":
         """Open a log that exists; blocks while the tail that was not yet in tables is read back.
 
         Raises `ConfigurationError` when there is no log, another process has it open, or its format is newer than this
-        software; `Fatal` when the store is damaged, or has not `payload_partitions` (None: as many as there are).
+        software; `Fatal` when the store is damaged.
         """
         path = Path(directory)
         if not is_store(path):
@@ -110,7 +110,6 @@ class EmbeddedLog:
             _logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
-            check_payload_partitions(f"the log in {path}", meta.payload_partitions, payload_partitions, PARTITIONS_REMEDY)
             # Records that a crash left in the operating system's cache were read back just now. Before any reader sees one it
             # has to be durable, or a second crash, of the machine this time, would take it back.
             store.flush(True)

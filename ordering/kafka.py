@@ -29,7 +29,7 @@ from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
-from ordering.log import ORDERING, PARTITIONS_REMEDY, Bounds, Record, check_payload_partitions
+from ordering.log import ORDERING, Bounds, Record
 from ordering.stream import check_partitions, describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -96,12 +96,10 @@ class KafkaLog:
         client_id: str = "notary",
         security: KafkaSecurity | None = None,
         timeouts: KafkaTimeouts | None = None,
-        payload_partitions: int | None = None,
     ) -> "KafkaLog":
         """Connect to topics that exist, and check them; `bootstrap` is `host:port,host:port`.
 
-        Raises `ConfigurationError` when they are missing or wrong, `Fatal` when there are not `payload_partitions` (None: as many as
-        there are), `NotReady` when the brokers cannot be reached: call again.
+        Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
         """
         timeouts = timeouts or KafkaTimeouts()
         names = topic_names(topic_prefix)
@@ -110,7 +108,6 @@ class KafkaLog:
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
-        check_payload_partitions(f"topic {names[1]}", len(payload.replicas), payload_partitions, PARTITIONS_REMEDY)
         # A topic's id is made up when it is created: one that was deleted and created again is another log.
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)

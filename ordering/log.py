@@ -27,8 +27,6 @@ from ordering.errors import Fatal
 ORDERING: Final = -1
 """The number of the ordering stream; payload partitions count from 0."""
 
-PARTITIONS_REMEDY: Final = "it is another log, or partitions were added to this one by hand; see docs/runbook.md, 'More payload partitions'"
-
 
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One record as it was read: where it stands, when the log took it, what it says."""
@@ -125,10 +123,10 @@ class Log(Protocol):
         ...
 
 
-def check_payload_partitions(log: str, found: int, wanted: int | None, remedy: str) -> None:
-    """Raise `Fatal` when `log` has another number of payload partitions than wanted (None: whatever it has).
+def check_payload_partitions(log: str, found: int, wanted: int, remedy: str) -> None:
+    """Raise `Fatal` when `log` has another number of payload partitions than wanted.
 
     Workers that count differently judge differently: an entry that names the last partition counts for one and not for the other.
     """
-    if wanted is not None and found != wanted:
+    if found != wanted:
         raise Fatal(f"{log} has {found} payload partitions, wanted {wanted}: {remedy}")

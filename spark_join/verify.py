@@ -1,4 +1,4 @@
-"""A log, verified: everything decided again, every root compared, every signature checked. State in, log, state out."""
+"""Verifies a log: decides everything again, compares every root, checks every signature. State in, log, state out."""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -16,9 +16,10 @@ from spark_join.exports.compare import compare
 from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.join import Joined, Undecided, join
 from spark_join.log.log import Log
-from spark_join.order.effects import BEYOND, FOREIGN
+from spark_join.order.effects import BEYOND, carry_of
 from spark_join.order.gaps import sequence_gaps
 from spark_join.order.signatures import Keys
+from spark_join.order.views import differences
 from spark_join.state.carry import Decided, state_after
 from spark_join.state.state import State
 from spark_join.violations import LOG, VIOLATION, violations
@@ -32,21 +33,21 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of one run."""
 
     notary_name: str
-    """As the genesis record names it"""
+    """The name in the genesis record"""
     decided: int
-    """Of the whole log, what came before it too"""
+    """The number of decisions of the whole log, the earlier part too"""
     outcomes: dict[str, int]
     """Decisions by outcome, or by reason where they reject; those made here, as everything from here on"""
     root: bytes
     """Over all decisions of the whole log"""
     checkpoints: Counts
     records: dict[str, int]
-    """Of the ordering topic, by kind."""
+    """The number of ordering records, by kind"""
     skipped: dict[str, Skipped]
-    """Of these, the ones without effect, by reason (`effects.Verdict`)"""
+    """The ordering records without effect, by reason (`effects.Verdict`)"""
     undecided: Undecided | None
     """Nothing is decided from its ordering offset on"""
     decisions: DataFrame
@@ -55,8 +56,10 @@ class Verified(msgspec.Struct, frozen=True):
     """See `join.Joined`"""
     violations: DataFrame
     """See `violations.VIOLATION`"""
+    settled: DataFrame
+    """Foreign views that the owner has settled, which are no violations: rows like those of `violations`"""
     exports: dict[str, int]
-    """How many decisions each export has"""
+    """The number of decisions of each export"""
     after: Callable[[], State]
     """See `carry.state_after`"""
 
@@ -86,10 +89,11 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     # A full chunk of the state's in which a size ends is in both.
     compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gaps = sequence_gaps(joined.entries, joined.gone)
+    views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
     told = [
         compared.violations,
         session.createDataFrame(lost, VIOLATION),
-        _foreign_views(joined),
+        _foreign_views(views.where(~F.col("settled"))),
         _unreadable(joined),
         _unsigned(joined),
         violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
@@ -108,6 +112,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
         decisions,
         joined.entries,
         stages.keep("violations", reduce(DataFrame.unionByName, told)),
+        _foreign_views(views.where("settled")),
         {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
         partial(
             state_after,
@@ -137,15 +142,20 @@ def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
     if first is None:
         return []
     found = f"{hole.because}, and the writer of ordering record {first} had its content; nothing behind it can be verified"
-    return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill", LOG)]
+    return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill", LOG, None, None)]
 
 
-def _foreign_views(joined: Joined) -> DataFrame:
-    """Well-signed records whose writer had another log before it (R10)."""
-    seen = F.conv(F.hex("seen"), 16, 10)
-    found = F.concat(F.lit("a view of "), seen, F.lit(" records, "), F.lower(F.hex("history")))
-    foreign = joined.records.where(F.col("view") == FOREIGN)
-    return violations(foreign, F.lit("foreign-view"), offset=F.col("offset"), found=found, expected=F.col("expected"))
+def _foreign_views(views: DataFrame) -> DataFrame:
+    """Rows of `views.differences` as rows of `violations.VIOLATION`."""
+    return violations(
+        views,
+        F.lit("foreign-view"),
+        offset=F.col("offset"),
+        found=F.col("found"),
+        expected=F.col("expected"),
+        offset_last=F.col("offset_last"),
+        records=F.col("records"),
+    )
 
 
 def _unreadable(joined: Joined) -> DataFrame:

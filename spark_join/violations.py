@@ -1,12 +1,17 @@
-"""What is wrong, one row each (docs/spark.md, What it writes)."""
+"""Rows of `violations/`, one for each thing that is wrong (docs/spark.md, What it writes)."""
 
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-VIOLATION: Final = "type string, position bigint, offset bigint, id string, found string, expected string, source string"
-"""What is wrong with the log or with an export, at which position or ordering offset, and what should be there."""
+VIOLATION: Final = (
+    "type string, position bigint, offset bigint, id string, found string, expected string, source string,"
+    " offset_last bigint, records bigint"
+)
+"""A difference of the log or of an export: its position or ordering offset, what is there, and what should be there.
+
+One that stands for several records has the offset of the last one, and their number."""
 
 LOG: Final = "log"
 """The `source` of what is wrong with the log; of what is wrong with an export it is the path of that one's folder, from the root on."""
@@ -22,6 +27,8 @@ def violations(
     offset: Column | None = None,
     id_: Column | None = None,
     source: Column | None = None,
+    offset_last: Column | None = None,
+    records: Column | None = None,
 ) -> DataFrame:
     """A row of `VIOLATION` for each row of `frame`: of the log without `source`, null where nothing is given."""
     return frame.select(
@@ -32,4 +39,6 @@ def violations(
         found.alias("found"),
         expected.alias("expected"),
         (F.lit(LOG) if source is None else source).alias("source"),
+        (F.lit(None) if offset_last is None else offset_last).cast("bigint").alias("offset_last"),
+        (F.lit(None) if records is None else records).cast("bigint").alias("records"),
     )

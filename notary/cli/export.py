@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Export; 0 when all of it is there."""
     if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[spark]'")
+        raise ConfigurationError("pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[parquet]'")
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         said = _export(view, out)

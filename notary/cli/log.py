@@ -1,6 +1,7 @@
 """`notary log show`: a log's records, with who signed them, which took effect, and why others did not.
 
-The log is replayed from its first record with the joiner that workers use, so what is shown is what a worker makes of it. Only the check
+The log is that of the brokers, the embedded one, or an archive of both topics. It is replayed from its first record with the joiner that
+workers use, so what is shown is what a worker makes of it. Only the check
 of views is left out: it needs a worker's index. A view that is not the replay's own history is shown as a notice.
 """
 
@@ -9,8 +10,10 @@ import asyncio
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from joiner import Effect, Joiner, OrderedBatch, Ready
 from joiner.history import NO_CONTENT
 from notary.cli import EXIT_DONE, owner
 from notary.cli.replay import Replay
-from notary.config import Config, load
-from ordering.errors import CorruptRecord
-from ordering.log import ORDERING, Record
+from notary.config import load
+from ordering.errors import ConfigurationError, CorruptRecord
+from ordering.genesis import read_genesis
+from ordering.log import ORDERING, Log, Record
 from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, View, WorkerRecord, decode, decode_batch_key
 from ordering.signatures import FILL_BYTES, is_fill, log_id_of, record_is_signed
 
@@ -36,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "print the ordering records, one a line, and with --payload the payload records"
     show = actions.add_parser("show", help=summary, description=summary)
-    show.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+    source = show.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", type=Path, metavar="F", help="notary.toml")
+    source.add_argument("--archive", type=Path, metavar="DIR", help="an archive of both topics, in place of the log")
     show.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="the ordering record to begin with (default: 0)")
     show.add_argument("--count", type=int, metavar="N", help="how many ordering records; left out: all up to the end")
     show.add_argument("--payload", action="store_true", help="show the payload records too: those of the entries shown, or all")
@@ -45,15 +51,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show; 0 also for a log with records that took no effect."""
-    asyncio.run(_show(load(arguments.config), arguments))
+    asyncio.run(_show(arguments))
     return EXIT_DONE
 
 
-async def _show(config: Config, arguments: argparse.Namespace) -> None:
-    async with owner.opened(config, "log") as log:
+@asynccontextmanager
+async def _opened(arguments: argparse.Namespace) -> AsyncIterator[Log]:
+    """The log or the archive, for the length of a block. Raises `ConfigurationError`, also for nobody's log, and `NotReady`."""
+    if arguments.archive is None:
+        async with owner.opened(load(arguments.config), "log") as owned:
+            yield owned.log
+        return
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError("pyarrow is not installed, which reads an archive's Parquet files: pip install 'kafka-notary[parquet]'")
+    from notary.cli.archived import ArchivedLog  # not before pyarrow is known to be there
+
+    archived = ArchivedLog(arguments.archive)
+    if unlisted := archived.unlisted():
+        print(
+            f"notary log: no range lists {len(unlisted)} of the files in {arguments.archive}, {unlisted[0]} first: an interrupted run left"
+            " them there, or the last ranges are gone",
+            file=sys.stderr,
+        )
+    await read_genesis(archived)
+    yield archived
+
+
+async def _show(arguments: argparse.Namespace) -> None:
+    async with _opened(arguments) as log:
         joiner = Joiner()
         shown = _Shown(joiner, arguments)
-        replay = Replay(log.log, joiner, shown.observe, ordering_only=False, name="notary log")
+        replay = Replay(log, joiner, shown.observe, ordering_only=False, name="notary log")
         replay.enough = shown.is_complete
         try:
             await replay.read_to_end()

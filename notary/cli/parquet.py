@@ -1,7 +1,7 @@
 """The Parquet files of `notary export` (docs/spark.md, Exported indexes).
 
-The one module of the notary that needs pyarrow. Columns go out in row groups, so that memory is bounded whatever the index holds; files are
-hashed as they are written.
+Of the notary's modules this one and `archived` need pyarrow. Columns go out in row groups, so that memory is bounded whatever the index
+holds; files are hashed as they are written.
 """
 
 import os
@@ -117,13 +117,13 @@ class _File:
         self._writer = pq.ParquetWriter(self, schema, compression="zstd")
 
     def write(self, part: bytes) -> int:
-        """What pyarrow has ready."""
+        """Takes the bytes that pyarrow has ready."""
         self._digest.update(part)
         self.bytes += len(part)
         return self._out.write(part)
 
     def tell(self) -> int:
-        """How far it is."""
+        """The number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:

@@ -33,7 +33,7 @@ _PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "u
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Its flags."""
+    """Add the flags of this command."""
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--archive", type=folder, metavar="DIR", help="the archive of both topics")
     source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
@@ -109,8 +109,14 @@ def _read_log(chosen: argparse.Namespace, opened: SparkSession, progress: Progre
 
 
 def _tell(said: Mapping[str, Any], verified: Verified) -> None:
-    """`said` is the report."""
+    """Print the figures of the report, `said`, and on stderr what a person should know besides."""
     print(msgspec.json.encode({name: said[name] for name in _PRINTED}).decode())
+    if (settled := said["settled"])["writers"]:
+        print(
+            f"spark_join verify: {settled['records']} records of {settled['writers']} writers had another history; the owner has settled"
+            " that this one stands, so they are no violations",
+            file=sys.stderr,
+        )
     if (hole := verified.undecided) is not None:
         print(
             f"spark_join verify: nothing is decided from ordering offset {hole.from_offset} on, {hole.entries} entries with {hole.requests}"

@@ -53,7 +53,7 @@ def compare(
 
 
 def _reached(exports: Exports, joined: Joined) -> dict[str, int]:
-    """How many decisions the log has up to where each index has read."""
+    """Returns the number of decisions that the log has up to where each index has read."""
     counts = [F.count(F.when(F.col("offset") < manifest.offsets_next.ordering, 1)) for manifest in exports.manifests.values()]
     (counted,) = joined.requests.agg(*counts).collect()
     return dict(zip(exports.manifests, counted, strict=True))
@@ -79,5 +79,5 @@ def _of_sizes(
         elif root is not None and manifest.tree.root != root.hex() and source not in differ:
             difference = manifest.tree.root, root.hex()
         if difference is not None:
-            rows.append(("index-mismatch", manifest.decisions, None, None, *difference, source))
+            rows.append(("index-mismatch", manifest.decisions, None, None, *difference, source, None, None))
     return rows

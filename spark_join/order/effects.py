@@ -1,4 +1,4 @@
-"""Which ordering records take effect, and the history over them (R2, R5, R6, R10), record by record in one task.
+"""Finds which ordering records take effect, and makes the history over them (R2, R5, R6, R10), record by record in one task.
 
 The history is one running hash, so somebody has to go through the records one after the other, and only somebody who does knows whether a
 view is the reader's own. What goes through here is small: a row of some 300 bytes for each ordering record, however many requests it has.
@@ -39,34 +39,40 @@ class Incarnation(msgspec.Struct):
 
 
 class Carry(msgspec.Struct):
-    """All that applying the next ordering record needs of those before it."""
+    """The facts about earlier ordering records that applying the next one needs."""
 
     incarnations: list[Incarnation] = []
     partitions: int = 0
     log_time_ms: int = 0
     seen: int = 0
-    """How many records have taken effect"""
+    """The number of records that have taken effect"""
     settled: int = 0
     """The `seen` of the last settle record in effect"""
+    settled_offset: int = -1
+    """The offset of that record. A state that has none is of earlier software: -1 is as good there, before every record that follows"""
     agreed_offset: int = -1
-    """Where the last view stands that was the reader's own"""
+    """The offset of the last view that was the reader's own"""
     histories: bytes = b""
     """The last `VIEWS_KEPT` values of the history, 32 bytes each, the newest last"""
 
 
 class Verdict(msgspec.Struct):
-    """What became of one record."""
+    """The outcome of one record."""
 
     effect: bool = False
     skipped: str | None = None
     """Why it has no effect; None for one that has, and for a checkpoint whose root is compared or stands behind the hole"""
     log_time_ms: int | None = None
     reached: bytes | None = None
-    """Of an entry in effect: the log time, and the sequence that its incarnation had reached before it"""
+    """For an entry in effect: the log time, and the sequence that its incarnation had reached before it"""
     view: str | None = None
     """See `OWN`; None for a record without a good signature or without a view"""
     expected: str | None = None
-    """Of a foreign view: what should be there"""
+    """For a foreign view: the view that should be there"""
+    seen_here: int | None = None
+    """For a foreign view: how many records had taken effect before it"""
+    foreign_writer: bytes | None = None
+    """For a foreign view: the incarnation that wrote it, 8 bytes; None for the owner"""
 
 
 _VERDICT: Final = pa.schema(
@@ -77,6 +83,8 @@ _VERDICT: Final = pa.schema(
         ("reached", pa.binary()),
         ("view", pa.string()),
         ("expected", pa.string()),
+        ("seen_here", pa.int64()),
+        ("foreign_writer", pa.binary()),
     ]
 )
 _CARRY: Final = ("carry", pa.binary())
@@ -100,7 +108,7 @@ class Effects:
         first = self.carry.seen - len(self.carry.histories) // HASH_BYTES + 1
         whole = self.carry.histories
         self._histories = {first + at // HASH_BYTES: whole[at : at + HASH_BYTES] for at in range(0, len(whole), HASH_BYTES)}
-        self._nonces = {each.nonce for each in self.carry.incarnations}
+        self._nonces = {each.nonce: number for number, each in enumerate(self.carry.incarnations, 1)}
         self._current = {each.name: each for each in self.carry.incarnations if not each.over}
 
     def apply(self, row: Row) -> Verdict:
@@ -144,6 +152,17 @@ class Effects:
         if verdict.view == FOREIGN:
             agreed = "none before" if carry.agreed_offset < 0 else f"the last that agreed is at offset {carry.agreed_offset}"
             verdict.expected = f"{verdict.expected}; {agreed}"
+            verdict.seen_here, verdict.foreign_writer = carry.seen, self._writer(row)
+
+    def _writer(self, row: Row) -> bytes | None:
+        """The incarnation that wrote a record. A register record is the first of the incarnation that it begins."""
+        kind = row["kind"]
+        if kind == "settle":
+            return None
+        if kind == "register":
+            return self._nonces.get(row["nonce"], len(self.carry.incarnations) + 1).to_bytes(8, "big")
+        writer: bytes = row["writer" if kind == "fence" else "incarnation"]
+        return writer
 
     def _advance(self, row: Row) -> None:
         carry = self.carry
@@ -191,9 +210,9 @@ class Effects:
         if (before := self._current.get(name)) is not None:
             self._end(before)
         begun = Incarnation(row["nonce"], name, row["format_version"], max(self.carry.log_time_ms, row["append_time_ms"]))
-        self._nonces.add(begun.nonce)
         self._current[name] = begun
         self.carry.incarnations.append(begun)
+        self._nonces[begun.nonce] = len(self.carry.incarnations)
         return None
 
     def _fence(self, row: Row, verdict: Verdict) -> str | None:
@@ -244,7 +263,7 @@ class Effects:
         seen = int.from_bytes(row["seen"], "big")
         if verdict.view != OWN or seen <= self.carry.settled:
             return "view"
-        self.carry.settled = seen
+        self.carry.settled, self.carry.settled_offset = seen, row["offset"]
         return None
 
 
@@ -260,7 +279,7 @@ _APPLY: Final[dict[str, Callable[[Effects, Row, Verdict], str | None]]] = {
     "retire": Effects._retire,
     "settle": Effects._settle,
 }
-"""By kind: what it does; it returns why it has no effect."""
+"""The functions that apply a record, by its kind; each returns the reason why the record has no effect, or None."""
 
 
 def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:

@@ -4,7 +4,7 @@
 |---|---|
 | `entry` | incarnation, sequence, seen, history, sent_at_ms, partition, payload_hash, count, ids_digest |
 | `register` | nonce, seen, history, format_version, name |
-| `fence` | seen, history, incarnation, sequence |
+| `fence` | writer, seen, history, incarnation, sequence |
 | `checkpoint` | incarnation, seen, history, tree_size, root |
 | `activate` | format_version |
 | `partitions`, `retire`, `settle` | partitions; incarnation; seen, history |
@@ -12,8 +12,9 @@
 | `key` | none: `rotations` reads them |
 | `malformed` | none: a byte too few or too many, a version that is not active, an unknown kind, text that is not UTF-8 |
 
-`incarnation`, `sequence`, `seen` and `tree_size` are the 8 bytes of a u64: they compare as bytes, and Spark's longs would not hold them
-all. `ids_digest` is the SHA-256 of the transaction ids, one after the other: of all columns the ids alone grow with the requests.
+`incarnation`, `writer` (of a fence, whose `incarnation` is the one that it ends), `sequence`, `seen` and `tree_size` are the 8 bytes of a
+u64: they compare as bytes, and Spark's longs would not hold them all. `ids_digest` is the SHA-256 of the transaction ids, one after the
+other: of all columns the ids alone grow with the requests.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -48,7 +49,7 @@ _FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
     9: ("retire", Struct(">8s"), ("incarnation",)),
     10: ("settle", Struct(">8s32s"), ("seen", "history")),
 }
-"""By the kind's number: its name, the fixed part of its body, and the columns of that."""
+"""The form of each kind, by its number: its name, the fixed part of its body, and the columns of that."""
 _TEXTS: Final = {"register": ("name", "software_version"), "genesis": ("notary_name", "origin")}
 """The texts behind it: u16 length, UTF-8."""
 _U16 = Struct(">H")
@@ -56,6 +57,7 @@ _BINARY, _LONG = pa.binary(), pa.int64()
 _COLUMNS: Final = {
     "kind": pa.string(),
     "incarnation": _BINARY,
+    "writer": _BINARY,
     "sequence": _BINARY,
     "seen": _BINARY,
     "history": _BINARY,
@@ -125,7 +127,7 @@ def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
 
 def _is_whole(fields: Fields, rest: bytes) -> bool:
-    """Whether `rest` is what follows the fixed part; adds the fields that it makes."""
+    """Tests that `rest` is all that should follow the fixed part, and adds the fields that it makes."""
     kind = fields["kind"]
     if kind == "entry":
         fields["ids_digest"] = sha256(rest).digest()

@@ -15,10 +15,10 @@ from spark_join.report.series import Series
 
 
 class Violations(msgspec.Struct, frozen=True):
-    """What the page shows of them; a bounded number."""
+    """The violations that the page shows; a bounded number."""
 
     shown: Sequence[Row]
-    """Of the table: rows of `violations.VIOLATION`"""
+    """The rows of the table: rows of `violations.VIOLATION`"""
     over_time: Mapping[str, Sequence[int]]
     """See `series.violations_over_time`"""
 
@@ -66,6 +66,7 @@ def page(said: Mapping[str, Any], numbers: Series, violations: Violations) -> st
         "<h2>Exported indexes</h2>\n" + _exports(said),
         "<h2>Over time</h2>\n" + (_over_time(numbers) if numbers.moments else "<p>Nothing was asked: there is nothing to draw.</p>\n"),
         "<h2>Violations</h2>\n" + _violations(said, numbers, violations, wrong),
+        _settled(said["settled"]),
         "<h2>What was read</h2>\n" + _ranges(said),
         "<h2>How long it took</h2>\n" + _table(("stage", "seconds"), [(stage, f"{took:,.1f}") for stage, took in said["stages_s"].items()]),
         f'<p class="dim">{_text(", ".join([f"{what} {version}" for what, version in said["versions"].items()]))}</p>\n</html>\n',
@@ -78,7 +79,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _continued(before: Mapping[str, Any] | None) -> str:
-    """What was verified by an earlier run, and is in no other number of the page but `decisions` and `root`."""
+    """Renders the part that an earlier run had verified. It is in no other number of the page but `decisions` and `root`."""
     if before is None:
         return "<p>The log was read from its beginning.</p>\n"
     told = [
@@ -179,6 +180,20 @@ def _violations(said: Mapping[str, Any], numbers: Series, violations: Violations
     rest = wrong - len(violations.shown)
     more = f"<p>{rest:,} more are in <code>violations/</code>.</p>\n" if rest else ""
     return drawn + _table(columns, [["" if row[each] is None else str(row[each]) for each in columns] for row in violations.shown]) + more
+
+
+def _settled(settled: Mapping[str, Any]) -> str:
+    """The foreign views that the owner has settled, which are no violations; nothing where there are none."""
+    if not settled["writers"]:
+        return ""
+    records, writers = _count(settled["records"], "record", "records"), _count(settled["writers"], "writer", "writers")
+    rows = [[str(each) for each in row.values()] for row in settled["shown"]]
+    rest = settled["writers"] - len(rows)
+    return (
+        f"<h2>Settled differences</h2>\n<p>{records} of {writers} had another history. The owner has settled that the history of this log"
+        f" stands, so these are no violations.</p>\n{_table(list(settled['shown'][0]), rows)}"
+        + (f"<p>{_count(rest, 'more writer is', 'more writers are')} not listed.</p>\n" if rest else "")
+    )
 
 
 def _ranges(said: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What is written of a verification: `violations/` as Parquet, `report.html`, and `report.json`.
+"""Writes the report of a verification: `violations/` as Parquet, `report.html`, and `report.json`.
 
 `report.json` comes last, whole, by one renaming. So without it the others are of a run that has not ended, or was interrupted.
 """
@@ -28,14 +28,14 @@ from spark_join.state.kept import REPORT, STATE
 from spark_join.state.state import State
 from spark_join.verify import Verified
 
-REPORT_VERSION: Final = 2
+REPORT_VERSION: Final = 3
 VIOLATIONS: Final = "violations"
 PAGE: Final = "report.html"
 
 ROWS_A_FILE: Final = 1_000_000
-"""Of `violations/`: a task sorts and writes so many, however many there are."""
+"""Rows in a file of `violations/`: a task sorts and writes so many, however many there are."""
 SHOWN_MAX: Final = 100
-"""Of each type and source, on the page; `violations/` has them all."""
+"""Rows of each type and source on the page; `violations/` has them all. And settled differences in the report."""
 _ORDER: Final = ("type", "source", "position", "offset", "id", "found")
 
 
@@ -51,24 +51,24 @@ def refuse_used(folder: Path) -> None:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """How the log was verified."""
+    """The circumstances of a run."""
 
     at: datetime
-    """When this was written, UTC"""
+    """The time of writing, UTC"""
     signatures: bool
-    """Whether they were checked"""
+    """True if the parties' signatures were checked"""
     stages_s: Mapping[str, float]
-    """How many seconds each stage took"""
+    """Seconds that each stage took"""
     state: State
-    """Which the run went on from"""
+    """The state that the run went on from"""
     earlier: Path | None = None
     """The folder of the run that had kept it; None at the start of the log"""
     state_sha256: str | None = None
-    """What `kept.write_state` gave"""
+    """The SHA-256 that `kept.write_state` returned"""
 
 
 def write_report(folder: Path, log: Log, verified: Verified, run: Run) -> dict[str, Any]:
-    """Write all three into `folder`, which has none (`refuse_used`); what `report.json` says."""
+    """Write all three into `folder`, which has none (`refuse_used`); returns the content of `report.json`."""
     violations = verified.violations
     counts = {(row.source, row.type): row["count"] for row in violations.groupBy("source", "type").count().collect()}
     write_violations(violations, sum(counts.values()), folder / VIOLATIONS)
@@ -126,13 +126,26 @@ def _said(log: Log, verified: Verified, run: Run, counts: Mapping[tuple[str, str
         "continued_from": None if run.earlier is None else _continued(run.state, run.earlier / REPORT),
         "state_sha256": run.state_sha256,
         "violations": _by_type(counts),
+        "settled": _settled(verified.settled),
         "versions": _versions(log),
         "stages_s": run.stages_s,
     }
 
 
+def _settled(settled: DataFrame) -> dict[str, Any]:
+    """Returns the number of writers and records, and the first of these differences."""
+    (counted,) = settled.agg(F.count("*").alias("writers"), F.sum("records").alias("records")).collect()
+    shown = settled.orderBy("offset").limit(SHOWN_MAX).collect() if counted.writers else []
+    columns = ("offset", "offset_last", "records", "found", "expected")
+    return {
+        "writers": counted.writers,
+        "records": counted.records or 0,
+        "shown": [{column: row[column] for column in columns} for row in shown],
+    }
+
+
 def _by_type(counts: Mapping[tuple[str, str], int], of: str | None = None) -> dict[str, int]:
-    """Of all sources, or of one."""
+    """Counts of all sources, or of one."""
     found: dict[str, int] = {}
     for (source, type_), count in sorted(counts.items()):
         if of in (None, source):
@@ -156,7 +169,7 @@ def _versions(log: Log) -> dict[str, str]:
 
 
 def _continued(state: State, report: Path) -> dict[str, Any]:
-    """What an earlier run had verified, by its report."""
+    """Returns the facts about the earlier run, whose report this is."""
     return {
         "report": str(report),
         "report_sha256": sha256(report.read_bytes()).hexdigest(),

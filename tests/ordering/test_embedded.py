@@ -119,14 +119,6 @@ async def test_second_process_is_refused(directory: Path) -> None:
     await log.close()
 
 
-async def test_another_number_of_partitions_is_fatal(directory: Path) -> None:
-    """A log with other payload partitions than asked for is not opened; both numbers are told, and the log is let go."""
-    with pytest.raises(Fatal, match=r"log has 2 payload partitions, wanted 16: .*runbook"):
-        EmbeddedLog.open(directory, payload_partitions=16)
-    log = EmbeddedLog.open(directory, payload_partitions=2)
-    await log.close()
-
-
 def test_missing_store(tmp_path: Path) -> None:
     """Opening what is not there says so, and makes nothing."""
     with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):

@@ -20,7 +20,7 @@ from tests.spark.archived import archive
 from tests.spark.conftest import JAVA, SMALL
 from tests.spark.exported import export_of
 from tests.spark.standalone import HOME, MEMORY, cluster
-from tests.spark.test_verify import DECIDED, honest
+from tests.spark.test_verify import DECIDED, honest, lose_an_entry
 from tests.spark.writing import Writer
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = writer.replayed.root(1).hex()
     named = {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "source": "log"}
-    assert row == {**named, "found": "00" * 32, "expected": root}
+    assert row == {**named, "found": "00" * 32, "expected": root, "offset_last": None, "records": None}
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert (report["violations"], report["state_sha256"]) == ({"root-mismatch": 1}, None)
     assert (report["decisions"], report["outcomes"]["committed"]) == (DECIDED, 0)
@@ -160,6 +160,33 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     assert f">{earlier}</td>" in shown
     assert ">root-mismatch</text>" in shown
     assert "so of no time" not in shown, "no batch came since, so the page has no times at all"
+
+
+def test_a_settled_log_is_built_on(tmp_path: Path) -> None:
+    """A log that lost a record, and whose history the owner has settled since, has no violation; the next night goes on from it."""
+    writer = honest()
+    end = lose_an_entry(writer)
+    writer.log.settle()
+    first = writer.ends
+    writer.batch(4, 0, spend(state("the next night")))
+    settings = ["--keep-state", "--master", "local[2]", "--memory", "1g"]
+    monday, tuesday = (archive(writer.log.streams, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
+    done = _run(tmp_path, [*VERIFY, "--archive", monday, "--out", tmp_path / "monday", *settings])
+    assert done.returncode == 0, done.stderr
+    assert "spark_join verify: 6 records of 2 writers had another history; the owner has settled that this one stands" in done.stderr
+    report = json.loads((tmp_path / "monday/report.json").read_text())
+    assert (report["violations"], report["settled"]["writers"], report["settled"]["records"]) == ({}, 2, 6)
+    shown = report["settled"]["shown"]
+    assert [(each["offset"], each["offset_last"], each["records"]) for each in shown] == [(end - 6, end - 2, 3), (end - 5, end - 1, 3)]
+    assert shown[0]["found"].endswith(f"; incarnation 3 wrote 3 such records, the last at offset {end - 2}")
+    assert shown[0]["expected"].endswith(f"; the last that agreed is at offset {end - 7}")
+    assert "Settled differences" in (tmp_path / "monday/report.html").read_text()
+    going_on = ["--archive", tuesday, "--checkpoint-from", tmp_path / "monday", "--out", tmp_path / "tuesday"]
+    done = _run(tmp_path, [*VERIFY, *going_on, *settings])
+    assert done.returncode == 0, done.stderr
+    later = json.loads((tmp_path / "tuesday/report.json").read_text())
+    assert (later["violations"], later["settled"]) == ({}, {"writers": 0, "records": 0, "shown": []})
+    assert (later["decisions"], later["root"]) == (report["decisions"] + 1, writer.replayed.root(report["decisions"] + 1).hex())
 
 
 def test_what_cannot_be_verified(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_vectors_in_two_runs() -> None:
 
 
 def _told(applied: Applied) -> tuple[object, ...]:
-    """What became of a record, as the replay has it. A checkpoint never takes effect, so the replay says of each why not."""
+    """The outcome of a record, as the replay has it. A checkpoint never takes effect, so the replay says of each why not."""
     view = {Seen.OWN: "own", Seen.FOREIGN: "foreign", None: None}.get(applied.view, "old")
     return (applied.why_not is None, applied.why_not in (None, Why.CHECKPOINT), view)
 
@@ -115,7 +115,7 @@ def _expected(replayed: Replayed) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_random_logs(seed: int) -> None:
-    """Of any log each record takes effect or not, is skipped or compared, and has the view that the replay says, up to the first hole."""
+    """Each record of any log takes effect or not, is skipped or compared, and has the view that the replay says, up to the first hole."""
     log = random_log(seed, 25)
     replayed = log.replayed()
     identity, rows = _rows(log.streams)
@@ -207,3 +207,49 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     log.checkpoint(1, 0, view=View(5, bytes(32)))
     identity, rows = _rows(log.streams)
     assert [later.apply(row).view for row in rows[-2:]] == ["own", "foreign"]
+
+
+def test_writers_of_foreign_views() -> None:
+    """A foreign view names who wrote it, whatever kind its record has, and how many records were in effect there."""
+    log = SignedLog()
+    log.register("w1")
+    foreign = View(1, bytes(32))
+    log.register("w2", "second", view=foreign)
+    log.register("w2", "second", view=foreign)  # a copy: its nonce is known
+    log.fence(1, 99, writer=2, view=foreign)
+    log.entry(7, 1, "a", view=foreign)  # of an incarnation that has not begun here
+    log.settle(foreign)
+    log.settle()
+    found = _applied(log)
+    assert [(each.foreign_writer and int.from_bytes(each.foreign_writer, "big"), each.seen_here) for each in found] == [
+        (None, None),
+        (None, None),
+        (2, 2),
+        (2, 3),
+        (2, 3),
+        (7, 3),
+        (None, 3),
+        (None, None),
+    ]
+    assert [each.view for each in found[2:]] == ["foreign"] * 5 + ["own"]
+
+
+def test_the_last_settle_record_is_carried() -> None:
+    """The place of the last settle record that took effect is in the carry, not that of a copy, nor that of one behind the hole."""
+    log = SignedLog()
+    log.register("w1")
+    settled = log.settle()
+    log.again(settled)
+    identity, rows = _rows(log.streams)
+    effects = Effects(identity, b"")
+    for row in rows:
+        effects.apply(row)
+    assert (effects.carry.settled, effects.carry.settled_offset) == (2, settled.offset)
+    view = log.view()
+    log.entry(1, 1, "on its way")
+    log.settle(view)
+    identity, rows = _rows(log.streams)
+    effects = Effects(identity, b"")
+    assert [effects.apply(row).effect for row in rows][-2:] == [True, True]
+    carry = Effects(identity, effects.encoded()).carry
+    assert (carry.settled, carry.settled_offset) == (2, settled.offset)

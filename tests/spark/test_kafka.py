@@ -64,7 +64,7 @@ def _later(spark: SparkSession, source: Kafka | Path, keys: Mapping[str, str], f
 
 
 def _told(violations: Iterable[Mapping[str, Any]]) -> Planted:
-    """What is wrong with the log, in the order of offsets."""
+    """The violations of the log, in the order of offsets."""
     return sorted([(row["type"], row["position"], row["offset"], row["id"]) for row in violations], key=itemgetter(2))
 
 
@@ -76,6 +76,15 @@ async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.Complet
     variables = {**os.environ, "SPARK_CONF_DIR": str(settings)}
     command = [sys.executable, "-m", "spark_join", *map(str, arguments), "--master", "local[2]", "--memory", "1g"]
     return await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+async def _shown(*source: object) -> list[str]:
+    """The lines of `notary log show`."""
+    command = [sys.executable, "-m", "notary", "log", "show", *map(str, source), "--payload"]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "  genesis " in done.stdout
+    return done.stdout.splitlines()
 
 
 def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
@@ -110,6 +119,7 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
     the millisecond, and a worker that replays it reaches the same root.
 
     Then a second writer appends what is wrong, of each type one: exactly that is found, from Kafka with exit code 1, and in the archive.
+    `notary log show` prints the same of the archive as of the brokers.
     """
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
@@ -208,5 +218,6 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert await asyncio.to_thread(_archived, spark, kafka, folder)
         thursday = await asyncio.to_thread(_later, spark, folder, keys, tmp_path / "monday", tmp_path / "thursday")
         assert _told(row.asDict() for row in thursday.violations.collect()) == planted
+        assert await _shown("--config", notary.directory / "notary.toml") == await _shown("--archive", folder)
     finally:
         await notary.end()

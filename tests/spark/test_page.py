@@ -29,6 +29,7 @@ SAID = {
     "undecided_requests": 0,
     "undecided_because": None,
     "violations": {"bad-signature": 1_001},
+    "settled": {"writers": 0, "records": 0, "shown": []},
     "ranges": {"ordering": {"0": [0, 5]}, "payload": {}},
     "ordering_records": {"entry": 4, "register": 1},
     "versions": {"spark": "4.2.0", "python": "3.11.7"},
@@ -41,7 +42,7 @@ VOID = {"meta", "br"}
 
 
 class Reader(HTMLParser):
-    """What a browser makes of a page: tags, attributes and text; fails for a tag that is not closed where it should be."""
+    """A page as a browser reads it: tags, attributes and text; fails for a tag that is not closed where it should be."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ def test_page_needs_nothing_else() -> None:
 
 
 def test_what_was_verified_before() -> None:
-    """Of a run that goes on from another: which one, how far it had come, and what the numbers are of."""
+    """The page of a run that goes on from another names it, how far it had come, and what the numbers are of."""
     before = {"report": "/monday/report.json", "report_sha256": "ef" * 32, "ordering_offset": 12_345, "decisions": 2, "root": "cd" * 32}
     clean = {**SAID, "violations": {}}
     found = Reader(page({**clean, "continued_from": {**before, "signatures_checked": False}}, EMPTY, CLEAN)).text
@@ -136,7 +137,7 @@ def test_exports_and_what_came_of_them() -> None:
 
 
 def test_violations_are_drawn() -> None:
-    """How many of each type, and where in the log; what is nowhere in it is said, and so is how many the table leaves out."""
+    """The page draws how many there are of each type, and where in the log; it says how many are nowhere, and how many the table lacks."""
     said = {**SAID, "violations": {"bad-signature": 100, "sequence-gap": 2}}
     moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0, 0, 0), Moment(NONE, None, None, None, None)]
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
@@ -145,6 +146,17 @@ def test_violations_are_drawn() -> None:
     assert {"bad-signature: 99", "bad-signature: 1", "sequence-gap: 1"} <= set(found)
     assert "1 violation of no ordering record and no decision, so of no time." in found
     assert any(each.startswith("101 more are in ") for each in found)
+
+
+def test_settled_differences_are_shown() -> None:
+    """Each is in a table of its own, how many are left out is said, and the page says that there is no violation."""
+    shown = {"offset": 7, "offset_last": 9, "records": 3, "found": "a view of 5 <records>", "expected": "another"}
+    settled = {"writers": 3, "records": 1_002, "shown": [shown, {**shown, "offset": 8}]}
+    found = Reader(page({**SAID, "violations": {}, "settled": settled}, EMPTY, CLEAN)).text
+    assert {"Settled differences", "no violation", "7", "8", "9", "3", "a view of 5 <records>"} <= set(found)
+    assert any(each.startswith("1,002 records of 3 writers had another history.") for each in found)
+    assert "1 more writer is not listed." in found
+    assert "Settled differences" not in Reader(page({**SAID, "violations": {}}, EMPTY, CLEAN)).text
 
 
 def test_nothing_to_draw() -> None:
@@ -181,7 +193,7 @@ def test_bins_are_bounded(spark: SparkSession) -> None:
 
 
 def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
-    """By the ordering offset, else by the position; what is before or behind all batches is in the first or last bin."""
+    """A violation lies where its offset does, else its position; before or behind all batches it is in the first or last bin."""
     moments = [Moment(NONE, None, None, *firsts) for firsts in ((10, 100), (None, None), (20, 200), (25, None), (30, 300), (None, None))]
     placed = [(0, None), (10, None), (19, 300), (20, 0), (26, 0), (99, None), (None, 5), (None, 299), (None, 10**12), (None, None)]
     rows = [("a", *each) for each in placed] + [("b", None, None), ("c", 20, None)] * 2
@@ -236,7 +248,7 @@ def test_few_among_many_are_seen() -> None:
 
 
 def test_lines_have_gaps() -> None:
-    """Where there is no value there is no line, and a value by itself is seen."""
+    """A line ends where there is no value, and a value by itself is seen."""
     drawn = lines("T", "u", {"a": [1.0, None, 2.0, 3.0]}, time_ticks(0, 10_000), "axis")
     assert [len(each.split()) for each in re.findall(r'points="([^"]+)"', drawn)] == [2]
     assert drawn.count("<circle") == 1

@@ -1,4 +1,4 @@
-"""What is written of a verification, of whatever size it is, and what an interrupted run leaves."""
+"""The report of a verification, of whatever size it is, and the rest that an interrupted run leaves."""
 
 import json
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ RECORD = "partition int, offset bigint, append_time_ms bigint, key binary, value
 
 
 def _violations(spark: SparkSession, count: int) -> DataFrame:
-    """Of two types and two sources, in no order, some without a place."""
+    """Violations of two types and two sources, in no order, some without a place."""
     at = F.when(F.col("id") % 5 > 0, F.col("id") * 7919 % count)
     return spark.range(count).select(
         F.when(F.col("id") % 3 == 0, "bad-signature").otherwise("index-mismatch").alias("type"),
@@ -34,6 +34,8 @@ def _violations(spark: SparkSession, count: int) -> DataFrame:
         F.lit("this").alias("found"),
         F.lit("that").alias("expected"),
         F.when(F.col("id") % 2 == 0, "log").otherwise("/export").alias("source"),
+        F.lit(None).cast("bigint").alias("offset_last"),
+        F.lit(None).cast("bigint").alias("records"),
     )
 
 
@@ -64,7 +66,7 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 
 
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
-    """Of a log in which there is nothing."""
+    """A log in which there is nothing, and the result of its verification."""
     records = spark.createDataFrame([], RECORD)
     log = Log(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
@@ -73,12 +75,25 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified
     )
     known = start(spark)
     return log, Verified(
-        "O=Notary", 0, {"committed": 0}, bytes(32), Counts(0, 0, 0), {}, {}, None, decisions, entries, violations, {}, lambda: known
+        "O=Notary",
+        0,
+        {"committed": 0},
+        bytes(32),
+        Counts(0, 0, 0),
+        {},
+        {},
+        None,
+        decisions,
+        entries,
+        violations,
+        violations.limit(0),
+        {},
+        lambda: known,
     )
 
 
 def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was written before the report is named for what it is, and is no report; the report appears last."""
+    """The part that was written before the report is named for what it is, and is no report; the report appears last."""
     log, verified = _verified(spark, _violations(spark, 1))
     run = Run(at=datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC), signatures=False, stages_s={}, state=start(spark))
     (tmp_path / "report.html").mkdir()  # so the run fails when only the Parquet files are there
@@ -100,6 +115,16 @@ def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: py
 
 
 def test_no_violation_has_a_table_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever reads `violations/` finds its columns."""
+    """A table without rows has its columns."""
     write_violations(spark.createDataFrame([], VIOLATION), 0, tmp_path / "none")
-    assert pq.read_table(tmp_path / "none").column_names == ["type", "position", "offset", "id", "found", "expected", "source"]
+    assert pq.read_table(tmp_path / "none").column_names == [
+        "type",
+        "position",
+        "offset",
+        "id",
+        "found",
+        "expected",
+        "source",
+        "offset_last",
+        "records",
+    ]

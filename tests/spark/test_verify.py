@@ -1,4 +1,4 @@
-"""What Spark says of whole logs: clean of honest ones, and of others exactly what is wrong with them."""
+"""Spark finds nothing wrong with whole honest logs, and finds exactly what is wrong with others."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -133,7 +133,7 @@ def _over(writer: Writer) -> bytes | None:
 
 
 DECIDED = 9
-"""In that log."""
+"""The number of decisions in that log"""
 Planted = list[tuple[str, int | None, int | None]]
 """(type, position, ordering offset) of each violation that was planted."""
 
@@ -173,13 +173,13 @@ def _unreadable(writer: Writer) -> Planted:
 
 
 def _other_history(writer: Writer) -> Planted:
-    """An entry that counts all the same, and a checkpoint whose root is not compared."""
+    """An entry that counts all the same, and a checkpoint whose root is not compared: one violation, since one incarnation wrote both."""
     foreign = View(writer.replayed.seen, bytes(32))
     entry, payload, _ = writer.send(3, 1, spend(state("of another history")), view=foreign)
     payload()
     first = entry()
-    second = writer.log.checkpoint(3, 3, bytes(32), view=View(writer.replayed.seen + 1, bytes(32)))
-    return [("foreign-view", None, first.offset), ("foreign-view", None, second.offset)]
+    writer.log.checkpoint(3, 3, bytes(32), view=View(writer.replayed.seen + 1, bytes(32)))
+    return [("foreign-view", None, first.offset)]
 
 
 def _passed_over(writer: Writer) -> Planted:
@@ -200,7 +200,7 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer:
 
 
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All kinds in one log, and many of one: the driver gets no list of them."""
+    """One log has violations of all kinds, and many of one: the driver gets no list of them."""
     planted = [*_wrong_root(writer), *_root_of_more_than_there_is(writer), *_unknown_party(writer), *_other_ids(writer)]
     planted += [*_unreadable(writer), *_other_history(writer)]
     forged = writer.batch(3, 2, spend(state("forged")), party=Party(NOTARY))
@@ -275,10 +275,52 @@ def test_swapped_records_are_found(spark: SparkSession, tmp_path: Path, writer: 
     streams = writer.log.streams
     streams[ORDERING][one.offset] = Record(ORDERING, one.offset, one.append_time_ms, None, other.value)
     streams[ORDERING][other.offset] = Record(ORDERING, other.offset, other.append_time_ms, None, one.value)
-    found = _found(_verified(spark, tmp_path, streams, writer.party))
-    assert ("foreign-view", None, one.offset) in found
-    assert ("foreign-view", None, after.offset) in found
-    assert {type_ for type_, *_ in found} == {"foreign-view", "sequence-gap"}
+    verified = _verified(spark, tmp_path, streams, writer.party)
+    assert {type_ for type_, *_ in _found(verified)} == {"foreign-view", "sequence-gap"}
+    (foreign,) = verified.violations.where("type = 'foreign-view'").collect()
+    assert (foreign.offset, foreign.offset_last) == (one.offset, after.offset)
+
+
+def lose_an_entry(writer: Writer) -> int:
+    """Have the log lose a record that two incarnations know, who go on writing; returns where the log ends then."""
+    log = writer.log
+    log.register("w4", "third incarnation")
+    lost = writer.batch(3, 0, spend(state("lost")))
+    for number in range(3):
+        writer.checkpoint(3)
+        writer.batch(4, 1, spend(state(f"after the loss {number}")))
+    rest = [record for record in log.streams[ORDERING] if record.offset != lost.offset]
+    # As if the tail was lost and has grown again: no offset is missing.
+    log.streams[ORDERING] = [Record(ORDERING, at, each.append_time_ms, None, each.value) for at, each in enumerate(rest)]
+    return len(rest)
+
+
+def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
+    """Every record behind a loss has a foreign view: a row for each incarnation has the first place, the last one, and their number."""
+    end = lose_an_entry(writer)
+    verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
+    rows = verified.violations.where("type = 'foreign-view'").orderBy("offset").collect()
+    assert [(row.offset, row.offset_last, row.records) for row in rows] == [(end - 6, end - 2, 3), (end - 5, end - 1, 3)]
+    assert [row.found.split("; ")[1] for row in rows] == [
+        f"incarnation 3 wrote 3 such records, the last at offset {end - 2}",
+        f"incarnation 4 wrote 3 such records, the last at offset {end - 1}",
+    ]
+    assert {row.expected.split("; ")[1] for row in rows} == {f"the last that agreed is at offset {end - 7}"}
+    assert verified.settled.isEmpty()
+
+
+def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
+    """Foreign views before a settle record whose history goes beyond their places are settled; those after it are violations."""
+    end, log = lose_an_entry(writer), writer.log
+    log.settle()
+    verified = _verified(spark, tmp_path / "settled", log.streams, writer.party)
+    assert _found(verified) == []
+    rows = verified.settled.orderBy("offset").collect()
+    assert [(row.offset, row.offset_last, row.records) for row in rows] == [(end - 6, end - 2, 3), (end - 5, end - 1, 3)]
+    late = log.checkpoint(4, 3, bytes(32), view=View(1, bytes(32)))
+    verified = _verified(spark, tmp_path / "later", log.streams, writer.party)
+    assert _found(verified) == [("foreign-view", None, late.offset)]
+    assert [row.offset for row in verified.settled.orderBy("offset").collect()] == [end - 6, end - 5]
 
 
 def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
@@ -359,7 +401,12 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     wrong = [each.offset for each in compared if each.size > len(replayed.decisions) or each.root != replayed.root(each.size)]
     assert sorted([offset for type_, _, offset in found if type_ == "root-mismatch"]) == wrong
     foreign = [each.offset for each in replayed.records if each.view == Seen.FOREIGN]
-    assert sorted([offset for type_, _, offset in found if type_ == "foreign-view"]) == foreign
+    told = verified.violations.where("type = 'foreign-view'").collect()
+    assert sum(each.records for each in told) == len(foreign)
+    assert sorted({*[each.offset for each in told], *[each.offset_last for each in told]} - set(foreign)) == []
+    assert min([each.offset for each in told], default=None) == min(foreign, default=None)
+    assert max([each.offset_last for each in told], default=None) == max(foreign, default=None)
+    assert verified.settled.isEmpty(), "no owner settles anything there"
     assert verified.checkpoints.compared == len(compared) > 0
     assert [offset for type_, _, offset in found if type_ == "sequence-gap"] == [batch.offset for batch in replayed.passing()]
     assert {type_ for type_, _, _ in found} <= {"root-mismatch", "foreign-view", "id-mismatch", "sequence-gap"}

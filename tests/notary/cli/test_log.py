@@ -1,20 +1,30 @@
 """`notary log show`: the records of a log, who signed them, which took effect, and why the rest did not."""
 
+import asyncio
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from notary import cli
+from notary.config import load
 from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
+from tests.kafka.reading_back import read_streams
 from tests.notary.cli.written import checkpoint, entry, fill, register, signing_key, write
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, spend, transaction_id
-from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
+from tests.spark.archived import archive
 
 STRANGER = SigningKey(bytes(32))
 
@@ -174,9 +184,158 @@ def test_another_notarys_log_is_refused(
     assert "'O=Notary Service,L=London,C=GB'" in complaint
 
 
-@pytest.mark.parametrize("arguments", [["log"], ["log", "show"], ["log", "show", "--config", "x", "--from", "a"]])
+def archived(directory: NotaryDirectory, folder: Path) -> Path:
+    """An archive of a directory's log, in two ranges."""
+    return archive(asyncio.run(read_streams(load(directory.config))), folder)
+
+
+def varied(directory: NotaryDirectory) -> None:
+    """Write a log that has records of every outcome, in both topics."""
+    sent = entry(1, 1, b"[]")
+    payloads = [(0, batch_key(1, 1), b"[]"), fill(directory.path, sent), (0, batch_key(9, 9), b"stray"), (0, b"bad", b"x")]
+    write(directory.path, [register("w1", 1), register("w1", 1), b"garbage", checkpoint(1), sent, *payloads])
+    assert cli.main(["key", "rotate", "--config", str(directory.config)]) == 0
+    write(directory.path, [register("w2", 2), (1, batch_key(2, 1), b"1"), entry(2, 1, b"1", 1), entry(2, 2, b"lost", 3), register("w3", 3)])
+
+
+@pytest.mark.parametrize("flags", [[], ["--payload"], ["--payload", "--json"], ["--from", "4", "--count", "5", "--payload", "--json"]])
+def test_an_archive_is_shown_as_its_log(
+    directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """Each flag prints the same lines from an archive as from the log that it was made of, however many reads it takes."""
+    varied(directory)
+    write(directory.path, [(2, batch_key(9, number), b"many") for number in range(300)])
+    folder = archived(directory, tmp_path / "archive")
+    capsys.readouterr()
+    assert show(directory, *flags) == 0
+    from_log = capsys.readouterr()
+    assert len(from_log.out.splitlines()) >= 5
+    assert cli.main(["log", "show", "--archive", str(folder), *flags]) == 0
+    assert capsys.readouterr() == from_log
+
+
+def edit_range(folder: Path, named: str, /, **facts: object) -> None:
+    """Have the last range say something else of a file, in whose bytes it believes."""
+    manifest = folder / "ranges/00000002.json"
+    said = json.loads(manifest.read_bytes())
+    (file,) = [each for each in said["files"] if each["path"] == named]
+    file.update(sha256=sha256((folder / named).read_bytes()).hexdigest(), **facts)
+    manifest.write_text(json.dumps(said))
+
+
+def test_offsets_without_a_record_are_no_damage(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Offsets without a record, within a partition and at its end, as a transaction leaves them, change nothing of what is shown."""
+    stray = [(0, batch_key(9, number), b"stray") for number in range(4)]
+    write(directory.path, [register("w1", 1), *stray])
+    folder = archived(directory, tmp_path / "archive")
+    path = "payload/partition=0/00000002.parquet"
+    table = pq.ParquetFile(folder / path).read()
+    pq.write_table(table.slice(1), folder / path)
+    edit_range(folder, path, records=1, offset_end=9)
+    capsys.readouterr()
+    assert cli.main(["log", "show", "--archive", str(folder), "--payload", "--json"]) == 0
+    shown_now = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["offset"] for each in shown_now if each["topic"] == "payload"] == [0, 1, 3]
+
+
+LAST = "ordering/partition=0/00000002.parquet"
+
+
+def cut(folder: Path) -> None:
+    (folder / LAST).write_bytes((folder / LAST).read_bytes()[:-1])
+
+
+def swapped(folder: Path) -> None:
+    table = pq.ParquetFile(folder / LAST).read()
+    pq.write_table(table.take([1, 0, *range(2, table.num_rows)]), folder / LAST)
+    edit_range(folder, LAST)
+
+
+def too_few(folder: Path) -> None:
+    table = pq.ParquetFile(folder / LAST).read()
+    pq.write_table(table.slice(0, 1), folder / LAST)
+    edit_range(folder, LAST)
+
+
+def other_columns(folder: Path) -> None:
+    pq.write_table(pa.table({"offset": [5], "value": [b"x"]}), folder / LAST)
+    edit_range(folder, LAST)
+
+
+def no_parquet(folder: Path) -> None:
+    (folder / LAST).write_bytes(b"garbage")
+    edit_range(folder, LAST)
+
+
+def newer(folder: Path) -> None:
+    manifest = folder / "ranges/00000002.json"
+    manifest.write_text(manifest.read_text().replace('"archive_version":2', '"archive_version":3'))
+
+
+PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
+
+
+@pytest.mark.parametrize(
+    ("harm", "complaint"),
+    [
+        (cut, rf"{PLACE} is damaged: its range says SHA-256 [0-9a-f]{{64}}, and there is [0-9a-f]{{64}}\. Take the file from another copy"),
+        (lambda folder: (folder / LAST).unlink(), rf"{PLACE} cannot be read: No such file or directory\. Take the file"),
+        (swapped, rf"{PLACE} is damaged: offset \d+ comes after \d+"),
+        (too_few, rf"{PLACE} is damaged: it has 1 records, and its range says \d+"),
+        (other_columns, rf"{PLACE} has other columns than an archive's: offset, value"),
+        (no_parquet, rf"{PLACE} is damaged after offset \d+: "),
+        (newer, r"ranges/00000002\.json has archive version 3, and this software reads 2"),
+        (lambda folder: (folder / "ranges/00000001.json").unlink(), r"range 00000001\.json is missing .*, and 00000002\.json is there"),
+        (lambda folder: edit_range(folder, LAST, offset_first=0), rf"{LAST} has offsets 0 up to \d+ .* ends at \d+: a range is missing"),
+        (lambda folder: edit_range(folder, LAST, partition=1), r"is of ordering partition 1, which the archive does not have"),
+        (lambda folder: edit_range(folder, LAST, path="ordering/partition=1/x.parquet"), r"is listed as of ordering partition 0, and lies"),
+        (lambda folder: edit_range(folder, LAST, path="../x.parquet"), r"ranges/00000002\.json cannot be read: Expected `str` matching"),
+        (lambda folder: (folder / "ranges/00000002.json").write_bytes(b'{"x":' + b"[" * 200_000), r"00000002\.json cannot be read: "),
+        (lambda folder: shutil.rmtree(folder / "ranges"), r"is no archive: there is no ranges/00000001\.json"),
+    ],
+)
+def test_damaged_archive_is_refused(
+    directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object], complaint: str
+) -> None:
+    """An archive that is not what its ranges say ends the command with 2, and the message names the file and the place."""
+    varied(directory)
+    folder = archived(directory, tmp_path / "archive")
+    harm(folder)
+    capsys.readouterr()
+    assert cli.main(["log", "show", "--archive", str(folder)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("notary log: ")
+    assert re.search(complaint, said)
+
+
+def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They may be the end of the log, so what is shown without them is shown with a warning."""
+    folder = archived(directory, tmp_path / "archive")
+    (folder / LAST).with_name("00000003.parquet").write_bytes(b"half")
+    capsys.readouterr()
+    assert cli.main(["log", "show", "--archive", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert "genesis" in said.out
+    assert f"no range lists 1 of the files in {folder}, {folder}/ordering/partition=0/00000003.parquet first" in said.err
+
+
+def test_archive_without_pyarrow(tmp_path: Path) -> None:
+    """It says what is missing, and how to get it."""
+    arguments = ["log", "show", "--archive", str(tmp_path)]
+    command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "notary log: pyarrow is not installed, which reads an archive's Parquet files: pip install 'kafka-notary[parquet]'\n"
+    )
+
+
+BOTH = ["log", "show", "--config", "x", "--archive", "y"]
+
+
+@pytest.mark.parametrize("arguments", [["log"], ["log", "show"], ["log", "show", "--config", "x", "--from", "a"], BOTH])
 def test_usage_errors_exit_2(arguments: list[str]) -> None:
-    """An action and a configuration must be named."""
+    """An action, and either a configuration or an archive, must be named."""
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2

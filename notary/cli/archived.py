@@ -1,0 +1,228 @@
+"""An archive of both topics (docs/spark.md, The archive), read as a log.
+
+Its files are Parquet, and pyarrow reads them: it wrote them, `notary export` needs it too, and readers of Parquet with zstd do not come
+smaller. Nothing of Spark is needed.
+
+The ranges are checked before anything is read, and each file before its first record is: its SHA-256, its columns, the number of its
+records, and that their offsets rise between its ends. What is read is one row group of each partition at a time.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+import pyarrow.parquet as pq
+
+from ordering.errors import ConfigurationError
+from ordering.log import ORDERING, Bounds, Record, Writer
+from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
+
+ARCHIVE_VERSION: Final = 2
+_REMEDY: Final = "Take the file from another copy of the archive"
+BATCH_RECORDS: Final = 64
+"""Records that are made from a row group at once; one may have megabytes."""
+_COLUMNS: Final = ["offset", "append_time_ms", "key", "value"]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+/partition=[0-9]+/\w[\w.-]*\.parquet$")]
+    topic: Literal["ordering", "payload"]
+    partition: _Number
+    offset_first: _Number
+    offset_end: _Number
+    records: _Number
+    sha256: str
+
+    @property
+    def stream(self) -> int:
+        return ORDERING if self.topic == "ordering" else self.partition
+
+
+class _Version(msgspec.Struct, frozen=True):
+    archive_version: int
+
+
+class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    archive_version: int
+    payload_partitions: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    files: list[_File]
+
+
+class ArchivedLog:
+    """A `Log` that nobody can append to. Raises `ConfigurationError`, also while it is read, for an archive that is not whole."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the ranges, and no file yet."""
+        ranges = _ranges(folder)
+        self._folder = folder
+        self._partitions = ranges[-1].payload_partitions
+        self._files: dict[int, list[_File]] = {stream: [] for stream in range(ORDERING, self._partitions)}
+        for file in [file for each in ranges for file in each.files]:
+            before = self._files.get(file.stream)
+            if before is None or (file.topic == "ordering" and file.partition):
+                raise ConfigurationError(
+                    f"{folder / file.path} is of {file.topic} partition {file.partition}, which the archive does not have"
+                )
+            if not file.path.startswith(f"{file.topic}/partition={file.partition}/"):
+                raise ConfigurationError(
+                    f"{folder / file.path} is listed as of {file.topic} partition {file.partition}, and lies elsewhere"
+                )
+            end = before[-1].offset_end if before else 0
+            if file.offset_first != end or file.offset_end < end:
+                raise ConfigurationError(
+                    f"{folder / file.path} has offsets {file.offset_first} up to {file.offset_end} of {file.topic} partition"
+                    f" {file.partition}, and what was archived before it ends at {end}: a range is missing or there twice"
+                )
+            before.append(file)
+
+    def unlisted(self) -> list[Path]:
+        """The Parquet files that no range lists: an interrupted run left them, or the last ranges are gone."""
+        listed = {self._folder / file.path for files in self._files.values() for file in files}
+        return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
+
+    @property
+    def payload_partitions(self) -> int:
+        """The number of partitions that the payload topic had when the last range was archived."""
+        return self._partitions
+
+    async def has_partitions(self, count: int) -> None:
+        """Raises `NotReady` when there are fewer."""
+        check_partitions(f"the archive {self._folder}", self._partitions, count)
+
+    @property
+    def identity(self) -> str:
+        """The archive's folder."""
+        return f"archive:{self._folder}"
+
+    async def open_writer(self) -> Writer:
+        """Always raises `ConfigurationError`."""
+        raise ConfigurationError(f"{self._folder} is an archive: nothing is appended to it here")
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
+        """A reader of all that the archive has."""
+        ends = {stream: bound.offset_end for stream, bound in (await self.bounds()).items()}
+        return ArchivedReader({stream: self._records(stream, offsets_next.get(stream, 0)) for stream in ends}, ends, offsets_next)
+
+    async def bounds(self) -> Mapping[int, Bounds]:
+        """The bounds of each stream: 0, and the end of the last range."""
+        return {stream: Bounds(0, files[-1].offset_end if files else 0) for stream, files in self._files.items()}
+
+    def leaders(self) -> Mapping[int, str | None]:
+        """None: nothing can be appended."""
+        return {}
+
+    async def close(self) -> None:
+        """Nothing is open between two readers."""
+
+    def _records(self, stream: int, offset_next: int) -> Iterator[list[Record]]:
+        for file in self._files[stream]:
+            if file.offset_end > offset_next:
+                for records in self._read(file):
+                    yield [record for record in records if record.offset >= offset_next]
+
+    def _read(self, file: _File) -> Iterator[list[Record]]:
+        """Yields the records of a file, some at a time. Raises `ConfigurationError` where it is not what its range says."""
+        path = self._folder / file.path
+        place = f"{path} ({file.topic} partition {file.partition}, offsets {file.offset_first} up to {file.offset_end})"
+        last, count = file.offset_first - 1, 0
+        try:
+            with path.open("rb") as opened:
+                found = file_digest(opened, "sha256").hexdigest()
+            if found != file.sha256:
+                raise ConfigurationError(f"{place} is damaged: its range says SHA-256 {file.sha256}, and there is {found}. {_REMEDY}")
+            with pq.ParquetFile(path) as parquet:
+                if parquet.schema_arrow.names != _COLUMNS:
+                    raise ConfigurationError(f"{place} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}")
+                for batch in parquet.iter_batches(BATCH_RECORDS):
+                    rows = list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+                    for offset, *_ in rows:
+                        if not last < offset < file.offset_end:
+                            raise ConfigurationError(f"{place} is damaged: offset {offset} comes after {last}. {_REMEDY}")
+                        last, count = offset, count + 1
+                    yield [Record(file.stream, *row) for row in rows]
+        except OSError as problem:
+            raise ConfigurationError(f"{place} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
+        except (ValueError, TypeError) as problem:
+            raise ConfigurationError(f"{place} is damaged after offset {last}: {problem}. {_REMEDY}") from None
+        if count != file.records:
+            raise ConfigurationError(f"{place} is damaged: it has {count} records, and its range says {file.records}. {_REMEDY}")
+
+
+class ArchivedReader:
+    """A `Reader` over the files of an archive."""
+
+    def __init__(self, records: Mapping[int, Iterator[list[Record]]], ends: Mapping[int, int], offsets_next: Mapping[int, int]) -> None:
+        """For `ArchivedLog.open_reader` only."""
+        self._records = dict(records)
+        self._ends = ends
+        self._offsets_next = {stream: offsets_next.get(stream, 0) for stream in records}
+        self._turns = list(records)
+        self._paused: frozenset[int] = frozenset()
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """The next records; none, after `timeout_ms`, where all streams are paused or at their ends."""
+        # Before anything is read, not after: to hash a large file may take longer than whoever reads one record waits.
+        await asyncio.sleep(0)
+        taken: list[Record] = []
+        taken_bytes, has_ended = 0, False
+        for stream in [each for each in self._turns if each not in self._paused and each in self._records]:
+            if taken_bytes >= POLL_BYTES_MAX or len(taken) >= POLL_RECORDS_MAX:
+                break
+            records = next(self._records[stream], None)
+            if records is None:
+                # Offsets at the end may hold no record, as a transaction leaves them.
+                self._offsets_next[stream] = self._ends[stream]
+                del self._records[stream]
+                has_ended = True
+                continue
+            self._turns.remove(stream)
+            self._turns.append(stream)
+            if records:
+                self._offsets_next[stream] = records[-1].offset + 1
+            taken += records
+            taken_bytes += sum([size(record) for record in records])
+        if not taken and not has_ended:
+            await asyncio.sleep(timeout_ms / 1000)
+        return taken
+
+    def offset_next(self, stream: int) -> int:
+        """The offset after the last record returned; the end of the archive when there are no more."""
+        return self._offsets_next[stream]
+
+    @property
+    def interruptions(self) -> int:
+        """None: an archive does not change while it is read."""
+        return 0
+
+    def pause(self, streams: Collection[int]) -> None:
+        """Stops exactly these streams, from now on."""
+        self._paused = frozenset(streams)
+
+    async def close(self) -> None:
+        """Close the files that are being read."""
+        self._records.clear()
+
+
+def _ranges(folder: Path) -> list[_Range]:
+    """Returns all ranges in their order. Raises `ConfigurationError`, for a folder without any too."""
+    ranges: list[_Range] = []
+    for number, file in enumerate(sorted((folder / "ranges").glob("*.json")), 1):
+        if file.name != f"{number:08}.json":
+            raise ConfigurationError(f"range {number:08}.json is missing in {folder / 'ranges'}, and {file.name} is there")
+        try:
+            content = file.read_bytes()
+            version = msgspec.json.decode(content, type=_Version).archive_version
+            if version != ARCHIVE_VERSION:
+                raise ConfigurationError(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}")
+            ranges.append(msgspec.json.decode(content, type=_Range))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise ConfigurationError(f"{file} cannot be read: {problem}") from None
+        if ranges[-1].payload_partitions < ranges[max(0, number - 2)].payload_partitions:
+            raise ConfigurationError(f"{file} has fewer payload partitions than the range before it: it is of another log")
+    if not ranges:
+        raise ConfigurationError(f"{folder} is no archive: there is no ranges/00000001.json")
+    return ranges
