@@ -184,7 +184,7 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
     worker = start(now_s=lambda: time.monotonic() + stopped_s)
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
-    stopped_s = 1.5
+    stopped_s = 2.5
     assert "this process did not run for a while" in (worker.driver.doubt() or "")
     await worker.until(lambda: worker.driver.not_ready() is None)
 
@@ -200,7 +200,7 @@ async def test_a_process_that_stood_still_between_two_polls(start: Start, log: F
         nonlocal stopped_s
         worker.driver._catch_up = catch_up  # type: ignore[method-assign]
         _regrow(log, ends)
-        stopped_s = 1.5
+        stopped_s = 2.5
 
     with _applied_nothing(worker):
         worker.driver._catch_up = stopped  # type: ignore[method-assign]
