@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from notary.config import HttpConfig
+from notary.config import HttpConfig, TlsFiles
 from notary.http.answers import Answer
 from notary.http.submission import Asked
 
@@ -17,6 +17,7 @@ class Settings(msgspec.Struct, frozen=True):
     notary_name: str
     parties_file: str
     http: HttpConfig
+    tls: TlsFiles | None
     connections_max: int
     """Of this process."""
     bytes_max: int
@@ -62,6 +63,12 @@ class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     """How long those took that were read."""
 
 
+class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """Connections that ended before their first request."""
+
+    count: int
+
+
 # ---- from the worker ----
 
 
@@ -86,5 +93,11 @@ class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     seconds_max: float
 
 
-Up: TypeAlias = Serving | Submitted | Called | Counted
-Down: TypeAlias = Answered | Gate | End
+class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """Read certificates and parties again, and log from this level on."""
+
+    log_level: str
+
+
+Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed
+Down: TypeAlias = Answered | Gate | End | ReadAgain
