@@ -139,7 +139,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         )
     except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
         text = str(problem)
-        if text.endswith(_NOT_WRITABLE):
+        if any(reason in text for reason in _NOT_WRITABLE):
             # A worker writes to its index, whoever looks at one links its files into a folder in it.
             raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
         # By the file's name: RocksDB also says "block", of what is corrupt.
