@@ -148,7 +148,8 @@ class _Acceptor:
             elif len(self._connecting) < self._handshakes_max:
                 made = self._connect_tls(connection, self._certificates)
             else:
-                connection.close()  # so many strangers are shaking hands that there is no way to tell one more what is the matter
+                connection.close()  # before a handshake there is no way to say `overloaded`
+                self._certificates.handshake_failed(ConnectionAbortedError("too many handshakes are under way"))
                 continue
             connecting = self._loop.create_task(made)
             self._connecting.add(connecting)

@@ -17,13 +17,13 @@ class Settings(msgspec.Struct, frozen=True):
     notary_name: str
     parties_file: str
     http: HttpConfig
-    tls: TlsFiles | None
     connections_max: int
     """Of this process."""
     bytes_max: int
     """Of the bodies that it reads at a time."""
     log_level: str
     log_json: bool
+    tls: TlsFiles | None = None
 
 
 # ---- from an intake process ----

@@ -149,6 +149,25 @@ def test_client_certificates(own_directory: NotaryDirectory, serve_tls: Callable
         assert service.ask(service.context()) == 200
 
 
+def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
+    """When `tls_client_ca_file` is replaced, clients of the authorities that are in it now are taken, and no others."""
+    former, present = Authority("Former"), Authority("Present")
+    former.put(own_directory.path / "client-ca.pem")
+    service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="optional")
+
+    def is_taken(pair: Pair) -> bool:
+        try:
+            return service.ask(service.context(pair)) == 200
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    old, new = former.client(), present.client()
+    assert (is_taken(old), is_taken(new)) == (True, False)
+    present.put(own_directory.path / "client-ca.pem")
+    wait_until(lambda: all(is_taken(new) for _ in range(8)))
+    assert not any(is_taken(old) for _ in range(8))
+
+
 def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
     """Whoever connects and says nothing is hung up on after `head_ms_max`, and before that takes nobody's connection."""
     service = serve_tls(HTTP_HEAD_MS_MAX="1000", HTTP_CONNECTIONS_MAX="8")
