@@ -214,10 +214,14 @@ def kafka_security(log: LogConfig, directory: Path) -> KafkaSecurity | None:
 
     password = None
     if log.sasl_password_file:
+        password_file = directory / log.sasl_password_file
         try:
-            password = (directory / log.sasl_password_file).read_bytes().decode().strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigurationError(f"log.sasl_password_file cannot be read: {problem}") from None
+            password = password_file.read_bytes().decode().strip()
+        except OSError as problem:
+            why = why_unreadable(password_file, problem, "Put the password there that the brokers' operator gave")
+            raise ConfigurationError(f"log.sasl_password_file {password_file} cannot be read: {why}") from None
+        except UnicodeDecodeError as problem:
+            raise ConfigurationError(f"log.sasl_password_file {password_file} is no text: {problem}") from None
     return KafkaSecurity(
         protocol=log.security_protocol,
         ca_file=file(log.ca_file),

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 import signal
 import socket
 import ssl
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from notary import cli
 from notary.client import Client, Patience, Signer, TransactionRequest, Unreachable, tls_context
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
 from tests.notary.http.asking import JSON, SOCKET_S_MAX
@@ -191,9 +193,28 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
     with Client([service.process.url], bank.name, Signer(bank.sign), tls=service.context(clients.client())) as client:
         (answer,) = client.submit([request])
         assert answer.committed
+    (service.folder / "bank.pem").write_bytes(bank.private_pem)
+    (service.folder / "requests.json").write_text(json.dumps([spend()]))
+    command = ["submit", str(service.folder / "requests.json"), "--party", bank.name, "--key", str(service.folder / "bank.pem")]
+    shown = ["--tls-cert", str(service.folder / "client.pem"), "--tls-key", str(service.folder / "client-key.pem")]
+    assert cli.main([*command, "--url", service.process.url, "--tls-ca", str(service.ca_file), *shown]) == 0
     for tls in (service.context(), None):
         with Client([service.process.url], patience=Patience(attempt_s_max=1.0), tls=tls) as client, pytest.raises(Unreachable):
             client.notary(deadline_s=1.5)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
+def test_large_calls(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
+    """The largest submission and its answer, with all receipts, come through whole, also when the connection ends with it."""
+    service = serve_tls()
+    body = bank.body(*(spend(*(fresh_state() for _ in range(20))) for _ in range(1000)))
+    assert len(body) > 1 << 20
+    headers = JSON | ({"connection": "close"} if ends else {})
+    answer = httpx.post(
+        service.process.url + "/v1/submissions", content=body, headers=headers, verify=service.context(), timeout=60, trust_env=False
+    )
+    assert answer.status_code == 200
+    assert sum("receipt" in decision for decision in answer.json()["decisions"]) == 1000
 
 
 # ---- renewal ----
