@@ -42,6 +42,7 @@ class Certificates:
         """Connections that ended before their first request: no TLS 1.3, no certificate that is accepted, or no patience."""
         self.when_handshake_failed: Callable[[], None] = lambda: None
         self._looked_at = self._in_use = self._state()
+        self._reported: _State | None = None
         self.context, self._not_after = self._load()
 
     @property
@@ -62,31 +63,30 @@ class Certificates:
             self.look()
 
     def look(self) -> None:
-        """Take the files if they have changed, and have not changed again since the look before."""
+        """Take the files if they have changed, and have not changed again since the look before. A certificate that expires is reported."""
         state = self._state()
         settled, self._looked_at = state == self._looked_at, state
-        if settled and (state != self._in_use or self.problem):
+        if settled and (state != self._in_use or self.problem or self._now() > self._not_after):
             self._take(state)
 
     def read_again(self) -> None:
         """Take the files as they are now, and log what came of it."""
-        self.problem = ""
-        self._take(self._state())
-        if not self.problem:
-            log.info("certificate in use file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
+        self._reported = None
+        self._take(self._state(), report_all=True)
 
-    def _take(self, state: _State) -> None:
-        """Take the files; a problem with them is logged once, and the pair in use stays."""
+    def _take(self, state: _State, *, report_all: bool = False) -> None:
+        """Take the files; a problem with them is logged once for each content of the files, and the pair in use stays."""
         try:
             self.context, self._not_after = self._load()
         except ConfigurationError as problem:
-            if str(problem) != self.problem:
-                self.problem = str(problem)
+            self.problem = str(problem)
+            if state != self._reported:
+                self._reported = state
                 log.error("the certificate in use stays in use: %s", problem)
             return
-        if state != self._in_use or self.problem:
+        if report_all or state != self._in_use or self.problem:
             log.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
-        self.problem, self._in_use = "", state
+        self.problem, self._in_use, self._reported = "", state, None
 
     def _state(self) -> _State:
         """Tells one content of the files from another."""

@@ -1,5 +1,6 @@
 """The certificate in use: which files are taken, when, and what is logged; looks are taken by hand here."""
 
+import datetime
 import logging
 import os
 import ssl
@@ -83,6 +84,34 @@ def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     (tmp_path / "server-key.pem").write_bytes(key)
     certificates.look()
     certificates.look()
+    assert certificates.problem == ""
+    assert certificates.context is not context
+
+
+def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether it expires in use or has expired when it comes: one line, though the clock goes on; then a renewed one is taken."""
+    Authority().server().put(tmp_path, "server")
+    files = TlsFiles(str(tmp_path / "server.pem"), str(tmp_path / "server-key.pem"), "", True)
+    clock = [datetime.datetime.now(datetime.UTC)]
+    certificates = Certificates(files, lambda: clock[0])
+    context = certificates.context
+
+    def look_for_a_while() -> list[str]:
+        caplog.clear()
+        for _ in range(4):
+            clock[0] += datetime.timedelta(seconds=1)
+            certificates.look()
+        return [record.levelname for record in caplog.records]
+
+    assert look_for_a_while() == []
+    clock[0] += 31 * DAY
+    assert look_for_a_while() == ["ERROR"]
+    assert "and this machine's clock says" in certificates.problem
+    assert certificates.context is context
+    Authority().server().put(tmp_path, "server")
+    assert look_for_a_while() == ["ERROR"]
+    Authority().server(until=60 * DAY).put(tmp_path, "server")
+    assert look_for_a_while() == []
     assert certificates.problem == ""
     assert certificates.context is not context
 

@@ -291,7 +291,7 @@ def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service])
     renewed = service.authority.server()
     renewed.put(service.folder, "server")
     service.process.signal(signal.SIGHUP)
-    wait_until(lambda: "certificate in use" in service.process.stderr())
+    wait_until(lambda: "certificate read" in service.process.stderr())
     service.wait_until_shown(renewed)
 
 
