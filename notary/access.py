@@ -44,6 +44,16 @@ def check_secret(file: Path, whose: str, status: os.stat_result) -> None:
         )
 
 
+def check_writable(folder: Path, what: str, setting: str) -> None:
+    """Raise `ConfigurationError` for a folder that is there and that this process may not write, or nobody may."""
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        why = os.strerror(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
+        raise ConfigurationError(
+            f"{what} {folder} cannot be written: {why}. Name a folder that this process may write, on a disk that is not read-only, by"
+            f" {setting}: docs/runbook.md, 'A folder cannot be written'"
+        )
+
+
 def _is_closed_to_us(file: Path) -> str:
     us = f"this process is user {os.geteuid()}, groups {', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))}"
     try:

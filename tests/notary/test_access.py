@@ -1,5 +1,6 @@
 """Files as pods get them: who may read a secret, and what helps when this process may not. Other users are played by child processes."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 from notary import keys, parties
 from notary.config import load
 from notary.index.rocks import IndexSettings, open_store
+from notary.worker import open_log
+from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotaryError
 
 NOBODY = 65534
@@ -142,6 +145,17 @@ def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
     told = as_user(NOBODY, [], lambda: open_store(folder / "index" / "w", IndexSettings()))
     assert told.startswith(f"ConfigurationError: the index {folder / 'index' / 'w'} cannot be made: Permission denied")
     assert "NOTARY_INDEX_DIRECTORY" in told
+
+
+@needs_root
+def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
+    """The same for the log, which is neither damaged nor open elsewhere."""
+    EmbeddedLog.create(folder / "log", 4)
+    (folder / "notary.toml").write_text('name = "O=N"\norigin = "notary.example/x"\n')
+    config = load(folder / "notary.toml", {}, {})
+    told = as_user(NOBODY, [], lambda: asyncio.run(open_log(config)))
+    assert told.startswith(f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied")
+    assert "NOTARY_LOG_DIRECTORY" in told
 
 
 @needs_root
