@@ -60,7 +60,10 @@ class Certificates:
         """Look at the files every second, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            try:
+                self.look()
+            except Exception:  # a bug, or a certificate that no library foresaw: a later one must be looked at all the same
+                log.exception("the certificate's files cannot be looked at")
 
     def look(self) -> None:
         """Take the files if they have changed, and have not changed again since the look before. A certificate that expires is reported."""
