@@ -85,6 +85,7 @@ def _configured(arguments: argparse.Namespace) -> Config:
 
 async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
+    _end_on_signals(stop)
     http = config.http
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     app = App(health=not http.health_listen)
@@ -95,7 +96,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         # Without TLS: probes and Prometheus come from inside, and a certificate that has expired must not make a worker look dead.
         servers.append(_server(config, apps[1], http.health_listen))
     read_again = _ReadAgain(arguments, config, certificates, service)
-    _follow_signals(stop, read_again)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
     for server in servers:
         await server.start()
 
@@ -119,8 +120,8 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     return EXIT_COULD_NOT if ending.failed else EXIT_DONE
 
 
-def _follow_signals(stop: asyncio.Event, read_again: "_ReadAgain") -> None:
-    """SIGTERM and SIGINT end the worker once its answers have left, a second one ends it at once; SIGHUP has it read files again."""
+def _end_on_signals(stop: asyncio.Event) -> None:
+    """SIGTERM and SIGINT end the worker once its answers have left, a second one ends it at once."""
     loop = asyncio.get_running_loop()
     ending = (signal.SIGTERM, signal.SIGINT)
 
@@ -132,7 +133,6 @@ def _follow_signals(stop: asyncio.Event, read_again: "_ReadAgain") -> None:
 
     for number in ending:
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, read_again)
 
 
 class _ReadAgain:

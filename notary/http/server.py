@@ -125,9 +125,6 @@ class _Acceptor:
         """Take no more in."""
         self._closed = True
         self._loop.remove_reader(self._listening)
-        if self._certificates is not None:
-            for connecting in self._connecting:
-                connecting.cancel()  # in a handshake, which may take long, or shaken hands and asked nothing yet
 
     async def wait_closed(self) -> None:
         """As a server of asyncio has it; `close` leaves nothing to wait for."""
@@ -165,13 +162,17 @@ class _Acceptor:
             protocol.shutdown()  # the server has looked for connections to end, and this was none yet
 
     async def _connect_tls(self, connection: socket.socket, certificates: Certificates) -> None:
+        protocol = self._protocol()
         try:
             await self._loop.connect_accepted_socket(
-                self._protocol, connection, ssl=certificates.context, ssl_handshake_timeout=self._handshake_s_max
+                lambda: protocol, connection, ssl=certificates.context, ssl_handshake_timeout=self._handshake_s_max
             )
         except OSError as problem:
             connection.close()
             certificates.handshake_failed(problem)
+            return
+        if self._closed:
+            protocol.shutdown()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
         log.error("no connection can be taken: %s", problem)
