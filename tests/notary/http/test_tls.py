@@ -19,7 +19,7 @@ from notary.client import Client, Patience, Signer, TransactionRequest, Unreacha
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
 from tests.notary.http.asking import JSON, SOCKET_S_MAX
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess, serve_in_vain
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_in_vain
 
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
@@ -305,7 +305,7 @@ def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) 
         idle.sendall(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n")
         assert b"200" in idle.recv(1 << 16)
         service.process.signal(signal.SIGTERM)
-        assert service.process.process.wait(SOCKET_S_MAX) == 0
+        assert service.process.process.wait(EXIT_S_MAX) == 0
         service.process.check_quiet("Cancel")
 
 
