@@ -6,17 +6,19 @@ None of these settings changes a decision (R6), except the notary's name, which 
 """
 
 import contextlib
+import difflib
 import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from joiner import DriverSettings, JoinerLimits
+from notary.access import why_unreadable
 from notary.index import IndexSettings
 from notary.receipts.key_history import ENDORSEMENT_HEAD
 from notary.self_check import SelfCheckSettings
@@ -24,7 +26,9 @@ from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
 
-_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME"}  # deploy.local's
+_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME"}  # deploy.local's
+_OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
+"""How the names go on that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes")
 _INTAKE_PROCESSES_MAX = 64
@@ -64,6 +68,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audit_interval_ms: int = 1_000
     scrub_interval_ms: int = 43_200_000
     drain_ms_max: int = 20_000
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
     clock_behind_ms_max: int = _DRIVER.clock_behind_ms_max
     clock_ahead_ms_max: int = _DRIVER.clock_ahead_ms_max
 
@@ -71,11 +77,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[http]`: where the service listens, with how many processes (0: with the worker's alone), and how long it is patient.
 
-    An empty `health_listen` serves health on `listen`.
+    An empty `health_listen` serves health on `listen`. With an empty `tls_cert_file` the service speaks plain HTTP.
     """
 
     listen: str = "127.0.0.1:8080"
     health_listen: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_client_ca_file: str = ""
+    tls_client_cert: Literal["required", "optional"] = "required"
     intake_processes: int = 0
     connections_max: int = 2_000
     head_ms_max: int = 10_000
@@ -83,6 +93,15 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_alive_ms: int = 75_000
     wait_ms_default: int = 10_000
     wait_ms_max: int = 60_000
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Where the service's certificate, its key and the authorities of its clients are. An empty `client_ca_file`: clients show nothing."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str
+    client_cert_required: bool
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,6 +175,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files for TLS on `http.listen`; None for plain HTTP."""
+        http = self.http
+        if not http.tls_cert_file:
+            return None
+        return TlsFiles(
+            cert_file=str(self.path(http.tls_cert_file)),
+            key_file=str(self.path(http.tls_key_file)),
+            client_ca_file=str(self.path(http.tls_client_ca_file)) if http.tls_client_ca_file else "",
+            client_cert_required=http.tls_client_cert == "required",
+        )
+
+    @property
     def self_check_settings(self) -> SelfCheckSettings:
         """The intervals at which roots are compared and rows audited."""
         worker = self.worker
@@ -182,10 +214,14 @@ def kafka_security(log: LogConfig, directory: Path) -> KafkaSecurity | None:
 
     password = None
     if log.sasl_password_file:
+        password_file = directory / log.sasl_password_file
         try:
-            password = (directory / log.sasl_password_file).read_bytes().decode().strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigurationError(f"log.sasl_password_file cannot be read: {problem}") from None
+            password = password_file.read_bytes().decode().strip()
+        except OSError as problem:
+            why = why_unreadable(password_file, problem, "Put the password there that the brokers' operator gave")
+            raise ConfigurationError(f"log.sasl_password_file {password_file} cannot be read: {why}") from None
+        except UnicodeDecodeError as problem:
+            raise ConfigurationError(f"log.sasl_password_file {password_file} is no text: {problem}") from None
     return KafkaSecurity(
         protocol=log.security_protocol,
         ca_file=file(log.ca_file),
@@ -202,7 +238,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     try:
         tree = tomllib.loads(file.read_bytes().decode())
     except OSError as problem:
-        raise ConfigurationError(f"cannot read the configuration {file}: {problem.strerror}. Make one with `notary init`") from None
+        raise ConfigurationError(f"cannot read the configuration {file}: {why_unreadable(file, problem)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{file} is not TOML: {problem}") from None
     for member in _NO_SETTINGS:
@@ -210,13 +246,17 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
             raise ConfigurationError(f"{file}: `{member}` is not a setting at the top level")
     names = _setting_names()
     sources: dict[str, str] = {}  # setting -> where its value came from, if not from the file
-    for variable, text in (os.environ if environment is None else environment).items():
-        if variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS:
-            if variable not in names:
-                raise ConfigurationError(f"the environment variable {variable} names no setting; see docs/configuration.md")
+    given = os.environ if environment is None else environment
+    for variable, text in given.items():
+        if variable in names:
             section, key = names[variable]
             _put(tree, section, key, text)
             sources[f"{section}.{key}".lstrip(".")] = f"the environment variable {variable}"
+        elif variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS and not _is_of_a_service(variable, given):
+            nearest = difflib.get_close_matches(variable, names, 1, 0.0)[0]
+            raise ConfigurationError(
+                f"the environment variable {variable} names no setting; the nearest that does is {nearest}. See docs/configuration.md"
+            )
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.rpartition(".")
         _put(tree, section, key, value)
@@ -269,6 +309,12 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
                 yield f"{section}.{field.name}", f"{value} should be {least} to {_INTEGER_MAX}"
     if config.http.intake_processes > _INTAKE_PROCESSES_MAX:
         yield "http.intake_processes", f"{config.http.intake_processes} should be 0 to {_INTAKE_PROCESSES_MAX}, a few for each core at most"
+    http = config.http
+    for key, needs in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file"), ("tls_client_ca_file", "tls_cert_file")):
+        if getattr(http, key) and not getattr(http, needs):
+            yield f"http.{needs}", f"is empty, and http.{key} is set: give both, or neither for plain HTTP"
+    if http.tls_client_cert == "optional" and not http.tls_client_ca_file:
+        yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file, by which such certificates are known, is empty: set it"
     for key in ("listen", "health_listen"):
         text = getattr(config.http, key)
         if text or key == "listen":
@@ -315,6 +361,19 @@ def _setting_names() -> dict[str, tuple[str, str]]:
         elif field.name not in _NO_SETTINGS:
             names[f"NOTARY_{field.name}".upper()] = ("", field.name)
     return names
+
+
+def _is_of_a_service(variable: str, environment: Collection[str]) -> bool:
+    """Whether Kubernetes made the variable of a Service of the namespace whose name begins with `notary`.
+
+    It always makes `<SERVICE>_SERVICE_HOST` with the others: without that, `NOTARY_HTTP_PORT` is somebody's mistake.
+    """
+    for host in environment:
+        service = host.removesuffix("_SERVICE_HOST")
+        is_its_own = service != host and (service + "_").startswith("NOTARY_") and variable.startswith(service + "_")
+        if is_its_own and _OF_A_SERVICE(variable[len(service) + 1 :]):
+            return True
+    return False
 
 
 def _put(tree: dict[str, Any], section: str, key: str, value: Any) -> None:

@@ -20,7 +20,6 @@ durable steps, in this order; one begins when the one before is on the disk:
 import contextlib
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
@@ -30,6 +29,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from notary.access import check_secret, why_unreadable
 from notary.receipts.key_history import KEYS_MAX, HistoricKey, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.refusal import NotVerified
@@ -84,14 +84,8 @@ def load(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
             status = os.fstat(opened.fileno())
             pem = opened.read()
     except OSError as problem:
-        raise ConfigurationError(f"cannot read {whose} {file}: {problem.strerror}. `notary init` makes it") from None
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigurationError(f"{whose} {file} is open to others (mode {status.st_mode & 0o777:o}): chmod 600 it")
-    if status.st_uid not in (os.geteuid(), 0):
-        raise ConfigurationError(
-            f"{whose} {file} belongs to user {status.st_uid}, who can read it, and this is user {os.geteuid()}: run as its owner,"
-            " or chown it"
-        )
+        raise ConfigurationError(f"cannot read {whose} {file}: {why_unreadable(file, problem)}") from None
+    check_secret(file, whose, status)
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
@@ -259,7 +253,7 @@ def _read_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[Histo
             f" `GET /v1/notary` of a worker that serves answers; if the key is the notary's first, the history is this one line: {first}"
         ) from None
     except OSError as problem:
-        raise ConfigurationError(f"cannot read the key history {file}: {problem.strerror}") from None
+        raise ConfigurationError(f"cannot read the key history {file}: {why_unreadable(file, problem)}") from None
     return _decode(encoded, file, origin)
 
 

@@ -9,6 +9,7 @@ from notary.decision import REASONS, Decision
 from notary.index import Index
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.tls import Certificates
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 
@@ -115,6 +116,15 @@ class Metrics:
             ("notary_history_records", "Records of the log that took effect.", lambda: driver.joiner.history.seen),
             ("notary_topic_problems", "Settings by which the topics may lose records.", lambda: len(topic_watch.problems)),
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_tls(self, certificates: Certificates) -> None:
+        """Gauges that read how the service's certificate is."""
+        for name, text, read in (
+            ("notary_tls_certificate_expiry_seconds", "When the certificate in use expires.", lambda: certificates.not_after_s),
+            ("notary_tls_problem", "1 while the certificate's files are not fit to be used.", lambda: int(bool(certificates.problem))),
+            ("notary_tls_handshakes_failed", "Connections that ended before a request.", lambda: certificates.handshakes_failed),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
 

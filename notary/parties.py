@@ -23,6 +23,7 @@ from nacl.bindings import crypto_sign_BYTES as ED25519_SIGNATURE_BYTES
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
+from notary.access import why_unreadable
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
@@ -86,6 +87,7 @@ class Parties:
         self._file = file
         self._verify: Mapping[str, Verify] = {}
         self._seen: tuple[int, int, int] | None = None
+        self._reported = ""
         self.reload()
 
     def get(self, party: str) -> Verify | None:
@@ -99,9 +101,16 @@ class Parties:
         """Read the file again whenever it has changed, for ever; while it cannot be read, the parties stay as they were."""
         while True:
             await asyncio.sleep(LOOK_S)
-            try:
-                self.reload()
-            except ConfigurationError as problem:
+            self.look()
+
+    def look(self, *, report_again: bool = False) -> None:
+        """Read the file if it changed, and log what is wrong with it: once, unless it is to be reported again."""
+        reported, self._reported = "" if report_again else self._reported, ""
+        try:
+            self.reload()
+        except ConfigurationError as problem:
+            self._reported = str(problem)
+            if self._reported != reported:
                 log.error("the parties stay as they were: %s", problem)
 
     def reload(self) -> None:
@@ -109,7 +118,7 @@ class Parties:
         try:
             state = self._file.stat()
         except OSError as problem:
-            raise ConfigurationError(f"cannot read the parties {self._file}: {problem.strerror}. `notary init` makes the file") from None
+            raise ConfigurationError(f"cannot read the parties {self._file}: {why_unreadable(self._file, problem)}") from None
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         if seen == self._seen:
             return
@@ -124,7 +133,7 @@ def read(file: Path) -> dict[str, str]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except OSError as problem:
-        raise ConfigurationError(f"cannot read the parties {file}: {problem.strerror}. `notary init` makes the file") from None
+        raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key: {problem}") from None
 
@@ -177,7 +186,7 @@ def _alone_with(file: Path) -> Iterator[None]:
     try:
         directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as problem:
-        raise ConfigurationError(f"cannot read the parties {file}: {problem.strerror}. `notary init` makes the file") from None
+        raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield

@@ -11,6 +11,7 @@ import msgspec
 
 from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
 from notary import keys
+from notary.access import check_writable
 from notary.admission import Admission
 from notary.config import Config
 from notary.decision import Decision, DecisionJson, to_json
@@ -37,6 +38,7 @@ logger = logging.getLogger("notary.worker")
 async def open_log(config: Config) -> Log:
     """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
     if config.log.kind == "embedded":
+        check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
         return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
     return await KafkaLog.open(
         config.log.bootstrap,

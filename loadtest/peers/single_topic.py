@@ -36,9 +36,9 @@ from deploy.local import Cluster
 from loadtest.bench.service import make
 from loadtest.peers.ours import OurWorker
 from loadtest.peers.servers import Servers
-from notary.cli.serve import set_up_logging
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server, bind
+from notary.logs import set_up_logging
 from notary.service import serve_until
 from notary.worker import Worker, open_log
 from ordering.errors import NotaryError, OutcomeUnknown

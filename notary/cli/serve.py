@@ -1,12 +1,12 @@
-"""`notary serve`: one worker, until SIGTERM or SIGINT."""
+"""`notary serve`: one worker, until SIGTERM or SIGINT. SIGHUP has it read its certificate, the parties and the log level again."""
 
 import argparse
 import asyncio
 import gc
 import json
 import logging
+import os
 import signal
-import sys
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,11 @@ from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server, bind
 from notary.intake import Intake
+from notary.logs import set_level, set_up_logging
 from notary.service import serve_until
+from notary.tls import Certificates
 from notary.worker import Worker, open_log
+from ordering.errors import ConfigurationError, NotaryError
 
 log = logging.getLogger("notary.serve")
 
@@ -37,57 +40,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="this machine's clock is right, although it is far from the last time in the log: say so once, after looking",
     )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="what goes to stderr")
+    parser.add_argument("--log-format", choices=("text", "json"), help="log lines as text, or each as a JSON object (default: text)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="what goes to stderr (default: info)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve; 0 after a signal, 2 when it cannot go on."""
-    flags = {"worker.name": arguments.name, "http.listen": arguments.listen}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+    as_json = _asked_format(arguments, os.environ.get("NOTARY_WORKER_LOG_FORMAT")) == "json"
+    try:
+        if as_json:
+            set_up_logging("info", as_json=True)  # for what is wrong with the configuration
+        config = _configured(arguments)
+        as_json = config.worker.log_format == "json"
+        set_up_logging(config.worker.log_level, as_json=as_json)
+        gc.freeze()  # modules and what they hold stay for ever
+        gc.set_threshold(GARBAGE_OBJECTS)
+        return uvloop.run(_serve(config, arguments))
+    except Exception as problem:
+        if not as_json:
+            raise  # `notary.cli` prints it
+        if isinstance(problem, NotaryError | OSError):
+            log.error("%s", problem)
+        else:
+            log.error("ended by an error that nobody foresaw: %r", problem, exc_info=problem)
+        return EXIT_COULD_NOT
+
+
+def _asked_format(arguments: argparse.Namespace, otherwise: str | None) -> str | None:
+    return arguments.log_format or ("json" if arguments.json else otherwise)
+
+
+def _configured(arguments: argparse.Namespace) -> Config:
+    """The configuration as file, environment and flags are now. Raises `ConfigurationError`."""
+    flags = {
+        "worker.name": arguments.name,
+        "http.listen": arguments.listen,
+        "worker.log_level": arguments.log_level,
+        "worker.log_format": _asked_format(arguments, None),
+    }
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
-    config = msgspec.structs.replace(config, clock_accepted=arguments.accept_clock)
-    set_up_logging(arguments.log_level, as_json=arguments.json)
-    gc.freeze()  # modules and what they hold stay for ever
-    gc.set_threshold(GARBAGE_OBJECTS)
-    return uvloop.run(_serve(config, log_level=arguments.log_level, as_json=arguments.json))
+    return msgspec.structs.replace(config, clock_accepted=arguments.accept_clock)
 
 
-def set_up_logging(level: str, *, as_json: bool) -> None:
-    """Log lines to stderr: time, level, logger, fragment and fields; or the same as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # aiokafka says at INFO and WARNING what our own lines say better, many times a second while a broker is away.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL if level != "debug" else logging.DEBUG)
-    # Nor does anyone outside get to fill our log by sending what is not HTTP.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-
-
-async def _serve(config: Config, *, log_level: str, as_json: bool) -> int:
+async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _end_on_signals(stop)
     http = config.http
+    certificates = None if config.tls_files is None else Certificates(config.tls_files)
     app = App(health=not http.health_listen)
-    servers: list[Server | Intake] = [
-        Intake(config, app, log_level=log_level, log_json=as_json) if http.intake_processes else _server(config, app, http.listen)
-    ]
-    apps = [app]
+    service = _service(config, app, certificates)
+    apps, servers = [app], [service]
     if http.health_listen:
         apps.append(App(service=False))
+        # Without TLS: probes and Prometheus come from inside, and a certificate that has expired must not make a worker look dead.
         servers.append(_server(config, apps[1], http.health_listen))
+    read_again = _ReadAgain(arguments, config, certificates, service)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
     for server in servers:
         await server.start()
+
+    async def start() -> Worker:
+        read_again.worker = await _start(config, certificates)
+        return read_again.worker
 
     async def say_when_ready(worker: Worker) -> None:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
             await asyncio.sleep(0.01)
         app.taking_changed()
         await asyncio.sleep(0)  # intake processes, if there are any, know it first
-        _say_ready(worker, servers[0].url, as_json=as_json)
+        _say_ready(worker, service.url, as_json=arguments.json)
 
     try:
-        ending = await serve_until(apps, lambda: _start(config), stop, say_when_ready)
+        ending = await serve_until(apps, start, stop, say_when_ready)
     finally:
         # Answers leave before the port closes; a probe hears `shutting down` meanwhile.
         for server in servers:
@@ -95,16 +120,85 @@ async def _serve(config: Config, *, log_level: str, as_json: bool) -> int:
     return EXIT_COULD_NOT if ending.failed else EXIT_DONE
 
 
-async def _start(config: Config) -> Worker:
+def _end_on_signals(stop: asyncio.Event) -> None:
+    """SIGTERM and SIGINT end the worker once its answers have left, a second one ends it at once."""
+    loop = asyncio.get_running_loop()
+    ending = (signal.SIGTERM, signal.SIGINT)
+
+    def end() -> None:
+        stop.set()
+        for number in ending:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # the system's own end, which needs no turn of the loop
+
+    for number in ending:
+        loop.add_signal_handler(number, end)
+
+
+class _ReadAgain:
+    """SIGHUP: certificates, parties and the log level are read again. All other settings are for a start."""
+
+    def __init__(self, arguments: argparse.Namespace, config: Config, certificates: Certificates | None, service: Server | Intake) -> None:
+        self.worker: Worker | None = None
+        self._arguments = arguments
+        self._config = config
+        self._certificates = certificates
+        self._service = service
+        self._log_level: str = config.worker.log_level
+
+    def __call__(self) -> None:
+        """Do it now. What cannot be used is logged, and what was in use stays in use."""
+        log.info("SIGHUP: reading certificates, parties and the log level again")
+        try:
+            config = _configured(self._arguments)
+        except ConfigurationError as problem:
+            log.error("the log level stays as it was: %s", problem)
+        else:
+            self._log_level = config.worker.log_level
+            set_level(self._log_level)
+            for setting in _differences(self._config, config):
+                log.warning("this setting has changed and is for a start: the worker goes on with what it started with setting=%s", setting)
+        if self.worker is not None:
+            self.worker.parties.look(report_again=True)
+        if self._certificates is not None:
+            self._certificates.read_again()
+        if isinstance(self._service, Intake):
+            self._service.read_again(self._log_level)
+
+
+def _differences(one: Config, other: Config) -> list[str]:
+    """The settings, but the log level, that two configurations have different values for."""
+    found: list[str] = []
+    for field in msgspec.structs.fields(Config):
+        ours, theirs = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(ours, msgspec.Struct):
+            inner = [each.name for each in msgspec.structs.fields(ours) if getattr(ours, each.name) != getattr(theirs, each.name)]
+            found += [f"{field.name}.{name}" for name in inner if (field.name, name) != ("worker", "log_level")]
+        elif ours != theirs:
+            found.append(field.name)
+    return found
+
+
+async def _start(config: Config, certificates: Certificates | None) -> Worker:
     opened = await open_log(config)
     try:
-        return await Worker.start(config, opened)
+        worker = await Worker.start(config, opened)
     except BaseException:
         await opened.close()
         raise
+    if certificates is not None:
+        worker.metrics.watch_tls(certificates)
+    return worker
 
 
-def _server(config: Config, app: App, listen: str) -> Server:
+def _service(config: Config, app: App, certificates: Certificates | None) -> Server | Intake:
+    if not config.http.intake_processes:
+        return _server(config, app, config.http.listen, certificates)
+    worker = config.worker
+    return Intake(config, app, log_level=worker.log_level, log_json=worker.log_format == "json", certificates=certificates)
+
+
+def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
     return Server(
         app,
         bind(*parse_listen(listen)),
@@ -112,6 +206,7 @@ def _server(config: Config, app: App, listen: str) -> Server:
         head_s_max=config.http.head_ms_max / 1000,
         keep_alive_s=config.http.keep_alive_ms / 1000,
         refusal=app.refusal,
+        certificates=certificates,
     )
 
 
@@ -122,16 +217,3 @@ def _say_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     except OSError as problem:
         log.warning("the ready line cannot be written: %s", problem)
         drop_what_cannot_be_written()
-
-
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)

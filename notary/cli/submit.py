@@ -30,6 +30,7 @@ from notary.client import (
     Signer,
     Unanswered,
     batches,
+    tls_context,
 )
 from notary.client.request_file import RequestRead, read_requests
 from ordering.errors import ConfigurationError, Malformed, NotaryError
@@ -67,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deadline", metavar="SECONDS", type=_seconds, default=60.0, help="how long to try for each submission (default 60)"
     )
+    parser.add_argument("--tls-ca", metavar="FILE", help="authorities by which the workers are known, PEM (default: those of this machine)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="what to show to workers that ask for a certificate, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM (default: it is in the certificate's file)")
     parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
     parser.add_argument("--json", action="store_true", help="decisions as JSON, a line each: what is written anyway")
 
@@ -76,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     signer = Signer.from_file(arguments.key)
     urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
     # Made before the file is opened: its arguments are checked, and nothing is left open if they are wrong.
-    client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name)
+    files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
+    tls = tls_context(*files) if any(files) else None
+    client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name, tls=tls)
     stream, name = _open(arguments.file)
     tally = _Tally()
     failure: BaseException | None = None

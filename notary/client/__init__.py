@@ -22,6 +22,7 @@ Bad input is refused here, with the place in it, before anything is sent: by the
 | `errors` | what a caller may conclude when there is no full answer | yes |
 | `requests` | requests as programs write them; a submission's bytes; cutting many into submissions | yes |
 | `signer` | a party's private key | no: reads files |
+| `tls` | authorities and certificates of one's own | no: reads files |
 | `answers` | what a worker says, held against what was asked | yes |
 | `route` | which URL to ask next, and when | yes |
 | `refusals` | when a refused party is the last word | yes |
@@ -47,6 +48,7 @@ from notary.client.requests import (
 )
 from notary.client.route import Patience
 from notary.client.signer import Signer
+from notary.client.tls import tls_context
 
 __all__ = [
     "BATCH_BYTES_MAX",
@@ -67,5 +69,6 @@ __all__ = [
     "Unreachable",
     "batches",
     "submissions",
+    "tls_context",
     "transaction_ids",
 ]

@@ -34,7 +34,7 @@ class AsyncClient:
     """A party's client of one notary, over any number of its workers' URLs, which are asked in the order given until one answers.
 
     `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; left out, it is asked of the
-    notary once. `tls` is for a private certificate authority or a client certificate. Safe to share between the tasks of one
+    notary once. `tls` (see `tls_context`) is for an authority or a certificate of one's own. Safe to share between the tasks of one
     event loop; to be closed, so use it with `async with`. `ConfigurationError` for URLs or names that cannot be.
     """
 

@@ -6,6 +6,8 @@ that RocksDB writes then and from its properties, and wrong settings refuse to s
 """
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +39,11 @@ thread that flushes them sorts; RocksDB hashes a part of the key that it calls t
 """
 BUCKET_BYTES: Final = 256
 """A memtable's bytes for each bucket of its hash table: two or three rows share a bucket when it is full. A bucket above 256 is sorted."""
+_NOT_WRITABLE: Final = (os.strerror(errno.EROFS), os.strerror(errno.EACCES), os.strerror(errno.EPERM))
+_NAME_ANOTHER: Final = (
+    "Name a folder that this process may write, on a disk that is not read-only, by `[index] directory` (NOTARY_INDEX_DIRECTORY):"
+    " docs/runbook.md, 'A folder cannot be written'"
+)
 PREFIX_BYTES_MAX: Final = 128
 """The longest prefix that rocksdict cuts, and longer than any key."""
 
@@ -121,6 +128,9 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
     try:
         if not read_only:
             directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigurationError(f"the index {directory} cannot be made: {problem.strerror}. {_NAME_ANOTHER}") from None
+    try:
         store = Rdict(
             str(directory),
             options=_database_options(settings),
@@ -129,6 +139,9 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         )
     except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
         text = str(problem)
+        if any(reason in text for reason in _NOT_WRITABLE):
+            # A worker writes to its index, whoever looks at one links its files into a folder in it.
+            raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
         # By the file's name: RocksDB also says "block", of what is corrupt.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None

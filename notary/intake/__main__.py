@@ -1,7 +1,7 @@
 """One intake process: `python -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
 
-It lives as long as its link. The worker started it with SIGINT and SIGTERM blocked: these are for the worker alone, which answers first
-what was taken in.
+It lives as long as its link. The worker started it with SIGINT, SIGTERM and SIGHUP blocked: these are for the worker alone, which answers
+first what was taken in, and says when files are to be read again.
 """
 
 import asyncio
@@ -17,12 +17,14 @@ import msgspec
 import uvloop
 
 from notary.admission import Admission
-from notary.cli.serve import GARBAGE_OBJECTS, set_up_logging
+from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server
 from notary.intake.front import Front
 from notary.intake.link import Link
-from notary.intake.messages import Down, End, Serving, Settings, Up
+from notary.intake.messages import Down, End, ReadAgain, Serving, Settings, Up
+from notary.logs import set_level, set_up_logging
 from notary.parties import Parties
+from notary.tls import Certificates
 from ordering.errors import ConfigurationError
 
 log = logging.getLogger("notary.intake")
@@ -32,17 +34,25 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
     """Serve until the worker says so; `linked` ends the process with it."""
     loop = asyncio.get_running_loop()
     parties = Parties(Path(settings.parties_file))
+    certificates = None if settings.tls is None else Certificates(settings.tls)
     ending: asyncio.Future[End] = loop.create_future()
 
     def take(message: Down) -> None:
         if isinstance(message, End):
             ending.set_result(message)
+        elif isinstance(message, ReadAgain):
+            set_level(message.log_level)
+            parties.look(report_again=True)
+            if certificates is not None:
+                certificates.read_again()
         else:
             front.take(message)
 
     # Whoever ended the link: there is nobody to ask, so open connections say nothing more, and the calls on them may be sent again (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
     front = Front(settings, Admission(settings.notary_name, parties, 0, time.monotonic), link)
+    if certificates is not None:
+        certificates.when_handshake_failed = front.handshake_failed
     await loop.connect_accepted_socket(lambda: link, linked)
     http = settings.http
     server = Server(
@@ -52,6 +62,7 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
         head_s_max=http.head_ms_max / 1000,
         keep_alive_s=http.keep_alive_ms / 1000,
         refusal=front.refusal,
+        certificates=certificates,
     )
     await server.start()
     link.send(Serving())

@@ -14,7 +14,7 @@ from notary.http.patience import Patience
 from notary.http.problems import problem_of
 from notary.http.submission import SUBMISSIONS, Asked, asked_of, body_of, is_submission
 from notary.intake.link import Link
-from notary.intake.messages import Answered, Called, Counted, Down, Gate, Settings, Submitted, Up
+from notary.intake.messages import Answered, Called, Counted, Down, Gate, HandshakesFailed, Settings, Submitted, Up
 from ordering.errors import NotaryError
 
 COUNTED_S: Final = 0.1
@@ -49,6 +49,7 @@ class Front:
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._refused: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._handshakes_failed = 0
         self._telling: asyncio.TimerHandle | None = None
 
     def take(self, message: Answered | Gate) -> None:
@@ -66,6 +67,11 @@ class Front:
         """What to answer to this call without reading it, or None."""
         return self._refused_now() if is_submission(method, path) else None
 
+    def handshake_failed(self) -> None:
+        """Count a connection that did not get as far as a request."""
+        self._handshakes_failed += 1
+        self._tell_soon()
+
     def tell(self) -> None:
         """Tell the worker what was answered here."""
         if self._telling is not None:
@@ -74,6 +80,9 @@ class Front:
         for call, status in {*self._refused, *self._answered}:
             seconds = tuple(self._answered.pop((call, status), ()))
             self._link.send(Counted(call, status, self._refused.pop((call, status), 0) + len(seconds), seconds))
+        if self._handshakes_failed:
+            self._link.send(HandshakesFailed(self._handshakes_failed))
+            self._handshakes_failed = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI."""

@@ -17,7 +17,21 @@ from notary.http import App
 from notary.http.answers import TEXT, Answer
 from notary.http.server import bind, url_of
 from notary.intake.link import BUFFER_BYTES, Link
-from notary.intake.messages import Answered, Called, Counted, Down, End, Gate, Serving, Settings, Submitted, Up
+from notary.intake.messages import (
+    Answered,
+    Called,
+    Counted,
+    Down,
+    End,
+    Gate,
+    HandshakesFailed,
+    ReadAgain,
+    Serving,
+    Settings,
+    Submitted,
+    Up,
+)
+from notary.tls import Certificates
 from ordering.errors import Fatal
 
 log = logging.getLogger("notary.intake")
@@ -34,12 +48,17 @@ ENDS_S: Final = 2.0
 class Intake:
     """All intake processes of one worker; it stands where its `Server` stands when there are none."""
 
-    def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool) -> None:
-        """Take the port. Raises `ConfigurationError`, as when another notary listens on it."""
+    def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool, certificates: Certificates | None = None) -> None:
+        """Take the port. Raises `ConfigurationError`, as when another notary listens on it.
+
+        `certificates` is the worker's view of the files that each process reads for itself; it is followed here.
+        """
+        self._certificates = certificates
         host, port = parse_listen(config.http.listen)
         self._config = config
         self._app = app
-        self._log = (log_level, log_json)
+        self._log_level = log_level
+        self._log_json = log_json
         # The first binds alone, which fails while anyone has the port, another notary's intake processes as well; it shares it only then.
         self._listening = [bind(host, port)]
         self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -53,7 +72,7 @@ class Intake:
     @property
     def url(self) -> str:
         """Where clients reach it."""
-        return url_of(self._listening[0])
+        return url_of(self._listening[0], tls=self._certificates is not None)
 
     async def start(self) -> None:
         """Return when all take connections. Raises `Fatal` when one ends instead."""
@@ -65,7 +84,16 @@ class Intake:
             await process.serves_or_ended.wait()
             if process.ended.is_set():
                 raise Fatal(f"intake process {process.name} ended with {await process.exit_code()} before it served: see what it said")
-        self._keeping = [asyncio.get_running_loop().create_task(self._keep(at)) for at in range(len(self._processes))]
+        loop = asyncio.get_running_loop()
+        self._keeping = [loop.create_task(self._keep(at)) for at in range(len(self._processes))]
+        if self._certificates is not None:
+            self._keeping.append(loop.create_task(self._certificates.follow()))
+
+    def read_again(self, log_level: str) -> None:
+        """Have them read certificates and parties again, and log from this level on."""
+        self._log_level = log_level
+        for process in self._processes:
+            process.send(ReadAgain(log_level))
 
     async def stop(self, seconds_max: float) -> None:
         """Have them take no more connections, let the answers on their way leave, end."""
@@ -88,12 +116,13 @@ class Intake:
             notary_name=config.name,
             parties_file=str(config.path(config.parties_file)),
             http=config.http,
+            tls=config.tls_files,
             connections_max=math.ceil(config.http.connections_max / of),
             bytes_max=math.ceil(config.limits.pending_bytes_max / of),
-            log_level=self._log[0],
-            log_json=self._log[1],
+            log_level=self._log_level,
+            log_json=self._log_json,
         )
-        process = _Process(settings, self._listening[at], self._app)
+        process = _Process(settings, self._listening[at], self._app, self._certificates)
         await process.connect()
         process.send(self._gate)
         return process
@@ -135,11 +164,12 @@ class Intake:
 class _Process:
     """One intake process, from its start to its end."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, app: App) -> None:
+    def __init__(self, settings: Settings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
         self.name = settings.process
         self.serves_or_ended = asyncio.Event()
         self.ended = asyncio.Event()
         self._app = app
+        self._certificates = certificates
         self._answering: set[asyncio.Task[None]] = set()
         self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
         self._linked, theirs = socket.socketpair()
@@ -149,7 +179,7 @@ class _Process:
             handed = (listening.fileno(), theirs.fileno())
             command = [sys.executable, "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
             # It lives with these blocked: what a terminal or a supervisor sends to all processes of a service is for the worker.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed)
             finally:
@@ -178,6 +208,9 @@ class _Process:
             self._answer(message.number, self._app.look_up(message.method, message.path, message.query))
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
+        elif isinstance(message, HandshakesFailed):
+            if self._certificates is not None:
+                self._certificates.handshakes_failed += message.count
         elif isinstance(message, Serving):
             self.serves_or_ended.set()
 

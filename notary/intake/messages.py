@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from notary.config import HttpConfig
+from notary.config import HttpConfig, TlsFiles
 from notary.http.answers import Answer
 from notary.http.submission import Asked
 
@@ -23,6 +23,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Of the bodies that it reads at a time."""
     log_level: str
     log_json: bool
+    tls: TlsFiles | None = None
 
 
 # ---- from an intake process ----
@@ -62,6 +63,12 @@ class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     """How long those took that were read."""
 
 
+class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """Connections that ended before their first request."""
+
+    count: int
+
+
 # ---- from the worker ----
 
 
@@ -86,5 +93,11 @@ class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     seconds_max: float
 
 
-Up: TypeAlias = Serving | Submitted | Called | Counted
-Down: TypeAlias = Answered | Gate | End
+class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """Read certificates and parties again, and log from this level on."""
+
+    log_level: str
+
+
+Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed
+Down: TypeAlias = Answered | Gate | End | ReadAgain

@@ -15,7 +15,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 NOTARY = "O=Notary Service,L=London,C=GB"
 
@@ -54,6 +54,11 @@ class Bank:
     def public_pem(self) -> bytes:
         """The public key."""
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    @property
+    def private_pem(self) -> bytes:
+        """The private key."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def certificate_pem(self) -> bytes:
         """The public key in a certificate of its own."""

@@ -62,6 +62,7 @@ class NotaryProcess:
         self.url = url
         self.ready_line = ready_line
         self._stderr = stderr
+        self._was_told_to_end = False
 
     @classmethod
     def start(
@@ -100,6 +101,7 @@ class NotaryProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal."""
+        self._was_told_to_end |= number in (signal.SIGTERM, signal.SIGINT)
         self.process.send_signal(number)
 
     def wait(self) -> int:
@@ -111,8 +113,8 @@ class NotaryProcess:
         return code
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code; fails if it complained about anything that is a bug."""
-        if self.process.poll() is None:
+        """SIGTERM, if it has none yet, and its exit code; fails if it complained about anything that is a bug."""
+        if self.process.poll() is None and not self._was_told_to_end:
             self.signal(signal.SIGTERM)
         self.process.wait(EXIT_S_MAX)
         self.check_quiet()

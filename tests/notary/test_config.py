@@ -1,5 +1,6 @@
 """Configuration: file, environment, flags; and errors that name the file and the key."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import msgspec
 import pytest
 
 from joiner import DriverSettings
-from notary.config import Config, check_origin, load, parse_listen
+from notary.config import Config, TlsFiles, _setting_names, check_origin, load, parse_listen
 from ordering.errors import ConfigurationError
 
 LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
@@ -98,6 +99,12 @@ WRONG: dict[str, tuple[str, str]] = {
     "section-is-no-table": ("http = 1", "http"),
     "clock-accepted": ("clock_accepted = true", "clock_accepted"),
     "no-clock-limit": ("[worker]\nclock_behind_ms_max = 0", "worker.clock_behind_ms_max"),
+    "certificate-without-key": ('[http]\ntls_cert_file = "c.pem"', "http.tls_key_file"),
+    "key-without-certificate": ('[http]\ntls_key_file = "k.pem"', "http.tls_cert_file"),
+    "authorities-without-certificate": ('[http]\ntls_client_ca_file = "a.pem"', "http.tls_cert_file"),
+    "optional-without-authorities": ('[http]\ntls_client_cert = "optional"', "http.tls_client_cert"),
+    "tls-client-cert": ('[http]\ntls_client_cert = "never"', "http.tls_client_cert"),
+    "log-level": ('[worker]\nlog_level = "loud"', "worker.log_level"),
     "partitions-are-in-the-log": ("[log]\npayload_partitions = 16", "payload_partitions"),
 }
 
@@ -149,6 +156,47 @@ def test_a_variable_that_is_no_setting_is_an_error(tmp_path: Path, variable: str
         loaded(tmp_path, "", None, {variable: "1"})
 
 
+def of_a_service(service: str) -> dict[str, str]:
+    """The variables that Kubernetes makes of a Service with two ports, one of them of UDP."""
+    name = service.upper().replace("-", "_")
+    made = {"SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "8443", "SERVICE_PORT_HTTPS": "8443", "SERVICE_PORT_AS_SEEN": "53"}
+    made["PORT"] = "tcp://10.0.0.7:8443"
+    for port, protocol in ((8443, "tcp"), (53, "udp")):
+        link = f"PORT_{port}_{protocol.upper()}"
+        made |= {link: f"{protocol}://10.0.0.7:{port}", f"{link}_PROTO": protocol, f"{link}_PORT": str(port), f"{link}_ADDR": "10.0.0.7"}
+    return {f"{name}_{variable}": value for variable, value in made.items()}
+
+
+@pytest.mark.parametrize("service", ["notary", "notary-http", "notary-w-1", "notary-service-host", "notary-port-80-tcp", "notary2"])
+def test_what_kubernetes_makes_of_a_service_is_passed_over(tmp_path: Path, service: str) -> None:
+    """Each pod gets these variables of the Services in its namespace, whatever they are called; settings beside them go on to count."""
+    config = loaded(tmp_path, "", None, of_a_service(service) | {"NOTARY_HTTP_HEAD_MS_MAX": "7"})
+    assert config.http.head_ms_max == 7
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["NOTARY_HTTP_PORT", "NOTARY_PORT_8443", "NOTARY_PORT_X_TCP", "NOTARY_PORT_8443_TCP_NAME", "NOTARY_SERVICE", "NOTARY_SERVICE_PORTS"],
+)
+def test_what_only_looks_like_it_is_refused(tmp_path: Path, variable: str) -> None:
+    """A Service makes exactly its names: another one is a misspelt setting, or one that was made up."""
+    with pytest.raises(ConfigurationError, match=variable):
+        loaded(tmp_path, "", None, of_a_service("notary") | {variable: "8080"})
+
+
+def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None:
+    """Else a Service could set it."""
+    for variable in _setting_names():
+        assert not any(re.search(pattern, variable) for pattern in (r"_SERVICE_HOST$", r"_SERVICE_PORT(_|$)", r"_PORT$", r"_PORT_[0-9]"))
+
+
+def test_an_unknown_variable_is_told_with_the_nearest_setting(tmp_path: Path) -> None:
+    """Most are misspelt."""
+    for variable, nearest in (("NOTARY_HTTP_LISEN", "NOTARY_HTTP_LISTEN"), ("NOTARY_LOGLEVEL", "NOTARY_WORKER_LOG_LEVEL")):
+        with pytest.raises(ConfigurationError, match=rf"{variable} names no setting; the nearest that does is {nearest}\."):
+            loaded(tmp_path, "", None, {variable: "x"})
+
+
 def test_a_flag_that_cannot_be_is_named(tmp_path: Path) -> None:
     """The same for flags."""
     with pytest.raises(ConfigurationError, match=r"the flag for worker\.name"):
@@ -177,6 +225,13 @@ def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
     assert config.kafka_security is not None
     assert config.kafka_security.sasl_password == "s3cret"
+
+
+def test_the_files_of_tls(tmp_path: Path) -> None:
+    """None without a certificate; else from where the configuration stands."""
+    assert loaded(tmp_path).tls_files is None
+    files = loaded(tmp_path, '[http]\ntls_cert_file = "c.pem"\ntls_key_file = "/k.pem"\n').tls_files
+    assert files == TlsFiles(str(tmp_path / "c.pem"), "/k.pem", "", True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Files that cannot be read, and secrets that too many can read: why, and what helps.
+
+A pod is given its files in other ways than a machine is, so the advice names both.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from ordering.errors import ConfigurationError
+
+_INIT: Final = "`notary init` makes it"
+_MOUNTED: Final = 0o440
+
+
+def why_unreadable(file: Path, problem: OSError, missing: str = _INIT) -> str:
+    """The reason and the remedy; `missing` is the remedy where there is no such file."""
+    if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"{problem.strerror}. {missing}"
+    if problem.errno in (errno.EACCES, errno.EPERM):
+        return f"{problem.strerror}. {_is_closed_to_us(file)}"
+    return f"{problem.strerror or problem}. Look at the file and at its disk"
+
+
+def check_secret(file: Path, whose: str, status: os.stat_result) -> None:
+    """Raise `ConfigurationError` unless none but this process's user, root, and a group that root chose for this process may read it.
+
+    Kubernetes mounts a Secret as root's, with the pod's `fsGroup` as its group: mode 440 is how a process that is not root can read it.
+    """
+    mode = status.st_mode & 0o777
+    is_mounted = mode == _MOUNTED and status.st_uid == 0 and status.st_gid in {os.getegid(), *os.getgroups()}
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) and not is_mounted:
+        raise ConfigurationError(
+            f"{whose} {file} is open to others (mode {mode:o}, user {status.st_uid}, group {status.st_gid}): chmod 600 it. Mode 440"
+            " may only have what belongs to root and to a group of this process: in a pod, mount the Secret with `defaultMode: 0440`, and"
+            " set the pod's `fsGroup`"
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigurationError(
+            f"{whose} {file} belongs to user {status.st_uid}, who can read it, and this is user {os.geteuid()}: run as its owner,"
+            " or chown it"
+        )
+
+
+def check_writable(folder: Path, what: str, setting: str) -> None:
+    """Raise `ConfigurationError` for a folder that is there and that this process may not write, or nobody may."""
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        why = os.strerror(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
+        raise ConfigurationError(
+            f"{what} {folder} cannot be written: {why}. Name a folder that this process may write, on a disk that is not read-only, by"
+            f" {setting}: docs/runbook.md, 'A folder cannot be written'"
+        )
+
+
+def _is_closed_to_us(file: Path) -> str:
+    us = f"this process is user {os.geteuid()}, groups {', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))}"
+    try:
+        status = file.stat()
+    except OSError:
+        return f"A folder on the way to it is closed to this process: {us}. Give it execute permission there"
+    mode = status.st_mode & 0o777
+    return (
+        f"It has mode {mode:o}, user {status.st_uid}, group {status.st_gid}, and {us}. Run as its owner, or chown it; in a pod, mount its"
+        " Secret with `defaultMode: 0440` and set the pod's `fsGroup`"
+    )

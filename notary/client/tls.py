@@ -1,0 +1,33 @@
+"""TLS of a client that does not trust what its machine trusts, or that has to show a certificate of its own."""
+
+import ssl
+from pathlib import Path
+
+from ordering.errors import ConfigurationError
+
+
+def tls_context(
+    ca_file: str | Path | None = None, cert_file: str | Path | None = None, key_file: str | Path | None = None
+) -> ssl.SSLContext:
+    """What `AsyncClient` and `Client` take as `tls`.
+
+    `ca_file`: PEM certificates of the authorities by which the notary's workers are known, in place of those that this machine trusts.
+    `cert_file` and `key_file`: what this client shows where a worker asks for it, PEM, the key without a password; the key may stand in the
+    certificate's file. Raises `ConfigurationError`, which names the file.
+    """
+    if key_file is not None and cert_file is None:
+        raise ConfigurationError(f"the TLS key {key_file} is of no use without its certificate: give both")
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as problem:  # an `SSLError` is one
+        why = problem.strerror if problem.filename or not isinstance(problem, ssl.SSLError) else str(problem)
+        raise ConfigurationError(f"the authorities {ca_file} cannot be used: {why}. Give a file of PEM certificates") from None
+    if cert_file is not None:
+        try:
+            context.load_cert_chain(str(cert_file), None if key_file is None else str(key_file), lambda: b"")
+        except (OSError, ValueError) as problem:
+            files = f"{cert_file}" if key_file is None else f"{cert_file} with the key {key_file}"
+            raise ConfigurationError(
+                f"the certificate {files} cannot be used: {problem}. Give a PEM certificate, and the unencrypted PEM key it was issued for"
+            ) from None
+    return context

@@ -1,0 +1,101 @@
+"""Log lines of a worker and of its intake processes, to stderr: text for people, or one JSON object a line for a log store.
+
+A call names its fields in the format, `log.info("parties read file=%s parties=%d", file, count)`. As text the line reads as it is written.
+As JSON each `name=%…` becomes a member of the object, a number stays a number, and `message` is what is left of the sentence.
+"""
+
+import json
+import logging
+import re
+import sys
+import threading
+import types
+from datetime import UTC, datetime
+from typing import Any, Final
+
+log = logging.getLogger("notary")
+
+_TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+_RESERVED: Final = frozenset({"time", "level", "logger", "message", "exception"})
+_CONVERSION: Final = re.compile(
+    r"(?P<field>[ ,]*(?<![^ ,])(?P<name>[a-z][a-z0-9_]*)=)?(?P<conversion>%[-#0 +]*[0-9]*(?:\.[0-9]+)?[diouxXeEfFgGcrsa])|%%"
+)
+
+
+def set_up_logging(level: str, *, as_json: bool) -> None:
+    """Log lines to stderr, from this level on. As JSON all is in them that Python would print there: warnings, and errors of threads."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter(_TEXT))
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
+    # Nor does anyone outside get to fill our log by sending what is not HTTP.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    if as_json:
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = _log_uncaught_in_thread
+        sys.unraisablehook = _log_unraisable
+
+
+def set_level(level: str) -> None:
+    """Log from this level on, from now on."""
+    logging.getLogger().setLevel(level.upper())
+    # aiokafka says at INFO and WARNING what our own lines say better, many times a second while a broker is away.
+    logging.getLogger("aiokafka").setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message, fields = _apart(record)
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": message,
+            **fields,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    """The sentence and the fields of a line. What does not look like ours is all sentence."""
+    given, fields, at = record.args, {}, 0
+    if not isinstance(record.msg, str) or not isinstance(given, tuple) or not given:
+        return record.getMessage(), {}
+    conversions = [found for found in _CONVERSION.finditer(record.msg) if found["conversion"]]
+    names = [found["name"] for found in conversions if found["name"]]
+    if len(conversions) != len(given) or len(set(names)) != len(names) or not _RESERVED.isdisjoint(names):
+        return record.getMessage(), {}
+    arguments = iter(given)
+    sentence = ""
+    for found in _CONVERSION.finditer(record.msg):
+        sentence += record.msg[at : found.start()]
+        at = found.end()
+        if not found["conversion"]:
+            sentence += "%"
+        elif found["name"]:
+            fields[found["name"]] = _plain(next(arguments))
+        else:
+            sentence += (found["field"] or "") + found["conversion"] % (next(arguments),)
+    sentence += record.msg[at:]
+    return (sentence.strip(" ,:") if fields else sentence), fields
+
+
+def _plain(value: object) -> object:
+    """What JSON has a form for as it is, all else as text."""
+    is_plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf"))
+    return value if is_plain else str(value)
+
+
+def _log_uncaught(kind: type[BaseException], problem: BaseException, trace: types.TracebackType | None) -> None:
+    log.critical("ended by an error that nobody foresaw: %r", problem, exc_info=(kind, problem, trace))
+
+
+def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    log.error("a thread ended by an error that nobody foresaw: %r", arguments.exc_value, exc_info=arguments.exc_value)
+
+
+def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
+    log.error("an error that nothing could be told of: %r", arguments.exc_value, exc_info=arguments.exc_value)

@@ -1,0 +1,170 @@
+"""The service's TLS: version 1.3 and nothing older, on a certificate that is read again when its files change.
+
+A renewal replaces the files, one after the other or both at once; nobody tells this process. So it looks at them every second, and takes
+what it finds when two looks have seen the same. Connections that are open keep what they began with. Files that do not fit together, or
+hold no certificate that is valid now, are reported, and the pair in use stays in use.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from cryptography import x509
+
+from notary.access import check_secret, why_unreadable
+from notary.config import TlsFiles
+from ordering.errors import ConfigurationError
+
+log = logging.getLogger("notary.tls")
+
+LOOK_S: Final = 1.0
+_NONE_MADE: Final = "Whoever issues the service's certificates makes it: see docs/configuration.md, `[http]`"
+_NO_PASSWORD: Final = b""
+
+_State: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+
+
+class Certificates:
+    """The TLS context for new connections, as of the last files that fit."""
+
+    def __init__(self, files: TlsFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Raises `ConfigurationError` for files that cannot be used."""
+        self._files = files
+        self._now = now
+        self.problem = ""
+        """Why the files as they are now are not used; empty when they are."""
+        self.handshakes_failed = 0
+        """Connections that ended before their first request: no TLS 1.3, no certificate that is accepted, or no patience."""
+        self.when_handshake_failed: Callable[[], None] = lambda: None
+        self._looked_at = self._in_use = self._state()
+        self._reported: _State | None = None
+        self.context, self._not_after = self._load()
+
+    @property
+    def not_after_s(self) -> float:
+        """When the certificate in use expires, in seconds since 1970."""
+        return self._not_after.timestamp()
+
+    def handshake_failed(self, problem: BaseException) -> None:
+        """Count a connection that did not get as far as a request. Strangers must not be able to fill the log: it is for debugging only."""
+        self.handshakes_failed += 1
+        log.debug("a TLS handshake failed error=%s", problem)
+        self.when_handshake_failed()
+
+    async def follow(self) -> None:
+        """Look at the files every second, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.look()
+            except Exception:  # a bug, or a certificate that no library foresaw: a later one must be looked at all the same
+                log.exception("the certificate's files cannot be looked at")
+
+    def look(self) -> None:
+        """Take the files if they have changed, and have not changed again since the look before. A certificate that expires is reported."""
+        state = self._state()
+        settled, self._looked_at = state == self._looked_at, state
+        if settled and (state != self._in_use or self.problem or self._now() > self._not_after):
+            self._take(state)
+
+    def read_again(self) -> None:
+        """Take the files as they are now, and log what came of it."""
+        self._reported = None
+        self._take(self._state(), report_all=True)
+
+    def _take(self, state: _State, *, report_all: bool = False) -> None:
+        """Take the files; a problem with them is logged once for each content of the files, and the pair in use stays."""
+        try:
+            self.context, self._not_after = self._load()
+        except ConfigurationError as problem:
+            self.problem = str(problem)
+            if state != self._reported:
+                self._reported = state
+                log.error("the certificate in use stays in use: %s", problem)
+            return
+        if report_all or state != self._in_use or self.problem:
+            log.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
+        self.problem, self._in_use, self._reported = "", state, None
+
+    def _state(self) -> _State:
+        """Tells one content of the files from another."""
+
+        def of(file: str) -> tuple[int, int, int, int] | None:
+            try:
+                status = os.stat(file)
+            except OSError:
+                return None
+            return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+        return tuple(of(file) for file in (self._files.cert_file, self._files.key_file, self._files.client_ca_file) if file)
+
+    def _load(self) -> tuple[ssl.SSLContext, datetime]:
+        """A context of its own: where loading fails halfway, the one in use is as it was."""
+        files = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # Without tickets each connection is a full handshake: a client's certificate is looked at every time, not only at the first.
+        context.num_tickets = 0
+        context.set_alpn_protocols(["http/1.1"])
+        not_after = self._check_dates(_certificate(files.cert_file))
+        _check_key(files.key_file)
+        try:
+            context.load_cert_chain(files.cert_file, files.key_file, lambda: _NO_PASSWORD)
+        except (OSError, ValueError) as problem:  # an `SSLError` is an OSError
+            if getattr(problem, "reason", "") == "KEY_VALUES_MISMATCH":
+                why = "is not the key of this certificate. Name the key that it was issued for"
+            else:
+                why = f"cannot be used with it ({problem}). It should be an unencrypted PEM private key, RSA, ECDSA or Ed25519"
+            raise ConfigurationError(f"certificate {files.cert_file}: the key {files.key_file} {why}") from None
+        if files.client_ca_file:
+            try:
+                context.load_verify_locations(files.client_ca_file)
+            except ssl.SSLError as problem:
+                raise ConfigurationError(
+                    f"the authorities of clients {files.client_ca_file} are no PEM certificates ({problem}). Put there those that issue"
+                    " your clients' certificates"
+                ) from None
+            except OSError as problem:
+                raise _unreadable("authorities of clients", files.client_ca_file, problem) from None
+            context.verify_mode = ssl.CERT_REQUIRED if files.client_cert_required else ssl.CERT_OPTIONAL
+        return context, not_after
+
+    def _check_dates(self, certificate: x509.Certificate) -> datetime:
+        since, until, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, self._now()
+        if not since <= now <= until:
+            raise ConfigurationError(
+                f"the certificate {self._files.cert_file} is valid from {since.isoformat()} to {until.isoformat()}, and this machine's"
+                f" clock says {now.isoformat(timespec='seconds')}. Put a renewed certificate there, with its key, or correct the clock"
+            )
+        return until
+
+
+def _certificate(file: str) -> x509.Certificate:
+    """The first of the file, which is the service's own; those of its issuers follow."""
+    try:
+        return x509.load_pem_x509_certificates(Path(file).read_bytes())[0]
+    except OSError as problem:
+        raise _unreadable("certificate", file, problem) from None
+    except ValueError as problem:
+        raise ConfigurationError(
+            f"the certificate {file} is no PEM certificate ({problem}). The file holds the service's own first, then those of its issuers"
+        ) from None
+
+
+def _check_key(file: str) -> None:
+    try:
+        with open(file, "rb") as opened:
+            opened.read(1)
+            status = os.fstat(opened.fileno())
+    except OSError as problem:
+        raise _unreadable("key", file, problem) from None
+    check_secret(Path(file), "the service's TLS key", status)
+
+
+def _unreadable(what: str, file: str, problem: OSError) -> ConfigurationError:
+    return ConfigurationError(f"cannot read the service's TLS {what} {file}: {why_unreadable(Path(file), problem, _NONE_MADE)}")

@@ -1,0 +1,96 @@
+"""Certificate authorities of a test's own, and what they issue."""
+
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+class Pair(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def put(self, folder: Path, name: str) -> tuple[Path, Path]:
+        """Write both into a folder, as a renewal does: each replaced whole, one after the other."""
+        files = folder / f"{name}.pem", folder / f"{name}-key.pem"
+        for file, content in zip(files, self, strict=True):
+            new = file.with_suffix(".new")
+            new.write_bytes(content)
+            new.chmod(0o600)
+            new.replace(file)
+        return files
+
+
+class Authority:
+    """One that issues certificates, for servers on loopback and for clients."""
+
+    def __init__(self, name: str = "Authority") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _named(name)
+        self._certificate = (
+            _unsigned(self._name, self._name, self._key, -DAY, 365 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def pem(self) -> bytes:
+        """Its own certificate."""
+        return self._certificate.public_bytes(Encoding.PEM)
+
+    def put(self, file: Path) -> Path:
+        """Write its own certificate."""
+        file.write_bytes(self.pem)
+        return file
+
+    def server(self, name: str = "notary", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
+        """What a worker on loopback shows; valid from and until then, from now."""
+        return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, since, until)
+
+    def client(self, name: str = "bank", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
+        """What a client shows."""
+        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, since, until)
+
+    def _issue(self, name: str, usage: x509.ObjectIdentifier, since: datetime.timedelta, until: datetime.timedelta) -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        certificate = (
+            _unsigned(_named(name), self._name, key, since, until)
+            .add_extension(x509.SubjectAlternativeName(loopback), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return Pair(
+            certificate.public_bytes(Encoding.PEM),
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        )
+
+
+def serial_of(certificate: bytes) -> int:
+    """The number of a certificate, PEM or DER: no two have the same."""
+    if certificate.startswith(b"-----"):
+        return x509.load_pem_x509_certificate(certificate).serial_number
+    return x509.load_der_x509_certificate(certificate).serial_number
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, since: datetime.timedelta, until: datetime.timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now + since, now + until)

@@ -1,0 +1,142 @@
+"""Signals to a worker that runs: SIGHUP reads files again, SIGTERM drains, a second one ends at once. Intake processes follow."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadtest.bench.facts import family
+from tests.notary.http.asking import Asking, Wire, post_head
+from tests.notary.party import Bank, spend
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running
+
+Start = Callable[..., NotaryProcess]
+
+pytestmark = pytest.mark.parametrize("intake", [0, 2], ids=["alone", "intake"])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.02)
+
+
+def set_setting(directory: NotaryDirectory, line: str) -> None:
+    """Write this line under `[worker]`, in place of what was there."""
+    text = directory.config.read_text().partition("\n[worker]")[0]
+    directory.config.write_text(f"{text}\n[worker]\n{line}\n")
+
+
+def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int) -> None:
+    """Sent to all processes of a worker that has submissions, as by a terminal that is closed: each is answered, and all go on."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    processes = family([process.process.pid])
+    assert len(processes) == 1 + intake
+    with contextlib.ExitStack() as open_ones:
+        wires = [open_ones.enter_context(Wire(process.url)) for _ in range(8)]
+        for wire in wires:
+            body = bank.body(*(spend() for _ in range(200)))
+            wire.send(post_head(len(body), "Prefer: wait=60") + body)
+        for pid in processes:
+            os.kill(pid, signal.SIGHUP)
+        assert [wire.answer()[0] for wire in wires] == [200] * len(wires)
+    with Asking(process.url) as asking:
+        asking.decide(bank, spend())
+    assert family([process.process.pid]) == processes
+    assert process.stop() == 0
+
+
+def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+    """What is in the file now goes for the worker and for its intake processes."""
+    set_setting(own_directory, 'log_level = "error"')
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    assert process.stderr() == ""
+    set_setting(own_directory, 'log_level = "info"')
+    process.signal(signal.SIGHUP)
+    other = Bank("O=Bank B,L=Paris,C=FR")
+    own_directory.register(other)
+    wait_until(lambda: process.stderr().count("parties=2") == 1 + intake)
+    assert process.stop() == 0
+
+
+def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+    """What is wrong with them is reported each time; else it is once, however long it lasts."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    (own_directory.path / "parties.json").write_text("garbage")
+    for times in (1, 2, 3):
+        process.signal(signal.SIGHUP)
+        # The worker's and the processes' own look may have come first.
+        wait_until(lambda least=times * (1 + intake): process.stderr().count("the parties stay as they were") >= least)  # type: ignore[misc]
+    assert process.stop() == 0
+
+
+def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+    """Another setting that has changed is named, a configuration that cannot be read is told, and the worker goes on as it is."""
+    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    set_setting(own_directory, "drain_ms_max = 7")
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "setting=worker.drain_ms_max" in process.stderr())
+    assert process.stderr().count("setting=") == 1
+    set_setting(own_directory, "drain_ms_max = ")
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "the log level stays as it was" in process.stderr())
+    assert httpx.get(process.url + "/readyz", trust_env=False).text == "ok\n"
+    assert process.stop() == 0
+
+
+HANGING = """
+import asyncio
+import sys
+from pathlib import Path
+from notary.cli import main
+from ordering.embedded import EmbeddedWriter
+append = EmbeddedWriter.append
+async def append_or_hang(self, *record):
+    if Path(sys.argv[-1]).with_name("hang").exists():
+        await asyncio.get_running_loop().create_future()
+    await append(self, *record)
+EmbeddedWriter.append = append_or_hang
+sys.exit(main(sys.argv[1:]))
+"""
+"""A worker on a disk that hangs as soon as there is a file `hang` beside the configuration."""
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once(
+    own_directory: NotaryDirectory, bank: Bank, tmp_path: Path, intake: int, second: signal.Signals
+) -> None:
+    """A worker that drains, and has no prospect of it, is ended by the next signal, its intake processes with it."""
+    settings = {
+        "NOTARY_HTTP_INTAKE_PROCESSES": str(intake),
+        "NOTARY_WORKER_DRAIN_MS_MAX": "600000",
+        "NOTARY_WORKER_APPEND_WAIT_MS_MAX": "600000",
+    }
+    command = [sys.executable, "-c", HANGING, "serve", "--json", "--listen", "127.0.0.1:0", "--config", str(own_directory.config)]
+    with (tmp_path / "stderr").open("w") as stderr:
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | settings)
+    try:
+        assert worker.stdout is not None
+        url = json.loads(worker.stdout.readline())["url"]
+        processes = family([worker.pid])
+        (own_directory.path / "hang").touch()
+        with Wire(url) as wire:
+            body = bank.body(spend())
+            wire.send(post_head(len(body), "Prefer: wait=600") + body)
+            with Asking(url) as asking:
+                wait_until(lambda: asking.metric("notary_pending_requests") == 1)
+            worker.send_signal(signal.SIGTERM)
+            wait_until(lambda: "answering what was taken in" in (tmp_path / "stderr").read_text())
+            assert worker.poll() is None
+            worker.send_signal(second)
+            assert worker.wait(EXIT_S_MAX) == -second
+            wait_until(lambda: not any(is_running(pid) for pid in processes))
+    finally:
+        worker.kill()
+        worker.communicate()

@@ -1,0 +1,352 @@
+"""The service over TLS, on real connections: what is refused, what is taken, and how a certificate is renewed."""
+
+import contextlib
+import datetime
+import json
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from notary import cli
+from notary.client import Client, Patience, Signer, TransactionRequest, Unreachable, tls_context
+from tests.notary.certificates import DAY, Authority, Pair, serial_of
+from tests.notary.http.asking import JSON, SOCKET_S_MAX
+from tests.notary.party import Bank, fresh_hash, fresh_state, spend
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_in_vain
+
+Start = Callable[..., NotaryProcess]
+SOON = datetime.timedelta(minutes=5)
+"""How far from now the dates of certificates are that are about to be, or have just been, valid: clocks are not read to the second."""
+
+
+class Service:
+    """A worker with TLS, and the files of its certificate."""
+
+    def __init__(self, directory: NotaryDirectory, start: Start, intake: int, **settings: str) -> None:
+        self.folder = directory.path
+        self.authority = Authority()
+        self.ca_file = self.authority.put(directory.path / "server-ca.pem")
+        self.pair = self.authority.server()
+        self.pair.put(directory.path, "server")
+        self.process = start(directory.config, settings=tls_settings(intake) | settings)
+        host, _, port = self.process.url.removeprefix("https://").rpartition(":")
+        self.address = host, int(port)
+
+    def context(self, client: Pair | None = None) -> ssl.SSLContext:
+        """A client's, which shows this certificate."""
+        files = (None, None) if client is None else client.put(self.folder, "client")
+        return tls_context(self.ca_file, *files)
+
+    def connect(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """A connection that has shaken hands."""
+        return context.wrap_socket(socket.create_connection(self.address, SOCKET_S_MAX), server_hostname="localhost")
+
+    def ask(self, context: ssl.SSLContext, path: str = "/livez") -> int:
+        """The status of one call, on a connection of its own. With TLS 1.3 a client hears only now that its certificate is refused."""
+        with self.connect(context) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: notary\r\nConnection: close\r\n\r\n".encode())
+            answer = b""
+            while data := connection.recv(1 << 16):
+                answer += data
+        if not answer:
+            raise ConnectionResetError("the connection was closed without an answer")
+        return int(answer.split()[1])
+
+    def shown(self) -> int:
+        """The number of the certificate that new connections are shown."""
+        with self.connect(self.context()) as connection:
+            certificate = connection.getpeercert(binary_form=True)
+        assert certificate is not None
+        return serial_of(certificate)
+
+    def wait_until_shown(self, pair: Pair) -> None:
+        """Return when new connections are shown this one: several in a row, so that each intake process has had some."""
+        number = serial_of(pair.certificate)
+        wait_until(lambda: all(self.shown() == number for _ in range(8)))
+
+    def metric(self, name: str) -> float:
+        """The value of a metric."""
+        text = httpx.get(self.process.url + "/metrics", verify=self.context(), trust_env=False).text
+        return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
+
+
+def tls_settings(intake: int = 0) -> dict[str, str]:
+    return {"HTTP_INTAKE_PROCESSES": str(intake), "HTTP_TLS_CERT_FILE": "server.pem", "HTTP_TLS_KEY_FILE": "server-key.pem"}
+
+
+@pytest.fixture
+def serve_tls(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> Iterator[Callable[..., Service]]:
+    """Start the worker with these settings; it ends without a complaint."""
+    started: list[Service] = []
+
+    def start(**settings: str) -> Service:
+        started.append(Service(own_directory, notary_process, intake, **settings))
+        return started[-1]
+
+    yield start
+    for service in started:
+        assert service.process.stop() == 0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.02)
+
+
+# ---- who is refused ----
+
+
+def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
+    """A client that speaks TLS 1.2 at best is refused in the handshake, one that speaks no TLS hears nothing; both are counted."""
+    service = serve_tls()
+    old = service.context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        service.connect(old)
+    with socket.create_connection(service.address, SOCKET_S_MAX) as plain:
+        plain.sendall(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP" not in plain.recv(1 << 16)
+    with service.connect(service.context()) as connection:
+        assert connection.version() == "TLSv1.3"
+    wait_until(lambda: service.metric("notary_tls_handshakes_failed") == 2)
+
+
+def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., Service]) -> None:
+    """A client that knows another authority, or the machine's only, ends the handshake."""
+    service = serve_tls()
+    other = Authority("Other").put(service.folder / "other-ca.pem")
+    for context in (tls_context(other), tls_context()):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            service.connect(context)
+
+
+@pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
+def test_client_certificates(own_directory: NotaryDirectory, serve_tls: Callable[..., Service], required: bool) -> None:
+    """A foreign, an expired or a server's certificate gets no answer, a good one does; whether none does is a setting."""
+    clients = Authority("Clients")
+    clients.put(own_directory.path / "client-ca.pem")
+    service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="required" if required else "optional")
+    assert service.ask(service.context(clients.client())) == 200
+    refused = {
+        "foreign": Authority("Clients").client(),
+        "expired": clients.client(since=-2 * DAY, until=-SOON),
+        "not yet valid": clients.client(since=SOON),
+        "a server's": clients.server(),
+    }
+    for what, pair in refused.items():
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            pytest.fail(f"{what}: {service.ask(service.context(pair))}")
+    if required:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            service.ask(service.context())
+    else:
+        assert service.ask(service.context()) == 200
+
+
+def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
+    """When `tls_client_ca_file` is replaced, clients of the authorities that are in it now are taken, and no others."""
+    former, present = Authority("Former"), Authority("Present")
+    former.put(own_directory.path / "client-ca.pem")
+    service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="optional")
+
+    def is_taken(pair: Pair) -> bool:
+        try:
+            return service.ask(service.context(pair)) == 200
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    old, new = former.client(), present.client()
+    assert (is_taken(old), is_taken(new)) == (True, False)
+    present.put(own_directory.path / "client-ca.pem")
+    wait_until(lambda: all(is_taken(new) for _ in range(8)))
+    assert not any(is_taken(old) for _ in range(8))
+
+
+def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
+    """Whoever connects and says nothing is hung up on after `head_ms_max`, and before that takes nobody's connection."""
+    service = serve_tls(HTTP_HEAD_MS_MAX="1000", HTTP_CONNECTIONS_MAX="8")
+    with contextlib.ExitStack() as open_ones:
+        silent = [open_ones.enter_context(socket.create_connection(service.address, SOCKET_S_MAX)) for _ in range(4)]
+        assert service.ask(service.context()) == 200
+        for one in silent:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+
+
+# ---- the notary's own client ----
+
+
+def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tls: Callable[..., Service]) -> None:
+    """With the authority's file and a certificate of its own it has requests decided; without them it reaches nobody, and says why."""
+    clients = Authority("Clients")
+    clients.put(own_directory.path / "client-ca.pem")
+    service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
+    request = TransactionRequest(inputs=[fresh_state()], content_hash=fresh_hash())
+    with Client([service.process.url], bank.name, Signer(bank.sign), tls=service.context(clients.client())) as client:
+        (answer,) = client.submit([request])
+        assert answer.committed
+    (service.folder / "bank.pem").write_bytes(bank.private_pem)
+    (service.folder / "requests.json").write_text(json.dumps([spend()]))
+    command = ["submit", str(service.folder / "requests.json"), "--party", bank.name, "--key", str(service.folder / "bank.pem")]
+    shown = ["--tls-cert", str(service.folder / "client.pem"), "--tls-key", str(service.folder / "client-key.pem")]
+    assert cli.main([*command, "--url", service.process.url, "--tls-ca", str(service.ca_file), *shown]) == 0
+    for tls in (service.context(), None):
+        with Client([service.process.url], patience=Patience(attempt_s_max=1.0), tls=tls) as client, pytest.raises(Unreachable):
+            client.notary(deadline_s=1.5)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
+def test_large_calls(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
+    """The largest submission and its answer, with all receipts, come through whole, also when the connection ends with it."""
+    service = serve_tls()
+    body = bank.body(*(spend(*(fresh_state() for _ in range(20))) for _ in range(1000)))
+    assert len(body) > 1 << 20
+    headers = JSON | ({"connection": "close"} if ends else {})
+    answer = httpx.post(
+        service.process.url + "/v1/submissions", content=body, headers=headers, verify=service.context(), timeout=60, trust_env=False
+    )
+    assert answer.status_code == 200
+    assert sum("receipt" in decision for decision in answer.json()["decisions"]) == 1000
+
+
+# ---- renewal ----
+
+
+def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[..., Service]) -> None:
+    """While calls come, on connections kept and new, the files are replaced three times: no call fails, new connections see the new one."""
+    service = serve_tls()
+    context, ends, failed, answered = service.context(), threading.Event(), list[str](), [0, 0]
+
+    def load(at: int) -> None:
+        # The one keeps its connection, the other one makes a new connection for each call.
+        headers = JSON if at else JSON | {"connection": "close"}
+        with httpx.Client(base_url=service.process.url, verify=context, timeout=SOCKET_S_MAX, trust_env=False) as http:
+            while not ends.is_set():
+                try:
+                    answer = http.post("/v1/submissions", content=bank.body(spend()), headers=headers)
+                except httpx.HTTPError as problem:
+                    failed.append(repr(problem))
+                    return
+                if answer.status_code != 200:
+                    failed.append(answer.text)
+                answered[at] += 1
+
+    threads = [threading.Thread(target=load, args=(at,)) for at in (0, 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            renewed = service.authority.server()
+            renewed.put(service.folder, "server")
+            service.wait_until_shown(renewed)
+            before = list(answered)
+            while not failed and not all(map(int.__gt__, answered, before)):
+                time.sleep(0.02)
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert service.metric("notary_tls_problem") == 0
+
+
+@pytest.mark.parametrize("what", ["another-key", "expired", "garbage", "gone"])
+def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Service], what: str) -> None:
+    """The worker says so once, in the log and in a metric, and goes on with what it has; when the files fit again it takes them."""
+    service = serve_tls()
+    expected = serial_of(service.pair.certificate)
+    authority = service.authority
+    certificate = service.folder / "server.pem"
+    if what == "another-key":
+        certificate.write_bytes(authority.server().certificate)
+    elif what == "expired":
+        authority.server(since=-2 * DAY, until=-SOON).put(service.folder, "server")
+    elif what == "garbage":
+        certificate.write_bytes(b"garbage")
+    else:
+        certificate.unlink()
+    wait_until(lambda: service.metric("notary_tls_problem") == 1)
+    assert service.shown() == expected
+    complaints = [line for line in service.process.stderr().splitlines() if "the certificate in use stays in use" in line]
+    assert complaints
+    assert all(str(certificate) in line for line in complaints)
+    renewed = authority.server(until=60 * DAY)
+    renewed.put(service.folder, "server")
+    wait_until(lambda: service.metric("notary_tls_problem") == 0)
+    service.wait_until_shown(renewed)
+    assert service.metric("notary_tls_certificate_expiry_seconds") > time.time() + 59 * DAY.total_seconds()
+
+
+def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service]) -> None:
+    """With SIGHUP the worker and its intake processes need no second look."""
+    service = serve_tls()
+    renewed = service.authority.server()
+    renewed.put(service.folder, "server")
+    service.process.signal(signal.SIGHUP)
+    wait_until(lambda: "certificate read" in service.process.stderr())
+    service.wait_until_shown(renewed)
+
+
+# ---- the end, and the start ----
+
+
+def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) -> None:
+    """A client that does not read, and so does not answer TLS's goodbye, is hung up on, and so is one that has not shaken hands."""
+    service = serve_tls()
+    with socket.create_connection(service.address, SOCKET_S_MAX), service.connect(service.context()) as idle:
+        idle.sendall(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n")
+        assert b"200" in idle.recv(1 << 16)
+        service.process.signal(signal.SIGTERM)
+        assert service.process.process.wait(EXIT_S_MAX) == 0
+        service.process.check_quiet("Cancel")
+
+
+def test_health_may_have_a_port_without_tls(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
+    """Probes reach `health_listen` by plain HTTP, whatever certificates clients must show."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        health = f"127.0.0.1:{free.getsockname()[1]}"
+    Authority("Clients").put(own_directory.path / "client-ca.pem")
+    serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_HEALTH_LISTEN=health)
+    assert httpx.get(f"http://{health}/readyz", trust_env=False).text == "ok\n"
+
+
+def _closed(file: Path) -> None:
+    file.chmod(0o644)
+
+
+BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "no-certificate": ("server.pem", Path.unlink, "No such file"),
+    "no-key": ("server-key.pem", Path.unlink, "No such file"),
+    "garbage": ("server.pem", lambda file: file.write_text("garbage"), "no PEM certificate"),
+    "garbage-key": ("server-key.pem", lambda file: file.write_text("garbage"), "unencrypted PEM private key"),
+    "open-key": ("server-key.pem", _closed, "chmod 600"),
+    "no-authorities": ("client-ca.pem", Path.unlink, "No such file"),
+    "garbage-authorities": ("client-ca.pem", lambda file: file.write_text("garbage"), "no PEM certificates"),
+    "another-key": ("server-key.pem", lambda file: file.write_bytes(Authority().server().key), "is not the key of this certificate"),
+    "expired": (
+        "server.pem",
+        lambda file: Authority().server(since=-2 * DAY, until=-SOON).put(file.parent, "server"),
+        "Put a renewed certificate there",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "harm", "why"), BROKEN.values(), ids=BROKEN)
+def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name: str, harm: Callable[[Path], object], why: str) -> None:
+    """Exit 2, the file, and what to do."""
+    authority = Authority()
+    authority.put(own_directory.path / "client-ca.pem")
+    authority.server().put(own_directory.path, "server")
+    harm(own_directory.path / name)
+    code, told = serve_in_vain(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
+    assert (code, "Traceback" in told) == (2, False), told
+    assert why in told
+    assert str(own_directory.path / name) in told

@@ -1,0 +1,175 @@
+"""Files as pods get them: who may read a secret, and what helps when this process may not. Other users are played by child processes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from notary import keys, parties
+from notary.config import load
+from notary.index.rocks import IndexSettings, open_store
+from notary.worker import open_log
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError, NotaryError
+
+NOBODY = 65534
+POD_GROUP = 23456
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user can be played by root only")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may look into, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
+    """What a user meets who does this: an error of ours, or "done"."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        told = "another error"
+        try:
+            os.setgroups(groups)
+            os.setgid(user)
+            os.setuid(user)
+            call()
+            told = "done"
+        except NotaryError as problem:
+            told = f"{type(problem).__name__}: {problem}"
+        finally:
+            os.write(writable, told.encode())
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable) as told_by:
+        told = told_by.read()
+    os.waitpid(child, 0)
+    return told
+
+
+@needs_root
+def test_a_mounted_secret_is_taken(folder: Path) -> None:
+    """Root's file, mode 440, with the pod's group: the process that is in that group may have it as its key."""
+    file = folder / "k.pem"
+    keys.create(file)
+    os.chown(file, 0, POD_GROUP)
+    file.chmod(0o440)
+    assert as_user(NOBODY, [POD_GROUP], lambda: keys.load(file)) == "done"
+    told = as_user(NOBODY, [], lambda: keys.load(file))
+    assert told.startswith(f"ConfigurationError: cannot read the notary's key {file}: Permission denied")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "owner"), [(0o444, 0), (0o640, 0), (0o460, 0), (0o450, 0), (0o440, NOBODY)], ids=["others", "640", "write", "execute", "owner"]
+)
+def test_what_more_can_read_is_refused(folder: Path, mode: int, owner: int) -> None:
+    """Nothing else of a group's: neither with another mode, nor where somebody else than root has given the group."""
+    file = folder / "k.pem"
+    keys.create(file)
+    os.chown(file, owner, POD_GROUP)
+    file.chmod(mode)
+    told = as_user(NOBODY, [POD_GROUP], lambda: keys.load(file))
+    assert f"is open to others (mode {mode:o}, user {owner}, group {POD_GROUP})" in told
+    assert "chmod 600" in told
+    assert "defaultMode: 0440" in told
+
+
+@needs_root
+def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
+    """Root, who can read all, does not take what another group can read."""
+    file = folder / "k.pem"
+    keys.create(file)
+    os.chown(file, 0, POD_GROUP)
+    file.chmod(0o440)
+    with pytest.raises(ConfigurationError, match="open to others"):
+        keys.load(file)
+
+
+@needs_root
+@pytest.mark.parametrize("what", ["key", "parties", "configuration", "history"])
+def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
+    """Mode 400 in a pod that is not root: who this is, whose the file is, and what to set in the pod; not `notary init`."""
+    file = folder / "file"
+    key = keys.create(folder / "k.pem").public_key()
+    file.write_text("")
+    file.chmod(0o400)
+    calls: dict[str, Callable[[], object]] = {
+        "key": lambda: keys.load(file),
+        "parties": lambda: parties.read(file),
+        "configuration": lambda: load(file, {}, {}),
+        "history": lambda: keys.load_history(file, "notary.example/x", key),
+    }
+    told = as_user(NOBODY, [POD_GROUP], calls[what])
+    assert f"{file}: Permission denied. It has mode 400, user 0, group 0" in told
+    assert f"this process is user {NOBODY}, groups {POD_GROUP}, {NOBODY}" in told
+    assert "`fsGroup`" in told
+    assert "notary init" not in told
+
+
+@needs_root
+def test_a_folder_on_the_way_that_is_closed(folder: Path) -> None:
+    """Then the file's own mode is nothing that could be told."""
+    (folder / "in").mkdir(0o700)
+    keys.create(folder / "in" / "k.pem")
+    told = as_user(NOBODY, [], lambda: keys.load(folder / "in" / "k.pem"))
+    assert "A folder on the way to it is closed to this process" in told
+
+
+# ---- folders that cannot be written ----
+
+OPENING = """
+import sys
+from pathlib import Path
+from notary.index.rocks import IndexSettings, open_store
+from ordering.errors import NotaryError
+try:
+    open_store(Path(sys.argv[1]), IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=1 << 20))
+except NotaryError as problem:
+    print(type(problem).__name__, problem)
+"""
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+
+
+@needs_root
+def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
+    """A folder that this user may not write is told with the setting that names another one; it is no damage."""
+    told = as_user(NOBODY, [], lambda: open_store(folder / "index" / "w", IndexSettings()))
+    assert told.startswith(f"ConfigurationError: the index {folder / 'index' / 'w'} cannot be made: Permission denied")
+    assert "NOTARY_INDEX_DIRECTORY" in told
+
+
+@needs_root
+def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
+    """The same for the log, which is neither damaged nor open elsewhere."""
+    EmbeddedLog.create(folder / "log", 4)
+    (folder / "notary.toml").write_text('name = "O=N"\norigin = "notary.example/x"\n')
+    config = load(folder / "notary.toml", {}, {})
+    told = as_user(NOBODY, [], lambda: asyncio.run(open_log(config)))
+    assert told.startswith(f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied")
+    assert "NOTARY_LOG_DIRECTORY" in told
+
+
+@needs_root
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "there"])
+def test_an_index_on_a_file_system_that_is_read_only(folder: Path, exists: bool) -> None:
+    """As where the configuration's folder is a mounted ConfigMap: no damage, and not in use by another process either."""
+    index = folder / "index" / "w"
+    if exists:
+        open_store(index, IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=1 << 20)).close()
+    command = ["unshare", "--mount", "sh", "-c", READ_ONLY, str(folder), sys.executable, "-c", OPENING, str(index)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine lets nobody mount: {done.stderr}")
+    assert done.stdout.startswith(f"ConfigurationError the index {index} cannot be {'written' if exists else 'made'}: "), done.stderr
+    assert "Read-only file system" in done.stdout
+    assert "NOTARY_INDEX_DIRECTORY" in done.stdout
+    assert "damaged" not in done.stdout

@@ -1,0 +1,182 @@
+"""Log lines as JSON: one object a line, with every field a member; whatever a worker says from its start to its end is in them."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from notary import logs
+from notary.index import Index
+from notary.index.store import STATES
+from ordering.embedded import EmbeddedLog
+from ordering.ids import format_state
+from tests.notary.cli.written import log_id
+from tests.notary.http.asking import Asking
+from tests.notary.party import NOTARY, Bank, spend
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve
+from tests.notary.rows import put_row
+
+Start = Callable[..., NotaryProcess]
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """Every line, each of which is an object with what every line has."""
+    found = [json.loads(line) for line in text.splitlines()]
+    for line in found:
+        at = datetime.fromisoformat(line["time"])
+        assert at.utcoffset() is not None
+        assert len(line["time"].partition(".")[2].partition("+")[0]) == 3, "milliseconds"
+        assert line["level"] in ("debug", "info", "warning", "error", "critical")
+        assert line["logger"]
+        assert line["message"]
+    return found
+
+
+# ---- the formatter ----
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Log a line, and read it back."""
+    out = StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(logs._JsonFormatter())
+    logger = logging.getLogger("tests.logs")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "propagate", False)
+
+    def log(text: str, *given: object) -> dict[str, Any]:
+        logger.error(text, *given)
+        (line,) = lines_of(out.getvalue())
+        out.seek(0)
+        out.truncate()
+        return {name: value for name, value in line.items() if name not in ("time", "level", "logger")}
+
+    return log
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "line"),
+    [
+        ("parties read file=%s parties=%d", (Path("/a b"), 3), {"message": "parties read", "file": "/a b", "parties": 3}),
+        ("waits, requests=%d", (7,), {"message": "waits", "requests": 7}),
+        ("%s stream=%d offset=%d: %s", ("bad", -1, 2, "x=1"), {"message": "bad: x=1", "stream": -1, "offset": 2}),
+        ("lost: limit_s=%g", (2.5,), {"message": "lost", "limit_s": 2.5}),
+        ("late limit_s=%g", (float("nan"),), {"message": "late", "limit_s": "nan"}),
+        ("process %s ended with %d, again", ("w/1", -9), {"message": "process w/1 ended with -9, again"}),
+        ("100%% of x=%s", ("y",), {"message": "100% of", "x": "y"}),
+        ("no fields: 5%", (), {"message": "no fields: 5%"}),
+        ("stopped: %s", ("a=1 b=2",), {"message": "stopped: a=1 b=2"}),
+        ("one name=%s, name=%s", ("a", "b"), {"message": "one name=a, name=b"}),
+        ("time=%s", ("now",), {"message": "time=now"}),
+        ("two\nlines of=%s", ("a\nb",), {"message": "two\nlines", "of": "a\nb"}),
+    ],
+)
+def test_fields_are_members(logged: Callable[..., dict[str, Any]], text: str, given: tuple[object, ...], line: dict[str, Any]) -> None:
+    """A `name=%…` of the format is a member, a number stays one; what stands in a value is never taken for a field."""
+    assert logged(text, *given) == line
+
+
+# ---- a worker ----
+
+
+def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """From the start of a worker to an index that is condemned: every line is an object, each event is in it once, and so is the reason."""
+    process = notary_process(own_directory.config)
+    with Asking(process.url) as asking:
+        asking.decide(bank, spend())
+    assert process.stop() == 0
+    index = own_directory.path / "index" / "worker-1"
+    identity = EmbeddedLog.open(own_directory.path / "log").identity
+    opened = Index.open(index, notary_name=NOTARY, log_identity=f"{identity} {log_id(own_directory.path).hex()}")
+    state, _ = opened.contents()["states"][0]
+    put_row(opened, STATES, state, b"garbage")
+    opened.close()
+    process = notary_process(own_directory.config, flags=["--log-format", "json"], settings={"HTTP_INTAKE_PROCESSES": 1})
+    assert process.ready_line == f"notary worker worker-1 ready at {process.url}\n"
+    process.signal(signal.SIGHUP)
+    assert httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False).status_code == 503
+    while "is condemned" not in process.stderr():
+        time.sleep(0.02)
+    process.signal(signal.SIGTERM)
+    assert process.process.wait(EXIT_S_MAX) == 2
+    told = lines_of(process.stderr())
+    of = {line["message"]: line for line in told}
+    assert of["registered"]["worker"] == "worker-1"
+    assert of["registered"]["incarnation"] == 2
+    assert of["parties read"]["parties"] == 1
+    (fatal,) = [line for line in told if "is condemned: " in line["message"]]
+    assert fatal["level"] == "error"
+    # An intake process reads the parties for itself.
+    assert Counter((line["logger"], line["message"]) for line in told if line["message"] != "parties read").most_common(1)[0][1] == 1
+
+
+@pytest.mark.parametrize("how", ["flag", "variable", "file"])
+def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -> None:
+    """What ends a worker before it serves is a line of the log too, once, however JSON was asked for."""
+    (own_directory.path / "parties.json").write_text("garbage")
+    if how == "file":
+        with own_directory.config.open("a") as config:
+            config.write('\n[worker]\nlog_format = "json"\n')
+    flags = ["--log-format", "json"] if how == "flag" else []
+    process = serve(own_directory.config, flags=flags, settings={"WORKER_LOG_FORMAT": "json"} if how == "variable" else {})
+    _, stderr = process.communicate(timeout=EXIT_S_MAX)
+    assert process.returncode == 2
+    (line,) = [each for each in lines_of(stderr) if each["level"] == "error"]
+    assert "should be a JSON object of party name" in line["message"]
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_a_configuration_that_cannot_be_read(own_directory: NotaryDirectory, how: str) -> None:
+    """The same for what is wrong with the configuration itself."""
+    own_directory.config.write_text("name = ")
+    flags = ["--log-format", "json"] if how == "flag" else []
+    process = serve(own_directory.config, flags=flags, settings={"WORKER_LOG_FORMAT": "json"} if how == "variable" else {})
+    _, stderr = process.communicate(timeout=EXIT_S_MAX)
+    assert process.returncode == 2
+    (line,) = lines_of(stderr)
+    assert "is not TOML" in line["message"]
+
+
+FAILING = """
+import asyncio
+import sys
+import threading
+import warnings
+from notary.cli import main
+from notary.parties import Parties
+class Unruly:
+    def __del__(self): raise ValueError("unraisable")
+async def fail(self):
+    warnings.warn("deprecated")
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    Unruly()
+    asyncio.get_running_loop().call_soon(lambda: {}["nobody catches it"])
+    await asyncio.sleep(0.1)
+    raise KeyError("pos")
+Parties.follow = fail
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_python_would_print_is_in_the_lines(own_directory: NotaryDirectory) -> None:
+    """Warnings, and errors of threads, of callbacks and of what ends, each in one line, with its traceback."""
+    command = [sys.executable, "-W", "default", "-c", FAILING, "serve", "--config", str(own_directory.config), "--listen", "127.0.0.1:0"]
+    done = subprocess.run([*command, "--log-format", "json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
+    assert done.returncode == 2, done.stderr
+    told = lines_of(done.stderr)
+    for word in ("UserWarning: deprecated", "ZeroDivisionError", "unraisable", "nobody catches it", "KeyError('pos')"):
+        assert len([line for line in told if word in line["message"] or word in line.get("exception", "")]) == 1, word

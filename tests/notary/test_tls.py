@@ -1,0 +1,141 @@
+"""The certificate in use: which files are taken, when, and what is logged; looks are taken by hand here."""
+
+import datetime
+import logging
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+
+from notary.client import tls_context
+from notary.config import TlsFiles
+from notary.tls import Certificates
+from ordering.errors import ConfigurationError
+from tests.notary.certificates import DAY, Authority
+
+
+def certificates_in(folder: Path) -> Certificates:
+    """On a pair that was just issued."""
+    Authority().server().put(folder, "server")
+    return Certificates(TlsFiles(str(folder / "server.pem"), str(folder / "server-key.pem"), "", True))
+
+
+def test_files_that_stay_are_not_read_again(tmp_path: Path) -> None:
+    """However often it looks, the context stays the same one."""
+    certificates = certificates_in(tmp_path)
+    context = certificates.context
+    for _ in range(3):
+        certificates.look()
+    assert certificates.context is context
+
+
+def test_a_change_is_taken_when_it_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A look that falls between the two files of a renewal takes nothing and reports nothing."""
+    certificates = certificates_in(tmp_path)
+    context = certificates.context
+    renewed = Authority().server(until=99 * DAY)
+    (tmp_path / "server.pem").write_bytes(renewed.certificate)
+    certificates.look()
+    (tmp_path / "server-key.pem").write_bytes(renewed.key)
+    certificates.look()
+    assert (certificates.context, certificates.problem, caplog.records) == (context, "", [])
+    with caplog.at_level(logging.INFO, "notary.tls"):
+        certificates.look()
+    assert certificates.context is not context
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    certificates.look()
+    assert len(caplog.records) == 1
+
+
+def test_a_folder_that_is_swapped_is_noticed(tmp_path: Path) -> None:
+    """Kubernetes renews a Secret by having a link lead to another folder: the files' names and sizes may stay the same."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Authority().server().put(tmp_path / name, "server")
+    for file in (tmp_path / "two").iterdir():
+        before = (tmp_path / "one" / file.name).stat()
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    link = tmp_path / "data"
+    link.symlink_to("one")
+    certificates = Certificates(TlsFiles(str(link / "server.pem"), str(link / "server-key.pem"), "", True))
+    context = certificates.context
+    (tmp_path / "new").symlink_to("two")
+    (tmp_path / "new").replace(link)
+    certificates.look()
+    certificates.look()
+    assert certificates.context is not context
+
+
+def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While it lasts nothing more is logged, and the files are tried again; SIGHUP has it logged again."""
+    certificates = certificates_in(tmp_path)
+    context = certificates.context
+    key = (tmp_path / "server-key.pem").read_bytes()
+    (tmp_path / "server-key.pem").write_bytes(Authority().server().key)
+    for _ in range(4):
+        certificates.look()
+    assert certificates.context is context
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "is not the key of this certificate" in certificates.problem
+    certificates.read_again()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    (tmp_path / "server-key.pem").write_bytes(key)
+    certificates.look()
+    certificates.look()
+    assert certificates.problem == ""
+    assert certificates.context is not context
+
+
+def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether it expires in use or has expired when it comes: one line, though the clock goes on; then a renewed one is taken."""
+    Authority().server().put(tmp_path, "server")
+    files = TlsFiles(str(tmp_path / "server.pem"), str(tmp_path / "server-key.pem"), "", True)
+    clock = [datetime.datetime.now(datetime.UTC)]
+    certificates = Certificates(files, lambda: clock[0])
+    context = certificates.context
+
+    def look_for_a_while() -> list[str]:
+        caplog.clear()
+        for _ in range(4):
+            clock[0] += datetime.timedelta(seconds=1)
+            certificates.look()
+        return [record.levelname for record in caplog.records]
+
+    assert look_for_a_while() == []
+    clock[0] += 31 * DAY
+    assert look_for_a_while() == ["ERROR"]
+    assert "and this machine's clock says" in certificates.problem
+    assert certificates.context is context
+    Authority().server().put(tmp_path, "server")
+    assert look_for_a_while() == ["ERROR"]
+    Authority().server(until=60 * DAY).put(tmp_path, "server")
+    assert look_for_a_while() == []
+    assert certificates.problem == ""
+    assert certificates.context is not context
+
+
+def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+    """Nobody sits at a worker's terminal to give a password."""
+
+    certificate, key = Authority().server().put(tmp_path, "server")
+    locked = load_pem_private_key(key.read_bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    key.write_bytes(locked)
+    with pytest.raises(ConfigurationError, match="unencrypted PEM private key"):
+        Certificates(TlsFiles(str(certificate), str(key), "", True))
+    with pytest.raises(ConfigurationError, match="unencrypted PEM key"):
+        tls_context(None, certificate, key)
+
+
+def test_a_clients_files_are_named(tmp_path: Path) -> None:
+    """What is missing or none is an error with the file's name."""
+    certificate, key = Authority().client().put(tmp_path, "client")
+    assert tls_context(Authority().put(tmp_path / "ca.pem"), certificate, key).verify_mode is ssl.CERT_REQUIRED
+    (tmp_path / "garbage").write_text("garbage")
+    for wrong in (tmp_path / "missing", tmp_path / "garbage"):
+        for files in ((wrong, None, None), (None, wrong, key), (None, certificate, wrong)):
+            with pytest.raises(ConfigurationError, match=str(wrong)):
+                tls_context(*files)
+    with pytest.raises(ConfigurationError, match="without its certificate"):
+        tls_context(None, None, key)
