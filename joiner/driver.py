@@ -379,6 +379,7 @@ class Driver(Generic[Decision]):
     async def _look_at_log(self) -> None:
         # Taken before the log is asked: what is read meanwhile must not look like more than the log holds.
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
+        marks = dict(self.joiner.marks)
         try:
             bounds = await self._log.bounds()
         except NotReady as problem:
@@ -387,7 +388,7 @@ class Driver(Generic[Decision]):
             self._look_for_standstill(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        if why := contradiction(read_next, self.joiner.marks, bounds):
+        if why := contradiction(read_next, marks, bounds):
             self._contradicted(why)
             return
         # Partitions may have been added while the log was asked.

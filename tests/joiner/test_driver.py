@@ -575,6 +575,24 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
     await worker.until(lambda: worker.driver.not_ready() is None)
 
 
+async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
+    """What is read and decided while the log's bounds are on their way is not more than the log holds, and nobody doubts it."""
+    worker = start()
+    await worker.decided("a")
+    bounds, looks = log.bounds, 0
+
+    async def far_away() -> Mapping[int, Bounds]:
+        nonlocal looks
+        found = await bounds()
+        await worker.decided(f"meanwhile {looks}")
+        looks += 1
+        return found
+
+    log.bounds = far_away  # type: ignore[method-assign]
+    await worker.until(lambda: looks > 3)
+    assert [record.getMessage() for record in caplog.records if "in doubt" in record.getMessage()] == []
+
+
 async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> None:
     """A reader whose offset is out of range stops nobody when the log itself has that offset."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
