@@ -25,6 +25,7 @@ def controller_properties(sites: Sites, node: Node) -> str:
             "node.id": node.id,
             "listeners": listener,
             "advertised.listeners": f"CONTROLLER://{node.host}:{sites.ports.controller}",
+            "default.replication.factor": sites.kafka.replication,
             **_shared(sites, controller_name(node)),
         }
     )
@@ -66,7 +67,6 @@ def _shared(sites: Sites, name: str) -> dict[str, object]:
         "unclean.leader.election.enable": "false",
         "auto.create.topics.enable": "false",
         "delete.topic.enable": "false",
-        "default.replication.factor": sites.kafka.replication,
         "min.insync.replicas": in_sync_min(sites),
         "log.retention.ms": -1,
         "log.retention.bytes": -1,
