@@ -12,6 +12,13 @@ from deploy.render.sites import Node, Site, Sites, broker_name, controller_name,
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """One batch of the notary, and what Kafka wraps around it."""
 
+_SCRAM: Final = {
+    "listener.name.scram.ssl.client.auth": "none",
+    "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "listener.name.scram.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+}
+"""The port for clients with a password. A user has the rights of the certificate of that name."""
+
 Acl = tuple[tuple[str, ...], tuple[str, ...]]
 """(principals, operations), on both topics."""
 
@@ -39,10 +46,11 @@ def broker_properties(sites: Sites, site: Site, node: Node) -> str:
             "process.roles": "broker",
             "node.id": node.id,
             "broker.rack": site.name,
-            "listeners": f"BROKER://{_bind(sites)}:{sites.ports.broker}",
-            "advertised.listeners": f"BROKER://{node.host}:{sites.ports.broker}",
+            "listeners": _listeners(sites, _bind(sites)),
+            "advertised.listeners": _listeners(sites, node.host),
             "inter.broker.listener.name": "BROKER",
             **_shared(sites, broker_name(node)),
+            **(_SCRAM if sites.ports.scram else {}),
             "replica.fetch.max.bytes": MESSAGE_BYTES_MAX,
             # Kafka's own topics, which exist only once somebody uses them.
             "offsets.topic.replication.factor": replicas,
@@ -61,7 +69,7 @@ def _shared(sites: Sites, name: str) -> dict[str, object]:
     shared: dict[str, object] = {
         "controller.quorum.bootstrap.servers": controllers,
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": f"BROKER:{protocol},CONTROLLER:{protocol}",
+        "listener.security.protocol.map": f"BROKER:{protocol},CONTROLLER:{protocol}" + (",SCRAM:SASL_SSL" if sites.ports.scram else ""),
         "log.dirs": data_folder(sites, name),
         # A copy that lacks acknowledged records never leads, topics come and go by an operator's command alone, and nothing expires.
         "unclean.leader.election.enable": "false",
@@ -172,6 +180,10 @@ def data_folder(sites: Sites, name: str) -> str:
 def in_sync_min(sites: Sites) -> int:
     """How many copies must have a record before it is acknowledged."""
     return min(2, sites.kafka.replication)
+
+
+def _listeners(sites: Sites, host: str) -> str:
+    return f"BROKER://{host}:{sites.ports.broker}" + (f",SCRAM://{host}:{sites.ports.scram}" if sites.ports.scram else "")
 
 
 def _bind(sites: Sites) -> str:

@@ -95,6 +95,8 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     controller: int = 9093
     worker: int = 8080
     health: int = 8081
+    scram: int = 0
+    """Of brokers, for clients that have a password and no certificate; 0: there is no such port."""
 
 
 class Folders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,6 +215,8 @@ def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:
     yield from _wrong_names(sites)
     yield from _wrong_quorum(sites)
     if not sites.tls:
+        if sites.ports.scram:
+            yield "ports.scram", "passwords need TLS: set kafka.security to TLS, or leave this out"
         for node in [*sites.controllers, *sites.brokers]:
             if node.host not in ("127.0.0.1", "localhost"):
                 yield "kafka.security", f"PLAINTEXT is for one machine, and {node.host} is not its loopback: choose TLS"
@@ -237,10 +241,10 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
 
 def _wrong_numbers(sites: Sites) -> Iterator[tuple[str, str]]:
     for field in msgspec.structs.fields(Ports):
-        if not 1 <= (port := getattr(sites.ports, field.name)) <= 65535:
+        if not (0 if field.name == "scram" else 1) <= (port := getattr(sites.ports, field.name)) <= 65535:
             yield f"ports.{field.name}", f"{port} should be 1 to 65535"
     if (port := _repeated(msgspec.structs.astuple(sites.ports))) is not None:
-        yield "ports", f"{port} stands there twice: all four may meet on one host, choose different ones"
+        yield "ports", f"{port} stands there twice: they may meet on one host, choose different ones"
     for key in ("broker_heap_mib", "controller_heap_mib"):
         if (mib := getattr(sites.kafka, key)) < HEAP_MIB_MIN:
             yield f"kafka.{key}", f"{mib} is too small: choose {HEAP_MIB_MIN} or more"

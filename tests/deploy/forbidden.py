@@ -36,10 +36,12 @@ Operation = Callable[["Who", str], Awaitable[set[int]]]
 
 
 class Who:
-    """A client's certificate, and the brokers it goes to."""
+    """A client's certificate, or its name and password, and the brokers it goes to."""
 
-    def __init__(self, bootstrap: str, context: ssl.SSLContext) -> None:
-        self.settings = {"bootstrap_servers": bootstrap, "security_protocol": "SSL", "ssl_context": context}
+    def __init__(self, bootstrap: str, context: ssl.SSLContext, user: str = "", password: str = "") -> None:
+        self.settings = {"bootstrap_servers": bootstrap, "security_protocol": "SASL_SSL" if user else "SSL", "ssl_context": context}
+        if user:
+            self.settings |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user, "sasl_plain_password": password}
 
     async def admin(self, work: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> set[int]:
         """The error codes of the answer, wherever they stand in it, or of the error that the client made of them."""

@@ -62,6 +62,8 @@ def files() -> dict[str, str]:
         ("replication = 3", 'java_options = ["-Da b"]', "kafka.java_options: '-Da b' should have no white space"),
         ("replication = 3", "broker_heap_mib = 64", "kafka.broker_heap_mib: 64 is too small"),
         ("[kafka]", "[ports]\nbroker = 9093\n[kafka]", "ports: 9093 stands there twice"),
+        ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 stands there twice"),
+        ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
         ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1 to 65535"),
         ("[kafka]", "[folders]\nconfig = 'etc'\n[kafka]", "folders.config: 'etc' should be an absolute path"),
         ("[kafka]", "[folders]\nconfig = '/etc/../x'\n[kafka]", "folders.config: '/etc/../x' should be an absolute path"),

@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime
+import json
+import shutil
 import signal
 import socket
 import ssl
@@ -19,6 +21,7 @@ from cryptography import x509
 from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
 from deploy.pki import Authority
+from deploy.render.kafka import directory_id
 from notary import parties
 from tests.asking.http import Answer, Http
 from tests.asking.load import Client, Load, until
@@ -36,6 +39,7 @@ SITES = ("london", "paris", "zurich")
 JAVA_STOPPED = 143
 TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
 EXISTS, DELETION_DISABLED = 36, 73
+NO_ANSWER = -1
 REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
 
 TEXT = f"""
@@ -43,6 +47,9 @@ TEXT = f"""
 name = "{NAME}"
 origin = "notary.example/london"
 payload_partitions = 3
+
+[ports]
+scram = 9094
 
 [kafka]
 cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"
@@ -171,24 +178,24 @@ async def test_each_site_decides(installed: Installed, client: Client) -> None:
             assert refused["reason"] == "input-conflict"
 
 
-def test_the_quorum_is_dynamic(installed: Installed) -> None:
-    """The three controllers are voters by their directory ids, so that one can be replaced."""
-    host = installed.sites.brokers[0].host
-    config = installed.directory / "config"
-    tool = str(installed.directory / "kafka" / "bin" / "kafka-metadata-quorum.sh")
-    ran = installed.run(
-        host,
-        tool,
-        "--bootstrap-server",
-        installed.sites.bootstrap,
-        "--command-config",
-        str(config / "broker-client.properties"),
-        "describe",
-        "--status",
-    )
+def quorum(made: Installed, *words: str) -> str:
+    """What Kafka's tool for the controllers' quorum prints, run on the host of the first broker."""
+    tool = str(made.directory / "kafka" / "bin" / "kafka-metadata-quorum.sh")
+    client = str(made.directory / "config" / "broker-client.properties")
+    ran = made.run(made.sites.brokers[0].host, tool, "--bootstrap-server", made.sites.bootstrap, "--command-config", client, *words)
     done(ran)
-    (voters,) = [line for line in ran.stdout.splitlines() if line.startswith("CurrentVoters")]
-    assert all(f'"id": {number}, "directoryId"' in voters for number in (101, 102, 103)), voters
+    return ran.stdout
+
+
+def voters(made: Installed) -> dict[int, str]:
+    """The directory id of each controller that has a vote."""
+    (line,) = [line for line in quorum(made, "describe", "--status").splitlines() if line.startswith("CurrentVoters:")]
+    return {voter["id"]: voter["directoryId"] for voter in json.loads(line.partition(":")[2])}
+
+
+def test_the_quorum_is_dynamic(installed: Installed) -> None:
+    """The three controllers are voters by the directory ids that were rendered, so that one can be replaced."""
+    assert voters(installed) == {node.id: directory_id(installed.sites, node) for node in installed.sites.controllers}
 
 
 NOBODY: set[str] = set()
@@ -233,6 +240,48 @@ async def test_rights(installed: Installed) -> None:
                     )
     assert not wrong, "\n".join(wrong)
     assert tried == 2 * len(PRINCIPALS) * len(OPERATIONS)
+
+
+async def test_a_password_instead(installed: Installed) -> None:
+    """A user with a password has the rights of the certificate of that name; a worker reads the log so; a wrong password stays out."""
+    host, config = installed.sites.brokers[0].host, installed.directory / "config"
+    for name in ("spark", "worker-london-1"):
+        (installed.host(host) / "config" / "scram").write_text(f"SCRAM-SHA-512=password={name}-password\n")
+        command = [
+            *(str(installed.directory / "kafka" / "bin" / "kafka-configs.sh"), "--bootstrap-server", installed.sites.bootstrap),
+            *("--command-config", str(config / "broker-client.properties"), "--alter", "--entity-type", "users", "--entity-name", name),
+            *("--add-config-file", str(config / "scram")),
+        ]
+        done(await asyncio.to_thread(installed.run, host, *command))
+    bootstrap, topic = installed.sites.bootstrap.replace(":9092", ":9094"), installed.sites.topics[0]
+    trust = create_ssl_context(cafile=installed.directory / "pki" / "ca.pem")
+
+    async def ask(user: str, password: str) -> list[set[int]]:
+        who = Who(bootstrap, trust, user, password)
+        return [await OPERATIONS[operation](who, topic) for operation in ("read", "write", "delete records")]
+
+    async def there(user: str, password: str) -> list[set[int]]:
+        return await asyncio.to_thread(run_inside, installed.networks[OPERATOR], lambda: asyncio.run(ask(user, password)))
+
+    async def known() -> bool:
+        return NO_ANSWER not in set().union(*(await there("spark", "spark-password")))
+
+    await until(known)  # brokers hear of a new user one after the other
+    assert await there("spark", "spark-password") == [set(), {TOPIC_REFUSED}, {TOPIC_REFUSED}]
+    assert await there("spark", "another") == await there("nobody", "spark-password") == [{NO_ANSWER}] * 3
+    (installed.host(host) / "config" / "password").write_text("worker-london-1-password\n")
+    settings = {
+        "SECURITY_PROTOCOL": "SASL_SSL",
+        "BOOTSTRAP": bootstrap,
+        "SASL_USERNAME": "worker-london-1",
+        "SASL_PASSWORD_FILE": str(config / "password"),
+    }
+    notary = str(installed.directory / "notary" / "bin" / "notary")
+    variables = [f"NOTARY_LOG_{key}={value}" for key, value in settings.items()]
+    command = ["env", *variables, notary, "log", "show", "--config", str(config / "notary.toml"), "--count", "1"]
+    shown = await asyncio.to_thread(installed.run, host, *command)
+    done(shown)
+    assert "genesis" in shown.stdout
 
 
 def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
@@ -348,3 +397,31 @@ async def test_certificates_renewed_under_load(installed: Installed, client: Cli
     # A machine that has no time for a worker is no failure of ours: that worker looks at its log first, and says so.
     assert [said for said in Watched.refusals if "did not run for a while" not in said and "reading was interrupted" not in said] == []
     assert [service.out.read_text().count("sender registered") for service in workers(installed)] == [1, 1, 1]
+
+
+async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:
+    """The others go on; replaced as README.md says, it has a vote again under another directory id, with what the others know."""
+    node, tools = installed.sites.controllers[-1], installed.directory / "kafka" / "bin"
+    (lost,) = [service for service in installed.services if service.name == "kafka-controller.service" and service.host == node.host]
+    lost.process.kill()
+    lost.process.wait()
+    installed.services.remove(lost)
+    data, config = installed.host(node.host) / "data" / f"controller-{node.id}", installed.directory / "config"
+    shutil.rmtree(data)
+    data.mkdir()
+    former = directory_id(installed.sites, node)
+    await client.decide(urls(installed), PARTY.submission(spend(state("while a disk is away"))))
+    words = ["--controller-id", str(node.id), "--controller-directory-id", former]
+    await asyncio.to_thread(quorum, installed, "remove-controller", *words)
+    assert node.id not in await asyncio.to_thread(voters, installed)
+    with pytest.raises(AssertionError, match="AssertPathExists"):
+        installed.start(node.host, "kafka-controller.service")
+    words = ["--cluster-id", installed.sites.kafka.cluster_id, "--config", str(config / "controller.properties")]
+    done(await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-storage.sh"), "format", *words, "--no-initial-controllers"))
+    installed.start(node.host, "kafka-controller.service")
+    own = installed.host(node.host) / "config"
+    (own / "both.properties").write_text((own / "controller.properties").read_text() + (own / "broker-client.properties").read_text())
+    words = ["--bootstrap-server", installed.sites.bootstrap, "--command-config", str(config / "both.properties"), "add-controller"]
+    while (added := await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-metadata-quorum.sh"), *words)).returncode != 0:
+        assert "behind" in added.stdout + added.stderr or "Timeout" in added.stdout + added.stderr, added
+    assert (await asyncio.to_thread(voters, installed))[node.id] != former
