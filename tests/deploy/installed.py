@@ -30,7 +30,7 @@ _TOOLS = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
 }
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 """What systemd gives a service, as far as it matters: nothing of this test's own."""
 _PR_SET_MDWE, _REFUSE_EXEC_GAIN = 65, 1
 
@@ -72,8 +72,8 @@ class Installed:
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))
         for name in ("config", "data"):
             folders[name].mkdir()
-        _make_kafka(folders["kafka"])
-        _make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
+        make_kafka(folders["kafka"])
+        make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
         for host in made.networks:
             made.copy_certificates(host)
             (made.host(host) / "data").mkdir()
@@ -113,7 +113,7 @@ class Installed:
         program = str(self.directory / "config" / command[0]) if (self.host(host) / "config" / command[0]).exists() else command[0]
         with inside(self.networks[host]):
             return subprocess.run(
-                self.command(host, [program, *command[1:]]), env=_ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False
+                self.command(host, [program, *command[1:]]), env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False
             )
 
     def start(self, host: str, unit: str) -> Service:
@@ -128,12 +128,12 @@ class Installed:
         with out.open("wb") as output, inside(self.networks[host]):
             process = subprocess.Popen(
                 self.command(host, shlex.split(command)),
-                env=_ENVIRONMENT,
+                env=ENVIRONMENT,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_refuse_exec_gain if strict else None,
+                preexec_fn=refuse_exec_gain if strict else None,
             )
         self.services.append(Service(unit, host, process, out))
         return self.services[-1]
@@ -167,7 +167,7 @@ def read_unit(file: Path) -> Mapping[str, list[str]]:
     return settings
 
 
-def _make_kafka(folder: Path) -> None:
+def make_kafka(folder: Path) -> None:
     """Kafka as its distribution has it, as far as it is used: `libs`, and what `bin` starts."""
     (folder / "libs").mkdir(parents=True)
     java = find_java()
@@ -175,16 +175,17 @@ def _make_kafka(folder: Path) -> None:
         for jar in (fetch_jars(java, jars) / "libs").glob("*.jar"):
             (folder / "libs" / jar.name).symlink_to(jar)
     for name, main in _TOOLS.items():
-        _make_program(folder / "bin" / name, f"exec {java.path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{folder}/libs/*' {main}")
+        make_program(folder / "bin" / name, f"exec {java.path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{folder}/libs/*' {main}")
 
 
-def _make_program(file: Path, command: str) -> None:
+def make_program(file: Path, command: str) -> None:
+    """A program that runs this command with its own arguments behind."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f'#!/bin/sh\n{command} "$@"\n')
     file.chmod(0o755)
 
 
-def _refuse_exec_gain() -> None:
+def refuse_exec_gain() -> None:
     """MemoryDenyWriteExecute by the kernel's own call, which later programs inherit (Linux 6.3 and newer)."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_MDWE, _REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
         os.write(2, b"this kernel cannot refuse memory that is written and executed: started without\n")

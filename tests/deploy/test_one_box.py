@@ -1,6 +1,8 @@
 """deploy/one-box: its compose file as compose itself reads it, and the broker in it as it would be started."""
 
+import asyncio
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,10 +16,18 @@ import pytest
 from deploy.local.java import find_java
 from deploy.local.ports import free_ports
 from deploy.local.runtime import Runtime, prepare
+from deploy.render.__main__ import main
+from notary import parties
 from notary.config import load
+from tests.asking.http import Http
+from tests.asking.load import Client
+from tests.asking.party import Party, spend, state
+from tests.checkers.history import History
+from tests.deploy.installed import ENVIRONMENT, make_kafka, make_program, read_unit, refuse_exec_gain
 
 ONE_BOX = Path(__file__).parents[2] / "deploy" / "one-box"
 HERE = Path(__file__).parent / "compose"
+JAVA_STOPPED = 143
 
 pytestmark = pytest.mark.go
 
@@ -133,3 +143,58 @@ def test_the_broker_starts(model: dict[str, Any], tmp_path: Path) -> None:
 def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Run Kafka's storage tool."""
     return subprocess.run([find_java().path, "-cp", runtime.classpath, "kafka.tools.StorageTool", *words], capture_output=True, check=False)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_the_units_of_one_machine(tmp_path: Path) -> None:
+    """Rendered, formatted and started by the units' own commands, a worker with an intake process decides, and all end in order."""
+    ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
+    config = tmp_path / "rendered" / "here" / "127.0.0.1"
+    folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}
+    text = (ONE_BOX / "one-box.toml").read_text().replace("heap_mib = 1024", "heap_mib = 256")
+    lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items()), f'java = "{find_java().path}"']
+    lines += ["[ports]", *(f"{name} = {port}" for name, port in ports.items())]
+    (tmp_path / "one-box.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
+    assert main([str(tmp_path / "one-box.toml"), "--to", str(tmp_path / "rendered")]) == 0
+    make_kafka(folders["kafka"])
+    make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
+    shutil.copytree(tmp_path / "rendered" / "operator", config, dirs_exist_ok=True)
+    for line in (config / "tmpfiles.conf").read_text().splitlines():
+        Path(line.split()[1]).mkdir(parents=True)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(unit: str) -> None:
+        settings = read_unit(config / unit)
+        (command,) = settings["ExecStart"]
+        with (tmp_path / f"{unit}.log").open("wb") as out:
+            strict = refuse_exec_gain if settings.get("MemoryDenyWriteExecute") == ["yes"] else None
+            environment = ENVIRONMENT | {"NOTARY_HTTP_INTAKE_PROCESSES": "1"}
+            process = subprocess.Popen(shlex.split(command), env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=strict)
+        started.append(process)
+
+    try:
+        for role in ("controller", "broker"):
+            await asyncio.to_thread(subprocess.run, [config / f"format-{role}.sh"], check=True, capture_output=True)
+            start(f"kafka-{role}.service")
+        init = [config / "init.sh", config / "keys"]
+        while (ran := await asyncio.to_thread(subprocess.run, init, capture_output=True, text=True, check=False)).returncode != 0:
+            assert "Kafka at 127.0.0.1" in ran.stderr, ran.stderr
+            assert [process.poll() for process in started] == [None, None]
+            await asyncio.sleep(1)
+        party = Party("O=Notary Service,L=London,C=GB")
+        assert parties.add(config / "keys" / "parties.json", party.name, party.public_pem, "the test's party")
+        start("notary-worker.service")
+        async with Http() as http:
+            client, url = Client(http, History(), 10), f"http://127.0.0.1:{ports['worker']}"
+            (decision,) = await client.decide([url], party.submission(spend(state("coin"))))
+        assert decision["outcome"] == "committed"
+        for process, code in zip(reversed(started), (0, JAVA_STOPPED, JAVA_STOPPED), strict=True):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == code
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        for log in tmp_path.glob("*.log"):
+            print(f"--- {log.name}", log.read_text()[-2000:], sep="\n")

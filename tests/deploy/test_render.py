@@ -60,7 +60,7 @@ def files() -> dict[str, str]:
         ('origin = "notary.example/london"', 'origin = "a\\nb"', "notary.origin: 'a\\nb' should be a text of one line"),
         ("replication = 3", 'security = "PLAINTEXT"', "PLAINTEXT is for one machine, and kafka.london.example is not its loopback"),
         ("replication = 3", 'java_options = ["-Da b"]', "kafka.java_options: '-Da b' should have no white space"),
-        ("replication = 3", "broker_heap_mib = 64", "kafka.broker_heap_mib: 64 is too small"),
+        ("replication = 3", "broker_heap_mib = 128", "kafka.broker_heap_mib: 128 is too small: choose 256 or more"),
         ("[kafka]", "[ports]\nbroker = 9093\n[kafka]", "ports: 9093 stands there twice"),
         ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 stands there twice"),
         ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
