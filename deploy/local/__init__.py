@@ -31,7 +31,8 @@ N`, `down`.
 | `files` | locks and atomic writes |
 
 What is fetched stays in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; what Spark reads Kafka with in
-`.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME. Linux and macOS.
+`.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; Kafka's tools in
+`.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME. Linux and macOS.
 """
 
 from deploy.local.cluster import Cluster

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
-from deploy.local.jars import SPARK, cache_folder, fetch_jars
+from deploy.local.jars import SPARK, TOOLS, cache_folder, fetch_jars
 from deploy.local.runtime import prepare
 from deploy.local.settings import Settings
 
@@ -29,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         if chosen.command == "fetch":
-            fetch_jars(prepare().java, SPARK)
+            java = prepare().java
+            for jars in (SPARK, TOOLS):
+                fetch_jars(java, jars)
             return DONE
         if chosen.command == "up":
             return _up(chosen)
@@ -52,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, and Spark's for it")
+    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, its tools and Spark's")
 
     up = commands.add_parser("up", parents=[where], help="start the cluster, new or again; prints its bootstrap servers")
     up.add_argument(

@@ -1,4 +1,4 @@
-"""Fetching jars, once: those of Kafka, and those with which Spark reads it.
+"""Fetching jars, once: those of Kafka, those of its command-line tools, and those with which Spark reads it.
 
 PySpark carries Apache Ivy; Ivy reads `deploy/kafka/ivy.xml`, the one place that says which versions, and resolves the rest
 in its default way. The jars are put into a folder beside their place and renamed, so they are there whole or not at
@@ -67,6 +67,7 @@ class Jars:
 
 BROKER = Jars("broker", "kafka_2.13", "kafka", "NOTARY_KAFKA_HOME", 44)
 SPARK = Jars("spark", "spark-sql-kafka-0-10_2.13", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
+TOOLS = Jars("tools", "kafka-tools", "kafka-tools", "NOTARY_KAFKA_TOOLS_HOME", 1)
 
 
 def cache_folder() -> Path:

@@ -1,0 +1,138 @@
+"""systemd units: each process in a sandbox in which it can write to its own folder, reach the network, and nothing else.
+
+A unit never formats a disk: it refuses to start on one that is not formatted, which is what a disk looks like that was not mounted.
+"""
+
+from typing import Final
+
+from deploy.render.kafka import data_folder
+from deploy.render.sites import Node, Sites, broker_name, controller_name
+
+_SANDBOX: Final = """\
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+DevicePolicy=closed
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+ProtectProc=invisible
+PrivateIPC=yes
+RemoveIPC=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
+
+
+def controller_unit(sites: Sites, node: Node) -> str:
+    """The unit of one controller."""
+    return _kafka(sites, controller_name(node), "controller", sites.kafka.controller_heap_mib)
+
+
+def broker_unit(sites: Sites, node: Node) -> str:
+    """The unit of one broker."""
+    return _kafka(sites, broker_name(node), "broker", sites.kafka.broker_heap_mib)
+
+
+def worker_unit(sites: Sites) -> str:
+    """The unit of a worker. Its intake processes are its own children, so they are in its sandbox and end with it."""
+    folder = data_folder(sites, "worker")
+    return f"""\
+{_head(f"Notary worker of {sites.notary.origin}", "notary-worker")}AssertPathIsDirectory={folder}
+
+[Service]
+Type=exec
+User=notary
+Group=notary
+ExecStart={sites.folders.notary}/bin/notary serve --config {sites.folders.config}/notary.toml
+# A worker that stops with 2 says that going on could contradict what was answered: a person looks first (docs/runbook.md).
+Restart=on-failure
+RestartSec=2
+RestartPreventExitStatus=2
+# SIGTERM goes to the worker alone, which answers what it has taken in (drain_ms_max) and ends its children.
+KillMode=mixed
+TimeoutStopSec=60
+LimitNOFILE=65536
+LimitCORE=0
+ReadWritePaths={folder}
+{_SANDBOX}MemoryDenyWriteExecute=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _kafka(sites: Sites, name: str, role: str, heap_mib: int) -> str:
+    config, folder = sites.folders.config, data_folder(sites, name)
+    # A certificate is looked up on the revocation list that lies beside the properties; without the list nobody gets in.
+    revocation = ["-Dcom.sun.net.ssl.checkRevocation=true", "-Dcom.sun.security.enableCRLDP=true"]
+    command = [
+        sites.folders.java,
+        f"-Xms{heap_mib}m -Xmx{heap_mib}m",
+        # A process that is out of memory is restarted: one that half works is worse than one that is away.
+        *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),
+        *sites.kafka.java_options,
+        *(revocation if sites.tls and sites.kafka.check_revocation else []),
+        f"-Dlog4j2.configurationFile={config}/log4j2.xml",
+        f"-cp {sites.folders.kafka}/libs/*",
+        f"kafka.Kafka {config}/{role}.properties",
+    ]
+    return f"""\
+{_head(f"Kafka {role} {name}", f"kafka-{role}")}AssertPathExists={folder}/meta.properties
+
+[Service]
+Type=exec
+User=kafka
+Group=kafka
+ExecStart={" ".join(command)}
+Restart=on-failure
+RestartSec=5
+# Java's exit code after SIGTERM. A broker hands its partitions over first, which may take a while.
+SuccessExitStatus=143
+TimeoutStopSec=300
+LimitNOFILE=262144
+LimitCORE=0
+ReadWritePaths={folder}
+{_SANDBOX}# Java compiles while it runs, so memory that can be written and executed stays allowed.
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _head(description: str, name: str) -> str:
+    # Never given up for good: after a power cut the network may take its time.
+    return f"""\
+# Rendered from the sites file: change that one, and render again. Own settings: systemctl edit {name}
+[Unit]
+Description={description.replace("%", "%%")}
+Wants=network-online.target
+After=network-online.target time-sync.target
+StartLimitIntervalSec=0
+"""
+
+
+def sysusers(names: set[str]) -> str:
+    """The users of a host, for systemd-sysusers."""
+    return "".join(f'u {name} - "{name.capitalize()} service" /nonexistent /usr/sbin/nologin\n' for name in sorted(names))
+
+
+def tmpfiles(folders: dict[str, str]) -> str:
+    """The data folders of a host and their owners, for systemd-tmpfiles."""
+    return "".join(f"d {folder} 0700 {owner} {owner} -\n" for folder, owner in folders.items())

@@ -1,0 +1,70 @@
+"""The notary's side: `notary.toml` of one worker, and what `notary init` and the owner's commands want."""
+
+import json
+import shlex
+
+from deploy.render.kafka import in_sync_min
+from deploy.render.sites import Site, Sites, WorkerPlace, worker_principal
+
+
+def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
+    """The configuration of one worker."""
+    config = sites.folders.config
+    return _toml(
+        {
+            "": {
+                "name": sites.notary.name,
+                "origin": sites.notary.origin,
+                "key_file": f"{config}/keys/notary-key.pem",
+                "key_history_file": f"{config}/keys/notary-keys.json",
+                "parties_file": f"{config}/keys/parties.json",
+            },
+            "log": {
+                "kind": "kafka",
+                "bootstrap": sites.bootstrap,
+                "topic_prefix": sites.notary.topic_prefix,
+                **_security(sites, f"{config}/tls/{worker_principal(worker)}", f"{config}/tls/ca.pem"),
+            },
+            "worker": {"name": worker.name, "data_centre": site.name},
+            "http": {
+                "listen": f"{worker.host}:{sites.ports.worker}",
+                "health_listen": f"{worker.host}:{sites.ports.health}",
+            },
+            "index": {"directory": f"{sites.folders.data}/worker/index"},
+        }
+    )
+
+
+def log_settings_toml(sites: Sites, operator: str) -> str:
+    """What `notary init --log-settings` wants, to act as this principal."""
+    folder = f"{sites.folders.config}/tls"
+    return _toml({"": _security(sites, f"{folder}/{operator}", f"{folder}/ca.pem")})
+
+
+def init_script(sites: Sites) -> str:
+    """The script that makes the notary: its keys, both topics and the log's first record."""
+    quoted = [shlex.quote(text) for text in (sites.notary.name, sites.notary.origin)]
+    warning = "" if in_sync_min(sites) == 2 else "# One copy: the loss of a disk loses the log.\n"
+    return f"""#!/bin/sh
+# Makes the notary in the folder $1: its keys, both topics and the log's first record. Running it again goes on where it stopped.
+{warning}set -eu
+exec {sites.folders.notary}/bin/notary init "$1" --name {quoted[0]} --origin {quoted[1]} \\
+    --kafka {sites.bootstrap} --topic-prefix {sites.notary.topic_prefix} \\
+    --partitions {sites.notary.payload_partitions} --replication {sites.kafka.replication} \\
+    --log-settings {sites.folders.config}/log-settings.toml
+"""
+
+
+def _security(sites: Sites, folder: str, ca: str) -> dict[str, str]:
+    if not sites.tls:
+        return {"security_protocol": "PLAINTEXT"}
+    return {"security_protocol": "SSL", "ca_file": ca, "cert_file": f"{folder}/cert.pem", "key_file": f"{folder}/key.pem"}
+
+
+def _toml(sections: dict[str, dict[str, str]]) -> str:
+    lines = ["# Rendered from the sites file: change that one, and render again. Every setting: docs/configuration.md."]
+    for section, settings in sections.items():
+        lines += ["", f"[{section}]"] if section else []
+        # A JSON string is a TOML basic string; `isprintable` has kept out the one character that is not.
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,264 @@
+"""Operations on Kafka that somebody may be refused, each as one call of a real client; what comes back is the error codes."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import (
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DeleteRecordsRequest,
+    DescribeAclsRequest,
+    DescribeConfigsRequest,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int8, Int16, Int32, Schema, TaggedFields
+
+from ordering.connection import TopicsRequest
+from tests.chaos.brokers_say import ElectLeadersRequest
+
+ANY, TOPIC, GROUP, BROKER = 1, 2, 3, 4
+LITERAL, ALLOW = 3, 3
+READ = 3
+NOTHING_IS_THERE = "nobody-has-this-name"
+TIMEOUT_MS = 20_000
+BROKERS = (1, 2, 3)
+NOT_THE_LEADER = 6
+
+Operation = Callable[["Who", str], Awaitable[set[int]]]
+
+
+class Who:
+    """A client's certificate, or its name and password, and the brokers it goes to."""
+
+    def __init__(self, bootstrap: str, context: ssl.SSLContext, user: str = "", password: str = "") -> None:
+        self.settings = {"bootstrap_servers": bootstrap, "security_protocol": "SASL_SSL" if user else "SSL", "ssl_context": context}
+        if user:
+            self.settings |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user, "sasl_plain_password": password}
+
+    async def admin(self, work: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> set[int]:
+        """The error codes of the answer, wherever they stand in it, or of the error that the client made of them."""
+        client = AIOKafkaAdminClient(**self.settings, request_timeout_ms=TIMEOUT_MS)
+        try:
+            await client.start()
+            answer = await work(client)
+            return codes(answer.to_object() if isinstance(answer, Response) else answer)
+        except KafkaError as problem:
+            return {code(problem)}
+        finally:
+            await client.close()
+
+
+def code(problem: KafkaError) -> int:
+    """The broker's code for an error; -1 for one that no broker answered."""
+    return int(getattr(problem, "errno", -1))
+
+
+def codes(answer: Any) -> set[int]:
+    """All error codes but 0."""
+    if isinstance(answer, Mapping):
+        own = {answer["error_code"]} - {0} if "error_code" in answer else set()
+        return own.union(*(codes(value) for value in answer.values()))
+    if isinstance(answer, list | tuple):
+        return set().union(*(codes(value) for value in answer))
+    return set()
+
+
+class IncrementalAlterConfigsResponse(Response):
+    API_KEY = 44
+    API_VERSION = 1
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "responses",
+            CompactArray(
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("resource_type", Int8),
+                ("resource_name", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class IncrementalAlterConfigsRequest1(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 44
+    API_VERSION = 1
+    RESPONSE_TYPE = IncrementalAlterConfigsResponse
+    SCHEMA = Schema(
+        (
+            "resources",
+            CompactArray(
+                ("resource_type", Int8),
+                ("resource_name", CompactString("utf-8")),
+                (
+                    "configs",
+                    CompactArray(
+                        ("name", CompactString("utf-8")),
+                        ("config_operation", Int8),
+                        ("value", CompactString("utf-8")),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("validate_only", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest1]):
+    API_KEY: ClassVar[int] = 44
+
+    def __init__(self, resource_type: int, name: str, setting: str, value: str) -> None:
+        self._resource = (resource_type, name, [(setting, 0, value, {})], {})
+
+    def build(self, request_struct_class: type[IncrementalAlterConfigsRequest1]) -> IncrementalAlterConfigsRequest1:
+        return request_struct_class([self._resource], True, {})
+
+
+async def describe(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(TopicsRequest([topic])))
+
+
+async def read(who: Who, topic: str) -> set[int]:
+    # Asked of each broker, of which one leads; aiokafka's own consumer would wait for the right to come.
+    async def fetch(client: AIOKafkaAdminClient) -> list[dict[str, int]]:
+        asked = FetchRequest(100, 0, 1 << 20, 0, [(topic, [(0, 0, 1 << 20)])])
+        answers = [await client._send_request(asked, broker) for broker in BROKERS]
+        return [{"error_code": code} for answer in answers for _, partitions in answer.topics for _, code, *_ in partitions]
+
+    return await who.admin(fetch) - {NOT_THE_LEADER}
+
+
+async def write(who: Who, topic: str) -> set[int]:
+    producer = AIOKafkaProducer(**who.settings, acks="all", request_timeout_ms=TIMEOUT_MS)
+    try:
+        await producer.start()
+        await producer.send_and_wait(topic, b"no worker wrote this, so all skip it", partition=0)
+    except KafkaError as problem:
+        return {code(problem)}
+    finally:
+        await producer.stop()
+    return set()
+
+
+async def read_settings(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(DescribeConfigsRequest([(TOPIC, topic, None)], False)))
+
+
+async def create_this_topic(who: Who, topic: str) -> set[int]:
+    # It is there: who may create it hears that (36).
+    return await who.admin(lambda client: client.create_topics([NewTopic(topic, 1, 3)], validate_only=True))
+
+
+async def create_another_topic(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client.create_topics([NewTopic(f"{topic}.copy", 1, 3)], validate_only=True))
+
+
+async def add_partitions(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client.create_partitions({topic: NewPartitions(50)}, validate_only=True))
+
+
+async def alter_settings(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(AlterConfigsRequest([(TOPIC, topic, [("retention.ms", "1")])], True)))
+
+
+async def alter_one_setting(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(IncrementalAlterConfigsRequest(TOPIC, topic, "retention.ms", "1")))
+
+
+async def alter_a_brokers_setting(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(IncrementalAlterConfigsRequest(BROKER, "", "log.retention.ms", "1")))
+
+
+async def read_a_brokers_settings(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(DescribeConfigsRequest([(BROKER, "1", None)], False), 1))
+
+
+async def delete_records(who: Who, topic: str) -> set[int]:
+    # Before offset 0 nothing is: who may delete deletes nothing. Of each broker, of which one leads.
+    async def delete(client: AIOKafkaAdminClient) -> list[dict[str, Any]]:
+        asked = DeleteRecordsRequest([(topic, [(0, 0)])], TIMEOUT_MS)
+        return [(await client._send_request(asked, broker)).to_object() for broker in BROKERS]
+
+    return await who.admin(delete) - {NOT_THE_LEADER}
+
+
+async def delete_topic(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client.delete_topics([topic]))
+
+
+async def move_replicas(who: Who, topic: str) -> set[int]:
+    moves = [(topic, [(0, [1, 2, 3], {})], {})]
+    return await who.admin(lambda client: client._send_request(AlterPartitionReassignmentsRequest(TIMEOUT_MS, moves, {})))
+
+
+async def elect_leader(who: Who, topic: str) -> set[int]:
+    # 84: the preferred replica leads already.
+    return await who.admin(lambda client: client._send_request(ElectLeadersRequest(topic))) - {84}
+
+
+async def give_rights(who: Who, topic: str) -> set[int]:
+    acl = (TOPIC, NOTHING_IS_THERE, LITERAL, f"User:{NOTHING_IS_THERE}", "*", READ, ALLOW)
+    return await who.admin(lambda client: client._send_request(CreateAclsRequest(*acl)))
+
+
+async def see_rights(who: Who, topic: str) -> set[int]:
+    return await who.admin(lambda client: client._send_request(DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY)))
+
+
+async def take_rights(who: Who, topic: str) -> set[int]:
+    acl = (TOPIC, NOTHING_IS_THERE, LITERAL, f"User:{NOTHING_IS_THERE}", "*", READ, ALLOW)
+    return await who.admin(lambda client: client._send_request(DeleteAclsRequest(*acl)))
+
+
+async def use_a_group(who: Who, topic: str) -> set[int]:
+    consumer = AIOKafkaConsumer(**who.settings, group_id=NOTHING_IS_THERE)
+    try:
+        await consumer.start()
+        consumer.assign([TopicPartition(topic, 0)])
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            await consumer.committed(TopicPartition(topic, 0))
+    except KafkaError as problem:
+        return {code(problem)}
+    finally:
+        await consumer.stop()
+    return set()
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    operation.__name__.replace("_", " "): operation
+    for operation in (
+        describe,
+        read,
+        write,
+        read_settings,
+        create_this_topic,
+        create_another_topic,
+        add_partitions,
+        alter_settings,
+        alter_one_setting,
+        alter_a_brokers_setting,
+        read_a_brokers_settings,
+        delete_records,
+        delete_topic,
+        move_replicas,
+        elect_leader,
+        give_rights,
+        see_rights,
+        take_rights,
+        use_a_group,
+    )
+}

@@ -1,0 +1,191 @@
+"""What was rendered, started as it was rendered: each unit's command, in its site's network, with its host's folders in their places.
+
+systemd is no part of it: its sandboxes are looked at in `test_units.py`. Of the units this reads the command, what it asserts, and whether
+memory may be written and executed.
+"""
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.centres import Centres
+from deploy.local.jars import BROKER, TOOLS, fetch_jars
+from deploy.local.java import find_java
+from deploy.namespace import inside
+from deploy.pki import Authority
+from deploy.pki.__main__ import issue_all
+from deploy.render import Sites, read_sites, render
+from deploy.render.tree import OPERATOR, write
+
+ROOT = Path(__file__).parents[2]
+_TOOLS = {
+    "kafka-storage.sh": "kafka.tools.StorageTool",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
+}
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""What systemd gives a service, as far as it matters: nothing of this test's own."""
+_PR_SET_MDWE, _REFUSE_EXEC_GAIN = 65, 1
+
+
+@dataclass
+class Service:
+    """A process that a unit describes."""
+
+    name: str
+    host: str
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    @property
+    def said(self) -> str:
+        """The end of what it wrote."""
+        return f"--- {self.name} on {self.host}:\n{self.out.read_text(errors='replace')[-3000:]}"
+
+
+@dataclass
+class Installed:
+    """The hosts of a sites file on this machine: one in each centre, and the operator's in the first."""
+
+    directory: Path
+    centres: Centres
+    sites: Sites
+    authority: Authority
+    services: list[Service] = field(default_factory=list)
+
+    @classmethod
+    def install(cls, directory: Path, centres: Centres, text: str) -> "Installed":
+        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders."""
+        folders = {name: directory / name for name in ("config", "data", "kafka", "notary")} | {"java": Path(find_java().path)}
+        lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items())]
+        (directory / "sites.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
+        sites = read_sites(directory / "sites.toml")
+        write(render(sites), directory / "rendered")
+        issue_all(directory / "pki", sites.certificates)
+        made = cls(directory, centres, sites, Authority.open(directory / "pki"))
+        for name in ("config", "data"):
+            folders[name].mkdir()
+        make_kafka(folders["kafka"])
+        make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
+        for host in made.networks:
+            made.copy_certificates(host)
+            (made.host(host) / "data").mkdir()
+        for site in sites.site:
+            for host in site.hosts:
+                shutil.copytree(directory / "rendered" / site.name / host, made.host(host) / "config", dirs_exist_ok=True)
+        shutil.copytree(directory / "rendered" / OPERATOR, made.host(OPERATOR) / "config", dirs_exist_ok=True)
+        return made
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """The network of each host."""
+        hosts = {self.centres.host(number): self.centres.network(number) for number in self.centres.numbers}
+        return {host: hosts[host] for site in self.sites.site for host in site.hosts} | {OPERATOR: self.centres.network(1)}
+
+    def host(self, host: str) -> Path:
+        """The folder that has a host's folders."""
+        return self.directory / "hosts" / host
+
+    def copy_certificates(self, host: str) -> None:
+        """Bring what the authority made to a host, each file whole: all of it, since these hosts are one machine."""
+        for file in (self.directory / "pki").rglob("*.pem"):
+            if file.name != "ca-key.pem":
+                target = self.host(host) / "config" / "tls" / file.relative_to(self.directory / "pki")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, beside := target.with_suffix(".new"))
+                beside.replace(target)
+
+    def command(self, host: str, command: Sequence[str]) -> list[str]:
+        """This command where a host's folders are in their places, ended with this process however that ends."""
+        folders = [(self.host(host) / name, self.directory / name) for name in ("config", "data")]
+        mounts = " && ".join(f"mount --bind {source} {target}" for source, target in folders)
+        return ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command]
+
+    def run(self, host: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host, with what is in its configuration folder named by a path without one."""
+        program = str(self.directory / "config" / command[0]) if (self.host(host) / "config" / command[0]).exists() else command[0]
+        with inside(self.networks[host]):
+            return subprocess.run(
+                self.command(host, [program, *command[1:]]), env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+
+    def start(self, host: str, unit: str) -> Service:
+        """Start what a unit says."""
+        settings = read_unit(self.host(host) / "config" / unit)
+        for key in ("AssertPathExists", "AssertPathIsDirectory", "ReadWritePaths"):
+            for path in settings.get(key, []):
+                assert self._on(host, path).exists(), f"{unit} on {host}: {key}={path} is not there"
+        (command,) = settings["ExecStart"]
+        strict = settings.get("MemoryDenyWriteExecute") == ["yes"]
+        out = self.host(host) / f"{unit}-{len(self.services)}.log"
+        with out.open("wb") as output, inside(self.networks[host]):
+            process = subprocess.Popen(
+                self.command(host, shlex.split(command)),
+                env=ENVIRONMENT,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=refuse_exec_gain if strict else None,
+            )
+        self.services.append(Service(unit, host, process, out))
+        return self.services[-1]
+
+    def make_folders(self, host: str) -> None:
+        """Make the data folders of a host, as its tmpfiles.conf says."""
+        for line in (self.host(host) / "config" / "tmpfiles.conf").read_text().splitlines():
+            kind, folder, mode, *_ = line.split()
+            assert kind == "d"
+            self._on(host, folder).mkdir(mode=int(mode, 8))
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for service in self.services:
+            code = service.process.poll()
+            service.process.kill()
+            service.process.wait()
+            print(f"{'killed at the end' if code is None else f'ended with {code}'}: {service.said}")
+
+    def _on(self, host: str, path: str) -> Path:
+        return self.host(host) / Path(path).relative_to(self.directory)
+
+
+def read_unit(file: Path) -> Mapping[str, list[str]]:
+    """The settings of a unit, whatever their section."""
+    settings: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines():
+        if line and line[0] not in "#[":
+            key, _, value = line.partition("=")
+            settings.setdefault(key, []).append(value)
+    return settings
+
+
+def make_kafka(folder: Path) -> None:
+    """Kafka as its distribution has it, as far as it is used: `libs`, and what `bin` starts."""
+    (folder / "libs").mkdir(parents=True)
+    java = find_java()
+    for jars in (BROKER, TOOLS):
+        for jar in (fetch_jars(java, jars) / "libs").glob("*.jar"):
+            (folder / "libs" / jar.name).symlink_to(jar)
+    for name, main in _TOOLS.items():
+        make_program(folder / "bin" / name, f"exec {java.path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{folder}/libs/*' {main}")
+
+
+def make_program(file: Path, command: str) -> None:
+    """A program that runs this command with its own arguments behind."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'#!/bin/sh\n{command} "$@"\n')
+    file.chmod(0o755)
+
+
+def refuse_exec_gain() -> None:
+    """MemoryDenyWriteExecute by the kernel's own call, which later programs inherit (Linux 6.3 and newer)."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_MDWE, _REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
+        os.write(2, b"this kernel cannot refuse memory that is written and executed: started without\n")

@@ -1,0 +1,200 @@
+"""deploy/one-box: its compose file as compose itself reads it, and the broker in it as it would be started."""
+
+import asyncio
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.java import find_java
+from deploy.local.ports import free_ports
+from deploy.local.runtime import Runtime, prepare
+from deploy.render.__main__ import main
+from notary import parties
+from notary.config import load
+from tests.asking.http import Http
+from tests.asking.load import Client
+from tests.asking.party import Party, spend, state
+from tests.checkers.history import History
+from tests.deploy.installed import ENVIRONMENT, make_kafka, make_program, read_unit, refuse_exec_gain
+
+ONE_BOX = Path(__file__).parents[2] / "deploy" / "one-box"
+HERE = Path(__file__).parent / "compose"
+JAVA_STOPPED = 143
+
+pytestmark = pytest.mark.go
+
+
+@pytest.fixture(scope="session")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that reads a file with the library of those who define the format, which checks schema and consistency."""
+    if shutil.which("go") is None:
+        pytest.fail(
+            "these tests need Go 1.25 or newer on the PATH (https://go.dev/dl), or leave them out with `-m 'not go'`", pytrace=False
+        )
+    program = tmp_path_factory.mktemp("compose") / "compose"
+    command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(program), "."]
+    built = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, f"the program does not build (the first time its modules are fetched):\n{built.stderr}"
+    return program
+
+
+def read(compose: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([compose, str(file)], cwd=file.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def model(compose: Path) -> dict[str, Any]:
+    """What the file means, with all profiles."""
+    ran = read(compose, ONE_BOX / "compose.yaml")
+    assert ran.returncode == 0, ran.stderr
+    made: dict[str, Any] = json.loads(ran.stdout)
+    return made
+
+
+def test_compose_file(model: dict[str, Any]) -> None:
+    """It conforms to the specification; the log's network has no way out, and ports are open to this machine alone."""
+    assert model["services"].keys() == {"kafka", "worker", "format", "init"}
+    assert model["networks"]["log"]["internal"] is True
+    for name, service in model["services"].items():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}
+        assert name == "worker" or service["networks"].keys() == {"log"}
+        assert (name in ("format", "init")) == (service.get("profiles") == ["once"])
+    # The image's own command formats an empty disk.
+    assert model["services"]["kafka"]["command"] == ["/opt/kafka/bin/kafka-server-start.sh", "/etc/notary/kafka.properties"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("restart: unless-stopped", "restarts: unless-stopped"),
+        ("internal: true", "internal: perhaps"),
+        ("condition: service_healthy", "condition: healthy"),
+        ("networks: [log, clients]", "networks: [log, customers]"),
+        ("kafka: { condition", "kafca: { condition"),
+        ("- index:/index", "- indexes:/index"),
+        ("interval: 10s", "interval: 10 seconds"),
+    ],
+)
+def test_a_wrong_compose_file_is_noticed(compose: Path, tmp_path: Path, before: str, after: str) -> None:
+    """With one thing misspelt it is refused, so the test above can fail."""
+    text = (ONE_BOX / "compose.yaml").read_text()
+    assert before in text
+    (tmp_path / "compose.yaml").write_text(text.replace(before, after))
+    assert read(compose, tmp_path / "compose.yaml").returncode != 0
+
+
+def test_worker_settings(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The worker's environment names settings that there are."""
+    (tmp_path / "notary.toml").write_text('name = "n"\norigin = "o"\n')
+    config = load(tmp_path / "notary.toml", {}, model["services"]["worker"]["environment"])
+    assert (config.http.listen, config.http.health_listen) == ("0.0.0.0:8080", "0.0.0.0:8081")
+    assert str(config.path(config.index.directory)) == "/index"
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_the_broker_starts(model: dict[str, Any], tmp_path: Path) -> None:
+    """Formatted and started by the file's own words, on other ports, it takes a notary; without an id it is not formatted."""
+    runtime = prepare()
+    broker_port, controller_port = free_ports(2)
+    text = (ONE_BOX / "kafka.properties").read_text()
+    for before, after in (
+        ("BROKER://:", "BROKER://127.0.0.1:"),
+        ("CONTROLLER://:", "CONTROLLER://127.0.0.1:"),
+        ("kafka:", "127.0.0.1:"),
+        (":9092", f":{broker_port}"),
+        (":9093", f":{controller_port}"),
+        ("/var/lib/kafka/data", str(tmp_path)),
+    ):
+        assert before in text
+        text = text.replace(before, after)
+    (tmp_path / "kafka.properties").write_text(text)
+    words = [word.replace("/etc/notary", str(tmp_path)) for word in model["services"]["format"]["entrypoint"]]
+    assert words[0].endswith("/kafka-storage.sh")
+    assert storage(runtime, words[1:]).returncode != 0
+    assert not (tmp_path / "broker").exists()
+    assert storage(runtime, [*words[1:], "T25lQm94RXhhbXBsZUlkMQ"]).returncode == 0
+    with (tmp_path / "server.log").open("wb") as out:
+        broker = subprocess.Popen(runtime.broker(tmp_path / "kafka.properties", 256), stdout=out, stderr=subprocess.STDOUT)
+    try:
+        flags = [word.replace("kafka:9092", f"127.0.0.1:{broker_port}") for word in model["services"]["init"]["command"]]
+        flags[1] = str(tmp_path / "notary")
+        command = [sys.executable, "-m", "notary", *flags]
+        while (ran := subprocess.run(command, capture_output=True, text=True, check=False)).returncode != 0:
+            assert broker.poll() is None, (tmp_path / "server.log").read_text()
+            assert "Kafka at 127.0.0.1" in ran.stderr, ran.stderr
+            time.sleep(1)
+        assert "the loss of a disk loses the log" in ran.stderr
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.wait()
+
+
+def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Run Kafka's storage tool."""
+    return subprocess.run([find_java().path, "-cp", runtime.classpath, "kafka.tools.StorageTool", *words], capture_output=True, check=False)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+async def test_the_units_of_one_machine(tmp_path: Path) -> None:
+    """Rendered, formatted and started by the units' own commands, a worker with an intake process decides, and all end in order."""
+    ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
+    config = tmp_path / "rendered" / "here" / "127.0.0.1"
+    folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}
+    text = (ONE_BOX / "one-box.toml").read_text().replace("heap_mib = 1024", "heap_mib = 256")
+    lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items()), f'java = "{find_java().path}"']
+    lines += ["[ports]", *(f"{name} = {port}" for name, port in ports.items())]
+    (tmp_path / "one-box.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
+    assert main([str(tmp_path / "one-box.toml"), "--to", str(tmp_path / "rendered")]) == 0
+    make_kafka(folders["kafka"])
+    make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
+    shutil.copytree(tmp_path / "rendered" / "operator", config, dirs_exist_ok=True)
+    for line in (config / "tmpfiles.conf").read_text().splitlines():
+        Path(line.split()[1]).mkdir(parents=True)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(unit: str) -> None:
+        settings = read_unit(config / unit)
+        (command,) = settings["ExecStart"]
+        with (tmp_path / f"{unit}.log").open("wb") as out:
+            strict = refuse_exec_gain if settings.get("MemoryDenyWriteExecute") == ["yes"] else None
+            environment = ENVIRONMENT | {"NOTARY_HTTP_INTAKE_PROCESSES": "1"}
+            process = subprocess.Popen(shlex.split(command), env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=strict)
+        started.append(process)
+
+    try:
+        for role in ("controller", "broker"):
+            await asyncio.to_thread(subprocess.run, [config / f"format-{role}.sh"], check=True, capture_output=True)
+            start(f"kafka-{role}.service")
+        init = [config / "init.sh", config / "keys"]
+        while (ran := await asyncio.to_thread(subprocess.run, init, capture_output=True, text=True, check=False)).returncode != 0:
+            assert "Kafka at 127.0.0.1" in ran.stderr, ran.stderr
+            assert [process.poll() for process in started] == [None, None]
+            await asyncio.sleep(1)
+        party = Party("O=Notary Service,L=London,C=GB")
+        assert parties.add(config / "keys" / "parties.json", party.name, party.public_pem, "the test's party")
+        start("notary-worker.service")
+        async with Http() as http:
+            client, url = Client(http, History(), 10), f"http://127.0.0.1:{ports['worker']}"
+            (decision,) = await client.decide([url], party.submission(spend(state("coin"))))
+        assert decision["outcome"] == "committed"
+        for process, code in zip(reversed(started), (0, JAVA_STOPPED, JAVA_STOPPED), strict=True):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == code
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        for log in tmp_path.glob("*.log"):
+            print(f"--- {log.name}", log.read_text()[-2000:], sep="\n")

@@ -1,0 +1,427 @@
+"""Three sites as they were rendered: mutual TLS, rights, certificates that stay out, and renewal under load."""
+
+import asyncio
+import datetime
+import json
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from aiokafka.helpers import create_ssl_context
+from cryptography import x509
+
+from deploy.centres import Centres
+from deploy.namespace import inside, run_inside
+from deploy.pki import Authority
+from deploy.render.kafka import directory_id
+from notary import parties
+from tests.asking.http import Answer, Http
+from tests.asking.load import Client, Load, until
+from tests.asking.party import Party, spend, state
+from tests.checkers.history import History
+from tests.deploy.forbidden import OPERATIONS, Who
+from tests.deploy.installed import OPERATOR, Installed, Service
+from tests.kafka.workers import connect_from
+from tests.rights import needs_root
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(600)]
+
+NAME = "O=Notary Service,L=London,C=GB"
+SITES = ("london", "paris", "zurich")
+JAVA_STOPPED = 143
+TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
+EXISTS, DELETION_DISABLED = 36, 73
+NO_ANSWER = -1
+REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
+
+TEXT = f"""
+[notary]
+name = "{NAME}"
+origin = "notary.example/london"
+payload_partitions = 3
+
+[ports]
+scram = 9094
+
+[kafka]
+cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"
+broker_heap_mib = 256
+controller_heap_mib = 128
+java_options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+""" + "".join(
+    f"""
+[[site]]
+name = "{name}"
+controllers = [{{ id = {100 + number}, host = "10.77.{number}.1" }}]
+brokers = [{{ id = {number}, host = "10.77.{number}.1" }}]
+workers = [{{ name = "{name}-1", host = "10.77.{number}.1" }}]
+"""
+    for number, name in enumerate(SITES, 1)
+)
+
+
+@pytest.fixture(scope="module")
+def centres(request: pytest.FixtureRequest) -> Iterator[Centres]:
+    with Centres(3, delay_ms=request.config.getoption("--chaos-delay-ms")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def installed(centres: Centres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Everything runs as in deploy/sites/README.md: formatted, started, with rights and a notary. At the end all stop in order."""
+    made = Installed.install(tmp_path_factory.mktemp("sites"), centres, TEXT)
+    try:
+        set_up(made)
+        yield made
+        stop(made)
+    finally:
+        made.end()
+
+
+def set_up(made: Installed) -> None:
+    config = made.directory / "config"
+    hosts = made.sites.bootstrap.replace(":9092", "").split(",")
+    for host in hosts:
+        made.make_folders(host)
+        for script in ("format-controller.sh", "format-broker.sh"):
+            done(made.run(host, script))
+        made.start(host, "kafka-controller.service")
+        made.start(host, "kafka-broker.service")
+    done(made.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
+    done(made.run(OPERATOR, "init.sh", str(config / "keys")))
+    keys = made.host(OPERATOR) / "config" / "keys"
+    assert parties.add(keys / "parties.json", PARTY.name, PARTY.public_pem, "the test's party")
+    for host in hosts:
+        for name in ("notary-key.pem", "notary-keys.json", "parties.json"):
+            target = made.host(host) / "config" / "keys" / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes((keys / name).read_bytes())
+            target.chmod(0o600)
+        made.start(host, "notary-worker.service")
+    for service in workers(made):
+        while "ready at" not in service.out.read_text():
+            assert service.process.poll() is None, service.said
+            time.sleep(0.1)
+
+
+def stop(made: Installed) -> None:
+    """Workers first, then brokers, then controllers: each hears SIGTERM and ends as its unit calls success."""
+    for kind, code in (("notary-worker", 0), ("kafka-broker", JAVA_STOPPED), ("kafka-controller", JAVA_STOPPED)):
+        services = [service for service in made.services if service.name.startswith(kind)]
+        for service in services:
+            assert service.process.poll() is None, service.said
+            service.process.send_signal(signal.SIGTERM)
+        for service in services:
+            assert service.process.wait() == code, service.said
+
+
+PARTY = Party(NAME)
+
+
+def done(run: subprocess.CompletedProcess[str]) -> None:
+    assert run.returncode == 0, f"{run.args}\n{run.stdout}\n{run.stderr}"
+
+
+def workers(made: Installed) -> list[Service]:
+    return [service for service in made.services if service.name == "notary-worker.service"]
+
+
+def urls(made: Installed) -> list[str]:
+    return [f"http://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]
+
+
+def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLContext:
+    pki = folder or made.directory / "pki"
+    return create_ssl_context(cafile=made.directory / "pki" / "ca.pem", certfile=pki / name / "cert.pem", keyfile=pki / name / "key.pem")
+
+
+class Watched(Http):
+    """One that keeps what workers say when they decide nothing."""
+
+    refusals: ClassVar[list[str]] = []
+
+    async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        answer = await super().call(url, method, path, body, headers)
+        if answer.status == 503:
+            self.refusals.append(answer.body.decode())
+        return answer
+
+
+@pytest.fixture
+async def client(installed: Installed) -> AsyncIterator[Client]:
+    """A client that reaches every site."""
+
+    async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await connect_from(installed.networks[host], host, port)
+
+    async with Watched(connect) as http:
+        yield Client(http, History(), 10)
+
+
+async def test_each_site_decides(installed: Installed, client: Client) -> None:
+    """A worker of each site commits; the others repeat its decision, and refuse to spend the same again."""
+    for number, url in enumerate(urls(installed)):
+        submission = PARTY.submission(spend(state("coin", number), content=url))
+        (decision,) = await client.decide([url], submission)
+        assert decision["outcome"] == "committed"
+        for other in urls(installed):
+            assert await client.decide([other], submission) == [decision]
+            (refused,) = await client.decide([other], PARTY.submission(spend(state("coin", number), content=other + "again")))
+            assert refused["reason"] == "input-conflict"
+
+
+def quorum(made: Installed, *words: str) -> str:
+    """What Kafka's tool for the controllers' quorum prints, run on the host of the first broker."""
+    tool = str(made.directory / "kafka" / "bin" / "kafka-metadata-quorum.sh")
+    client = str(made.directory / "config" / "broker-client.properties")
+    ran = made.run(made.sites.brokers[0].host, tool, "--bootstrap-server", made.sites.bootstrap, "--command-config", client, *words)
+    done(ran)
+    return ran.stdout
+
+
+def voters(made: Installed) -> dict[int, str]:
+    """The directory id of each controller that has a vote."""
+    (line,) = [line for line in quorum(made, "describe", "--status").splitlines() if line.startswith("CurrentVoters:")]
+    return {voter["id"]: voter["directoryId"] for voter in json.loads(line.partition(":")[2])}
+
+
+def test_the_quorum_is_dynamic(installed: Installed) -> None:
+    """The three controllers are voters by the directory ids that were rendered, so that one can be replaced."""
+    assert voters(installed) == {node.id: directory_id(installed.sites, node) for node in installed.sites.controllers}
+
+
+NOBODY: set[str] = set()
+RIGHTS = {
+    "delete topic": NOBODY,
+    "describe": {"worker-london-1", "spark", "archive", "operator", "broker-1"},
+    "read": {"worker-london-1", "spark", "archive", "operator", "broker-1"},
+    "write": {"worker-london-1", "operator", "broker-1"},
+    "read settings": {"worker-london-1", "operator", "broker-1"},
+    "create this topic": {"operator", "broker-1"},
+}
+"""Who may do what with the two topics. Everything else is for the servers themselves."""
+PRINCIPALS = ("worker-london-1", "spark", "archive", "operator", "stranger", "broker-1")
+HARMLESS = {"create this topic": {EXISTS}}
+"""What is said to who may: the topic is there."""
+
+
+# aiokafka leaves a connection open that it was making when it was closed.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_rights(installed: Installed) -> None:
+    """Each operation is tried by each principal, on both topics: what the table allows is done, all else is refused."""
+    crl_url = installed.sites.certificates[0].crl_url
+    installed.authority.issue("stranger", crl_url=crl_url)
+    network = installed.networks[OPERATOR]
+    wrong: list[str] = []
+    tried = 0
+    for topic in installed.sites.topics:
+        for name in PRINCIPALS:
+            who = Who(installed.sites.bootstrap, context(installed, name))
+
+            async def ask_all(who: Who = who, topic: str = topic) -> dict[str, set[int]]:
+                return {operation: await work(who, topic) for operation, work in OPERATIONS.items()}
+
+            for operation, answered in (await asyncio.to_thread(run_inside, network, lambda: asyncio.run(ask_all()))).items():
+                tried += 1
+                allowed = name in RIGHTS.get(operation, {"broker-1"})
+                said = answered - HARMLESS.get(operation, set()) if allowed else answered
+                right = not said if allowed else said and said <= REFUSED
+                if not right:
+                    wrong.append(
+                        f"{name}: {operation} of {topic}: {'allowed' if allowed else 'forbidden'}, and the answer is {answered or 'done'}"
+                    )
+    assert not wrong, "\n".join(wrong)
+    assert tried == 2 * len(PRINCIPALS) * len(OPERATIONS)
+
+
+async def test_a_password_instead(installed: Installed) -> None:
+    """A user with a password has the rights of the certificate of that name; a worker reads the log so; a wrong password stays out."""
+    host, config = installed.sites.brokers[0].host, installed.directory / "config"
+    for name in ("spark", "worker-london-1"):
+        (installed.host(host) / "config" / "scram").write_text(f"SCRAM-SHA-512=password={name}-password\n")
+        command = [
+            *(str(installed.directory / "kafka" / "bin" / "kafka-configs.sh"), "--bootstrap-server", installed.sites.bootstrap),
+            *("--command-config", str(config / "broker-client.properties"), "--alter", "--entity-type", "users", "--entity-name", name),
+            *("--add-config-file", str(config / "scram")),
+        ]
+        done(await asyncio.to_thread(installed.run, host, *command))
+    bootstrap, topic = installed.sites.bootstrap.replace(":9092", ":9094"), installed.sites.topics[0]
+    trust = create_ssl_context(cafile=installed.directory / "pki" / "ca.pem")
+
+    async def ask(user: str, password: str) -> list[set[int]]:
+        who = Who(bootstrap, trust, user, password)
+        return [await OPERATIONS[operation](who, topic) for operation in ("read", "write", "delete records")]
+
+    async def there(user: str, password: str) -> list[set[int]]:
+        return await asyncio.to_thread(run_inside, installed.networks[OPERATOR], lambda: asyncio.run(ask(user, password)))
+
+    async def known() -> bool:
+        return NO_ANSWER not in set().union(*(await there("spark", "spark-password")))
+
+    await until(known)  # brokers hear of a new user one after the other
+    assert await there("spark", "spark-password") == [set(), {TOPIC_REFUSED}, {TOPIC_REFUSED}]
+    assert await there("spark", "another") == await there("nobody", "spark-password") == [{NO_ANSWER}] * 3
+    (installed.host(host) / "config" / "password").write_text("worker-london-1-password\n")
+    settings = {
+        "SECURITY_PROTOCOL": "SASL_SSL",
+        "BOOTSTRAP": bootstrap,
+        "SASL_USERNAME": "worker-london-1",
+        "SASL_PASSWORD_FILE": str(config / "password"),
+    }
+    notary = str(installed.directory / "notary" / "bin" / "notary")
+    variables = [f"NOTARY_LOG_{key}={value}" for key, value in settings.items()]
+    command = ["env", *variables, notary, "log", "show", "--config", str(config / "notary.toml"), "--count", "1"]
+    shown = await asyncio.to_thread(installed.run, host, *command)
+    done(shown)
+    assert "genesis" in shown.stdout
+
+
+def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
+    """Whether a server answers who comes with this certificate: with TLS 1.3 a client hears of its refusal after its own part is done."""
+    which_versions = bytes([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 255, 255])
+    with inside(made.networks[host]):
+        connection = socket.create_connection((host, port))
+    try:
+        with connection, context.wrap_socket(connection, server_hostname=host) as secured:
+            secured.sendall(which_versions)
+            return secured.recv(4) != b""
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def doors(made: Installed) -> list[tuple[str, int]]:
+    """Where brokers and controllers listen."""
+    ports = made.sites.ports
+    return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
+
+
+def test_who_stays_out(installed: Installed, tmp_path: Path) -> None:
+    """No certificate, an expired one, one of another authority with a right name: each is refused by all, where a good one is let in."""
+    ca, crl_url = installed.directory / "pki" / "ca.pem", installed.sites.certificates[0].crl_url
+    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=20)
+    installed.authority.issue("late", crl_url=crl_url, valid_from=then, days=10)
+    # A list of revocations that the broker cannot find is no list on which the certificate is missing.
+    installed.authority.issue("unlisted", crl_url="file:///nowhere/crl.pem")
+    foreign = Authority.create(tmp_path / "pki")
+    foreign.issue("worker-london-1", crl_url=crl_url)
+    refused = {
+        "none": create_ssl_context(cafile=ca),
+        "late": context(installed, "late"),
+        "unlisted": context(installed, "unlisted"),
+        "foreign": context(installed, "worker-london-1", foreign.directory),
+    }
+    good = context(installed, "worker-london-1")
+    for host, port in doors(installed):
+        assert enters(installed, host, port, good)
+        assert [name for name, made in refused.items() if enters(installed, host, port, made)] == []
+
+
+def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None:
+    """A client that trusts another authority, or that wants another host, does not speak to a broker."""
+    host, port = doors(installed)[0]
+    foreign = Authority.create(tmp_path / "pki")
+    with inside(installed.networks[host]):
+        connection = socket.create_connection((host, port))
+    other = create_ssl_context(cafile=foreign.directory / "ca.pem")
+    with connection, pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+        other.wrap_socket(connection, server_hostname=host)
+    with inside(installed.networks[host]):
+        connection = socket.create_connection((host, port))
+    with connection, pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+        context(installed, "spark").wrap_socket(connection, server_hostname="10.77.9.1")
+
+
+def test_a_revoked_certificate_stays_out(installed: Installed) -> None:
+    """A certificate that was good is refused by all servers soon after the list has come to them, without a restart; others are let in."""
+    all_doors = doors(installed)
+    revoked, good = context(installed, "archive"), context(installed, "spark")
+    assert all(enters(installed, host, port, revoked) for host, port in all_doors)
+    assert installed.authority.revoke("archive") == 1
+    for host in installed.networks:
+        installed.copy_certificates(host)
+    for host, port in all_doors:
+        while enters(installed, host, port, revoked):
+            time.sleep(1)  # Java looks at the list again after 30 s
+        assert enters(installed, host, port, good)
+
+
+def serial(made: Installed, host: str, port: int) -> int:
+    """The serial number of the certificate that a server shows."""
+    with inside(made.networks[host]):
+        connection = socket.create_connection((host, port))
+    with connection, context(made, "spark").wrap_socket(connection, server_hostname=host) as secured:
+        shown = secured.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def shows(made: Installed, host: str, port: int, number: int) -> bool:
+    """Whether a server shows the certificate of that serial number."""
+    return serial(made, host, port) == number
+
+
+async def test_certificates_renewed_under_load(installed: Installed, client: Client) -> None:
+    """Brokers and controllers take up new certificates while clients ask at all sites: no call fails, and no worker begins anew."""
+    config, tool = installed.directory / "config", str(installed.directory / "kafka" / "bin" / "kafka-configs.sh")
+    ports = installed.sites.ports
+    servers = [("broker", node, ports.broker) for node in installed.sites.brokers]
+    servers += [("controller", node, ports.controller) for node in installed.sites.controllers]
+    async with Load(client, PARTY, urls(installed), seed=1, clients=4) as load:
+        await load.until(10)
+        for role, node, port in servers:
+            name = f"{role}-{node.id}"
+            before = serial(installed, node.host, port)
+            renewed = installed.authority.renew(name).serial_number
+            installed.copy_certificates(node.host)
+            assert serial(installed, node.host, port) == before != renewed
+            command = [
+                *(tool, f"--bootstrap-{'server' if role == 'broker' else 'controller'}", f"{node.host}:{port}"),
+                *("--command-config", str(config / "broker-client.properties")),
+                *("--entity-type", "brokers", "--entity-name", str(node.id), "--alter", "--add-config"),
+                f"listener.name.{role}.ssl.keystore.location={config}/tls/{name}/keystore.pem",
+            ]
+            ran = await asyncio.to_thread(installed.run, node.host, *command)
+            done(ran)
+            await until(partial(shows, installed, node.host, port, renewed))
+            await load.until(10)
+    statuses = {call.status for call in client.history.calls}
+    assert statuses <= {200, 202, 503}
+    # A machine that has no time for a worker is no failure of ours: that worker looks at its log first, and says so.
+    assert [said for said in Watched.refusals if "did not run for a while" not in said and "reading was interrupted" not in said] == []
+    assert [service.out.read_text().count("sender registered") for service in workers(installed)] == [1, 1, 1]
+
+
+async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:
+    """The others go on; replaced as README.md says, it has a vote again under another directory id, with what the others know."""
+    node, tools = installed.sites.controllers[-1], installed.directory / "kafka" / "bin"
+    (lost,) = [service for service in installed.services if service.name == "kafka-controller.service" and service.host == node.host]
+    lost.process.kill()
+    lost.process.wait()
+    installed.services.remove(lost)
+    data, config = installed.host(node.host) / "data" / f"controller-{node.id}", installed.directory / "config"
+    shutil.rmtree(data)
+    data.mkdir()
+    former = directory_id(installed.sites, node)
+    await client.decide(urls(installed), PARTY.submission(spend(state("while a disk is away"))))
+    words = ["--controller-id", str(node.id), "--controller-directory-id", former]
+    await asyncio.to_thread(quorum, installed, "remove-controller", *words)
+    assert node.id not in await asyncio.to_thread(voters, installed)
+    with pytest.raises(AssertionError, match="AssertPathExists"):
+        installed.start(node.host, "kafka-controller.service")
+    words = ["--cluster-id", installed.sites.kafka.cluster_id, "--config", str(config / "controller.properties")]
+    done(await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-storage.sh"), "format", *words, "--no-initial-controllers"))
+    installed.start(node.host, "kafka-controller.service")
+    own = installed.host(node.host) / "config"
+    (own / "both.properties").write_text((own / "controller.properties").read_text() + (own / "broker-client.properties").read_text())
+    words = ["--bootstrap-server", installed.sites.bootstrap, "--command-config", str(config / "both.properties"), "add-controller"]
+    while (added := await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-metadata-quorum.sh"), *words)).returncode != 0:
+        assert "behind" in added.stdout + added.stderr or "Timeout" in added.stdout + added.stderr, added
+    assert (await asyncio.to_thread(voters, installed))[node.id] != former
