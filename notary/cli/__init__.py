@@ -37,6 +37,7 @@ COMMANDS = {
     "retire": "end a worker's incarnation and its vote",
     "serve": "run one worker, until a signal ends it",
     "settle": "say that the history which an index has stands",
+    "size": "say how many workers, cores and disks a load takes",
     "submit": "have requests decided in a party's name",
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a whole log again in Spark, and compare",

@@ -1,0 +1,187 @@
+"""`notary size`: how many workers, cores, disks and how much network a load takes, from what was measured (docs/performance.md).
+
+Computed, not measured. All workers do all of what is in order; intake they share. A worker is full when the thread that runs its Python is.
+The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` holds them against those.
+"""
+
+import argparse
+import json
+import math
+from typing import Final
+
+import msgspec
+
+from ordering.errors import ConfigurationError
+
+CENTRES: Final = 3
+REPLICAS: Final = 3
+FULL_AT: Final = 0.7
+"""The share of its main thread that a worker is planned with; the rest is for bursts and for whoever has a slower core."""
+MAIN_THREAD_SHARE: Final = 0.75
+"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have threads of their own."""
+WORKERS_MAX: Final = 60
+MEMORY_MIB: Final = 1_024
+"""Of a worker: 256 MiB of RocksDB's cache, as much of buffers, what waits, Python."""
+BROKER_MEMORY_MIB: Final = 6_144
+DAY_S: Final = 86_400
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Requests a second, inputs of a request, requests of a submission."""
+
+    tps: float
+    inputs: int
+    per_submission: int
+
+    # ---- microseconds of CPU a request ----
+
+    @property
+    def intake_us(self) -> float:
+        """HTTP, decoding, signatures, look-ups, answers: done by the worker that was asked."""
+        return 13 + self.inputs + 212 / self.per_submission
+
+    @property
+    def in_order_us(self) -> float:
+        """Joining, deciding, index, tree: done by each worker."""
+        return 9.3 + 1.67 * self.inputs + 3 / self.per_submission
+
+    def rest_us(self, workers: int) -> float:
+        """The event loop, reading the log, RocksDB's threads: some of it shared, some not."""
+        return -1.3 + 4.3 * self.inputs + (46 + 54 / workers) / self.per_submission
+
+    @property
+    def broker_us(self) -> float:
+        """Of each of three brokers."""
+        return 6.6 + 0.7 * self.inputs + 77 / self.per_submission
+
+    # ---- bytes a request ----
+
+    @property
+    def log_bytes(self) -> float:
+        """In both topics, once: a mean of lines of JSON, uncompressed, with 64-character ids."""
+        return 147 + 95 * self.inputs + 210 / self.per_submission
+
+    @property
+    def index_bytes(self) -> float:
+        """In one worker's index, after compaction."""
+        return 150 + 105 * self.inputs
+
+    # ---- workers ----
+
+    def worker_us(self, workers: int) -> float:
+        """Microseconds of CPU of one of so many workers, for each request that the notary decides."""
+        return self.intake_us / workers + self.in_order_us + self.rest_us(workers)
+
+    def full_at(self, workers: int) -> float:
+        """Requests a second at which so many workers have no time left."""
+        return 1e6 / (MAIN_THREAD_SHARE * self.worker_us(workers))
+
+
+class Size(msgspec.Struct, frozen=True):
+    """What a load takes, in three centres."""
+
+    workers: int
+    """A multiple of three: as many in each centre."""
+    workers_full_at_tps: int
+    """All of them."""
+    left_full_at_tps: int
+    """Those of two centres."""
+    cores_of_a_worker: float
+    memory_mib_of_a_worker: int
+    index_gib_a_year: float
+    """Of each worker."""
+    cores_of_a_broker: float
+    memory_mib_of_a_broker: int
+    log_gib_a_day: float
+    """Of each of three brokers."""
+    log_gib_a_year: float
+    between_centres_mbit_s: float
+    """Sent by the centre that leads most, at the worst: replication, and workers elsewhere that read."""
+    cores: float
+    """Of all together."""
+
+
+def size_of(load: Load) -> Size:
+    """The least number of workers that carry the load with one centre gone. Raises `ConfigurationError` when none does."""
+    for workers in range(CENTRES, WORKERS_MAX + 1, CENTRES):
+        left = workers * (CENTRES - 1) // CENTRES
+        if load.full_at(left) * FULL_AT >= load.tps:
+            break
+    else:
+        most = load.full_at(WORKERS_MAX) * FULL_AT
+        raise ConfigurationError(
+            f"{load.tps:g} requests a second are more than any number of workers can decide: all decide all; with inputs={load.inputs}"
+            f" and per-submission={load.per_submission} they are full at {most:,.0f}. Put more into a submission, or split the load"
+            " between notaries"
+        )
+    per_s = load.log_bytes * load.tps
+    readers_elsewhere = workers - workers // CENTRES
+    cores_of_a_worker = load.tps * load.worker_us(left) / 1e6
+    cores_of_a_broker = load.tps * load.broker_us / 1e6
+    return Size(
+        workers=workers,
+        workers_full_at_tps=int(load.full_at(workers)),
+        left_full_at_tps=int(load.full_at(left)),
+        cores_of_a_worker=_cores(cores_of_a_worker),
+        memory_mib_of_a_worker=MEMORY_MIB,
+        index_gib_a_year=round(load.index_bytes * load.tps * DAY_S * 365 / 2**30, 1),
+        cores_of_a_broker=_cores(cores_of_a_broker),
+        memory_mib_of_a_broker=BROKER_MEMORY_MIB,
+        log_gib_a_day=round(per_s * DAY_S / 2**30, 2),
+        log_gib_a_year=round(per_s * DAY_S * 365 / 2**30, 1),
+        between_centres_mbit_s=round(per_s * 8 / 1e6 * (REPLICAS - 1 + readers_elsewhere), 1),
+        cores=round(workers * _cores(cores_of_a_worker) + REPLICAS * _cores(cores_of_a_broker), 1),
+    )
+
+
+def _cores(needed: float) -> float:
+    """With room as for the main thread; a tenth of a core at least."""
+    return max(0.1, math.ceil(needed / FULL_AT * 10) / 10)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary size`."""
+    parser.add_argument("--tps", type=float, required=True, metavar="N", help="requests a second at the peak")
+    parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default 4)")
+    parser.add_argument("--per-submission", type=int, default=1, metavar="N", help="requests of a submission (default 1)")
+    parser.add_argument("--mean-tps", type=float, metavar="N", help="requests a second over the year, for disks (default: the peak)")
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the size; 0."""
+    mean_tps = arguments.tps if arguments.mean_tps is None else arguments.mean_tps
+    for name, value in (("--tps", arguments.tps), ("--mean-tps", mean_tps)):
+        if not 0 < value < math.inf:
+            raise ConfigurationError(f"{name} {value:g}: say how many requests a second, more than 0")
+    for name, value in (("--inputs", arguments.inputs), ("--per-submission", arguments.per_submission)):
+        if not 1 <= value <= 1_000:
+            raise ConfigurationError(f"{name} {value}: say a number from 1 to 1000")
+    if mean_tps > arguments.tps:
+        raise ConfigurationError(f"--mean-tps {mean_tps:g}: the mean is not more than the peak, --tps {arguments.tps:g}")
+    load = Load(arguments.tps, arguments.inputs, arguments.per_submission)
+    size, share = size_of(load), mean_tps / arguments.tps
+    size = msgspec.structs.replace(
+        size,
+        index_gib_a_year=round(size.index_gib_a_year * share, 1),
+        log_gib_a_day=round(size.log_gib_a_day * share, 2),
+        log_gib_a_year=round(size.log_gib_a_year * share, 1),
+    )
+    if arguments.json:
+        print(json.dumps(msgspec.to_builtins(size)))
+        return 0
+    inputs = "1 input" if load.inputs == 1 else f"{load.inputs} inputs"
+    requests = "1 request" if load.per_submission == 1 else f"{load.per_submission} requests"
+    print(f"{load.tps:,.0f} requests a second of {inputs}, {requests} a submission, three centres, one of which may be gone")
+    print(f"workers        {size.workers}, {size.workers // CENTRES} in each centre: full at {size.workers_full_at_tps:,}/s together,")
+    print(f"               at {size.left_full_at_tps:,}/s when a centre is gone")
+    print(
+        f"each worker    {size.cores_of_a_worker:g} cores, {size.memory_mib_of_a_worker:,} MiB, {size.index_gib_a_year:,} GiB of index a year"
+    )
+    print(f"brokers        {REPLICAS}, one in each centre, each {size.cores_of_a_broker:g} cores, {size.memory_mib_of_a_broker:,} MiB,")
+    print(f"               {size.log_gib_a_day:,} GiB of log a day, {size.log_gib_a_year:,} a year")
+    print("controllers    3, one in each centre, each 1 core, 1,024 MiB")
+    print(f"network        {size.between_centres_mbit_s:,} Mbit/s out of one centre at the worst")
+    print(f"together       {size.cores + CENTRES:g} cores")
+    print("Computed from figures of small virtual machines (docs/performance.md). Measure on yours before you buy.")
+    return 0
