@@ -175,9 +175,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{load.tps:,.0f} requests a second of {inputs}, {requests} a submission, three centres, one of which may be gone")
     print(f"workers        {size.workers}, {size.workers // CENTRES} in each centre: full at {size.workers_full_at_tps:,}/s together,")
     print(f"               at {size.left_full_at_tps:,}/s when a centre is gone")
-    print(
-        f"each worker    {size.cores_of_a_worker:g} cores, {size.memory_mib_of_a_worker:,} MiB, {size.index_gib_a_year:,} GiB of index a year"
-    )
+    print(f"each worker    {size.cores_of_a_worker:g} cores, {size.memory_mib_of_a_worker:,} MiB,")
+    print(f"               {size.index_gib_a_year:,} GiB of index a year")
     print(f"brokers        {REPLICAS}, one in each centre, each {size.cores_of_a_broker:g} cores, {size.memory_mib_of_a_broker:,} MiB,")
     print(f"               {size.log_gib_a_day:,} GiB of log a day, {size.log_gib_a_year:,} a year")
     print("controllers    3, one in each centre, each 1 core, 1,024 MiB")

@@ -21,8 +21,8 @@ def kept(world: "World") -> list[Violation]:
         worker = process.worker
         if worker is None or worker.index.broken or worker.index.agreement.condemned:
             continue
-        if everything and (process.met != everything or worker.driver.doubt()):
-            continue  # it has not noticed that what it read is lost
+        if everything and (process.met != everything or worker.driver.doubt() or process.was_paused_since(world.loop.time())):
+            continue  # it has not noticed that what it read is lost, or could not yet
         joiner = worker.driver.joiner
         if joiner._dropped:
             continue  # what found no memory will be read again
