@@ -1,10 +1,12 @@
 """The Kubernetes manifests, rendered once, and the tools that check them."""
 
 import shutil
+from collections.abc import Iterator
 
 import pytest
 
 from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, fetch, render
+from tests.deploy.scraped import Scraped, scraped
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,10 @@ def schemas(tools: Tools) -> Schemas:
 def rendered(tools: Tools) -> dict[str, list[Manifest]]:
     """The objects of each overlay."""
     return {overlay: render(tools, KUBERNETES / overlay) for overlay in OVERLAYS}
+
+
+@pytest.fixture(scope="session")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    """A worker that is ready."""
+    with scraped(tmp_path_factory.mktemp("scraped") / "notary") as running:
+        yield running
