@@ -1,12 +1,14 @@
-"""A worker on an embedded log with one party, as Prometheus finds it: its health port, and the names of the series there."""
+"""A worker with one party, as Prometheus finds it: its health port, and the names of the series there."""
 
+import json
 import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -46,10 +48,31 @@ class Scraped:
         }
 
 
+def digest(*numbers: int) -> str:
+    return sha256(repr(numbers).encode()).hexdigest()
+
+
+class Bank:
+    """A party that spends, and tries to spend again."""
+
+    def __init__(self, worker: Scraped, folder: Path) -> None:
+        self._worker, self._folder, self._spent = worker, folder, 0
+
+    def spend(self) -> None:
+        """Have twenty requests decided: every other one spends what the one before it spent."""
+        self._spent += 1
+        file = self._folder / "requests.json"
+        requests = [{"inputs": [f"{digest(self._spent, n // 2)}:0"], "content_hash": digest(self._spent, n)} for n in range(20)]
+        file.write_text(json.dumps(requests))
+        flags = ["--key", str(self._worker.party_key), "--party", PARTY, "--url", self._worker.url]
+        done = subprocess.run([sys.executable, "-m", "notary", "submit", str(file), *flags], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 @contextmanager
-def scraped(directory: Path) -> Iterator[Scraped]:
-    """A notary on an embedded log and its worker, which ends with the block."""
-    assert cli.main(["init", str(directory), "--name", "O=Scraped", "--origin", "notary.example/scraped"]) == 0
+def scraped(directory: Path, init: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Scraped]:
+    """A notary, on an embedded log unless `init` says otherwise, and its worker, which ends with the block."""
+    assert cli.main(["init", str(directory), "--name", "O=Scraped", "--origin", "notary.example/scraped", *init]) == 0
     # Before the worker starts: it may take seconds to notice a party that is added later.
     party_key, public = directory / "bank.pem", directory / "bank.pub"
     public.write_bytes(
@@ -58,8 +81,9 @@ def scraped(directory: Path) -> Iterator[Scraped]:
     assert cli.main(["party", "add", PARTY, "--public-key", str(public), "--config", str(directory / "notary.toml")]) == 0
     url, health = (f"127.0.0.1:{port}" for port in free_ports(2))
     command = [sys.executable, "-m", "notary", "serve", "--config", str(directory / "notary.toml"), "--name", "worker-0", "--listen", url]
+    own = {"NOTARY_HTTP_HEALTH_LISTEN": health, **(environment or {})}
     with (directory / "worker.err").open("wb") as errors:
-        worker = subprocess.Popen(command, env={"NOTARY_HTTP_HEALTH_LISTEN": health}, stdout=subprocess.PIPE, stderr=errors)
+        worker = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=errors)
     try:
         assert worker.stdout is not None
         assert b"ready at" in worker.stdout.readline(), (directory / "worker.err").read_text()

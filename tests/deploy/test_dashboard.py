@@ -2,14 +2,12 @@
 
 import json
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import yaml
 
 from deploy.local.ports import free_ports
 from deploy.manifests import DASHBOARD, PANELS, Manifest, Tools, dashboard, rules_of
-from tests.deploy.scraped import PARTY, Scraped, names_in
+from tests.deploy.scraped import Bank, Scraped, names_in
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
@@ -111,27 +109,6 @@ def prometheus(tools: Tools, folder: Path, target: str, rules: str) -> Iterator[
     finally:
         running.terminate()
         running.wait()
-
-
-def digest(*numbers: int) -> str:
-    return sha256(repr(numbers).encode()).hexdigest()
-
-
-class Bank:
-    """A party that spends, and tries to spend again."""
-
-    def __init__(self, worker: Scraped, folder: Path) -> None:
-        self._worker, self._folder, self._spent = worker, folder, 0
-
-    def spend(self) -> None:
-        """Have twenty requests decided: every other one spends what the one before it spent."""
-        self._spent += 1
-        file = self._folder / "requests.json"
-        requests = [{"inputs": [f"{digest(self._spent, n // 2)}:0"], "content_hash": digest(self._spent, n)} for n in range(20)]
-        file.write_text(json.dumps(requests))
-        flags = ["--key", str(self._worker.party_key), "--party", PARTY, "--url", self._worker.url]
-        done = subprocess.run([sys.executable, "-m", "notary", "submit", str(file), *flags], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
 
 
 def test_prometheus_answers_every_query(tools: Tools, worker: Scraped, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
