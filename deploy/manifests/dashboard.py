@@ -1,0 +1,153 @@
+"""The Grafana dashboard, made from a table of its panels. `python -m deploy.manifests dashboard` writes it again."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.manifests.render import KUBERNETES
+
+DASHBOARD: Final = KUBERNETES / "base" / "dashboard.json"
+_COLUMNS, _WIDTH, _HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel: its row, title and unit (as Grafana names units), and what each query's series are called."""
+
+    row: str
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    kind: str = "timeseries"
+    rare: bool = False
+    """Whether its queries return nothing while all is well."""
+
+
+def _each(metric: str) -> tuple[tuple[str, str], ...]:
+    return ((metric, "{{pod}}"),)
+
+
+def _rate(metric: str) -> tuple[tuple[str, str], ...]:
+    return ((f"rate({metric}[1m])", "{{pod}}"),)
+
+
+def _quantiles(metric: str, *quantiles: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (f"histogram_quantile({quantile}, sum by (le) (rate({metric}_bucket[1m])))", f"quantile {quantile}") for quantile in quantiles
+    )
+
+
+PANELS: Final = (
+    Panel("Health", "Workers", "none", (("sum(notary_ready)", "ready"), ("count(notary_build_info)", "scraped")), "stat"),
+    Panel(
+        "Health",
+        "Wrong index, roots differ, doubts (0 is well)",
+        "none",
+        (
+            ("max(notary_condemned)", "condemned"),
+            ("max(notary_roots_disputed)", "roots differ"),
+            ("max(notary_doubts_open)", "doubts"),
+            ("max(notary_topic_problems)", "settings of the topics"),
+        ),
+        "stat",
+    ),
+    Panel("Health", "Ready", "bool", _each("notary_ready")),
+    # Every worker decides everything: the fastest says what is decided.
+    Panel("Traffic", "Decisions by outcome", "reqps", (("max by (outcome) (rate(notary_decisions_total[1m]))", "{{outcome}}"),)),
+    Panel(
+        "Traffic",
+        "Answers by call and status",
+        "reqps",
+        (("sum by (call, status) (rate(notary_http_answers_total[1m]))", "{{call}} {{status}}"),),
+    ),
+    Panel("Traffic", "Time to answer a submission", "s", _quantiles("notary_submission_seconds", "0.5", "0.99")),
+    Panel("Load", "Requests that wait", "none", _each("notary_pending_requests")),
+    Panel("Load", "Bytes that wait", "bytes", _each("notary_pending_bytes")),
+    Panel("Load", "Capacity as last seen", "reqps", _each("notary_capacity_requests_per_second")),
+    Panel("Load", "Requests in a batch", "none", _quantiles("notary_batch_requests", "0.5", "0.99")),
+    Panel("Load", "Batches sent", "ops", _rate("notary_batches_sent")),
+    Panel("Load", "Batches sent again", "ops", _rate("notary_batches_sent_again")),
+    Panel("Order", "Decisions in the index", "none", _each("notary_positions")),
+    Panel("Order", "Records not read yet", "none", _each("notary_lag_records")),
+    Panel("Order", "Hole at the head", "bool", _each("notary_hole")),
+    Panel(
+        "Order",
+        "Fills",
+        "ops",
+        (
+            ("rate(notary_fills_proposed_total[1m])", "proposed by {{pod}}"),
+            ("max(rate(notary_batches_filled_total[1m]))", "batches filled"),
+        ),
+    ),
+    Panel("Order", "No progress of a partition", "s", _each("notary_stream_still_seconds")),
+    Panel("Order", "No progress of the head", "s", _each("notary_head_still_seconds")),
+    Panel("Log", "Last poll without an error", "s", _each("notary_poll_age_seconds")),
+    Panel("Log", "Clock skew", "s", _each("notary_log_clock_skew_seconds")),
+    Panel("Log", "Age of the last record", "s", (("time() - notary_log_time_seconds", "{{pod}}"),)),
+    Panel("Log", "Records in effect", "none", _each("notary_history_records")),
+    Panel("Log", "Records skipped or dropped", "ops", (("max by (kind) (rate(notary_log_notices_total[1m]))", "{{kind}}"),), rare=True),
+    Panel("Log", "Incarnations", "none", (("max by (event) (notary_lives_total)", "{{event}}"), ("notary_incarnation", "now of {{pod}}"))),
+    Panel(
+        "Log",
+        "Interruptions and replaced readers",
+        "none",
+        (("notary_interruptions", "interruptions of {{pod}}"), ("notary_readers_remade", "readers of {{pod}}")),
+    ),
+    Panel("Memory", "Payloads without an entry yet", "bytes", _each("notary_buffered_bytes")),
+    Panel("Memory", "The same, in records", "none", _each("notary_buffered_records")),
+    Panel("Memory", "Payloads of nobody registered", "bytes", _each("notary_unregistered_bytes")),
+    Panel("Memory", "The same, in records", "none", _each("notary_unregistered_records")),
+    Panel("Checks", "Decisions that no other worker agreed with yet", "none", (("notary_tree_size - notary_agreed_size", "{{pod}}"),)),
+    Panel("Checks", "Tiles audited", "ops", _rate("notary_audited_tiles")),
+    Panel("Checks", "Readings of the whole index", "none", _each("notary_index_scrubs")),
+    Panel("Checks", "Checkpoints signed", "ops", _rate("notary_checkpoints_signed")),
+)
+
+
+def dashboard() -> str:
+    """Return the dashboard's JSON."""
+    panels: list[dict[str, Any]] = []
+    top, column = 0, 0
+    for number, panel in enumerate(PANELS):
+        if number == 0 or panel.row != PANELS[number - 1].row:
+            top += _HEIGHT if column else 0
+            panels.append({"type": "row", "title": panel.row, "collapsed": False, "gridPos": {"x": 0, "y": top, "w": 24, "h": 1}})
+            top, column = top + 1, 0
+        elif column == _COLUMNS:
+            top, column = top + _HEIGHT, 0
+        panels.append(_panel(panel, {"x": column * _WIDTH, "y": top, "w": _WIDTH, "h": _HEIGHT}))
+        column += 1
+    for number, made in enumerate(panels):
+        made["id"] = number + 1
+    return (
+        json.dumps(
+            {
+                "title": "Notary",
+                "uid": "notary",
+                "tags": ["notary"],
+                "schemaVersion": 39,
+                "timezone": "utc",
+                "refresh": "10s",
+                "time": {"from": "now-1h", "to": "now"},
+                "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+                "panels": panels,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+
+
+def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "gridPos": place,
+        "datasource": source,
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + number), "expr": query, "legendFormat": legend, "datasource": source}
+            for number, (query, legend) in enumerate(panel.queries)
+        ],
+    }

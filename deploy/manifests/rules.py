@@ -1,0 +1,29 @@
+"""Prometheus rules, as promtool reads them."""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from deploy.local.errors import CannotRun
+from deploy.manifests.render import Manifest
+from deploy.manifests.tools import Tools, run
+
+
+def rules_of(manifests: Iterable[Manifest]) -> str:
+    """Return the rule groups of all PrometheusRules, as a rules file for Prometheus."""
+    groups = [group for each in manifests if each["kind"] == "PrometheusRule" for group in each["spec"]["groups"]]
+    return str(yaml.safe_dump({"groups": groups}))
+
+
+def check_rules(tools: Tools, rules: str) -> list[str]:
+    """Return what promtool finds wrong with a rules file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rules.yml"
+        file.write_text(rules)
+        try:
+            run([tools.promtool, "check", "rules", file])
+        except CannotRun as problem:
+            return [str(problem)]
+    return []

@@ -1,0 +1,148 @@
+"""Tools and definitions of others, fetched once into `.cache/manifests`: each is there whole or not at all.
+
+Go modules are pinned by version and hash; kustomize is built with the `go.sum` that its module carries. Strimzi's jars come through Ivy
+(`deploy/kafka/ivy.xml`). Promtool and Prometheus are the machine's, else Debian's package unpacked: nothing is installed or started.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.errors import CannotRun
+from deploy.local.files import locked
+from deploy.local.jars import Jars, cache_folder, fetch_jars
+from deploy.local.java import find_java
+
+STRIMZI: Final = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
+STRIMZI_JAVA_MIN: Final = 21
+_STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser")
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """A Go module at one version, with the hash of its content as `go.sum` writes it."""
+
+    path: str
+    version: str
+    sum: str
+    crds: tuple[str, ...] = ()
+    """The files in it that define the custom resources that we use."""
+
+
+KUSTOMIZE: Final = GoModule("sigs.k8s.io/kustomize/kustomize/v5", "v5.8.1", "h1:Pgsg5psubpVEy7Nf6S89PARg5VmmWUC1l9dC6Dl4PG0=")
+DEFINING: Final = (
+    GoModule(
+        "github.com/prometheus-operator/prometheus-operator",
+        "v0.85.0",
+        "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+        tuple(f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")),
+    ),
+    GoModule(
+        "github.com/cert-manager/cert-manager",
+        "v1.21.2",
+        "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+        tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in ("certificates", "clusterissuers", "issuers")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the tools and the definitions are."""
+
+    kustomize: Path
+    promtool: Path
+    prometheus: Path
+    crds: Path
+    """A folder of CustomResourceDefinitions, one a file."""
+
+
+def fetch() -> Tools:
+    """Return the tools, fetched and built where they are missing. Raises CannotRun."""
+    home = cache_folder() / "manifests"
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home / "fetch.lock"):
+        promtool, prometheus = _prometheus(home)
+        return Tools(kustomize=_kustomize(home), promtool=promtool, prometheus=prometheus, crds=_definitions(home))
+
+
+def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
+    """Return what a command prints on stdout. Raises CannotRun with what it said when it fails."""
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as problem:
+        raise CannotRun(f"{command[0]} does not run: {problem}") from None
+    if done.returncode:
+        raise CannotRun(f"`{' '.join(map(str, command))}` ended with {done.returncode}:\n{done.stderr or done.stdout}")
+    return done.stdout
+
+
+def _kustomize(home: Path) -> Path:
+    program = home / f"kustomize-{KUSTOMIZE.version}"
+    if not program.exists():
+        _report(f"building kustomize {KUSTOMIZE.version}")
+        beside = program.with_suffix(".making")
+        run(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", beside, "."], cwd=_module(KUSTOMIZE))
+        beside.rename(program)
+    return program
+
+
+def _definitions(home: Path) -> Path:
+    versions = [STRIMZI.version, *(module.version.lstrip("v") for module in DEFINING)]
+    folder = home / f"definitions-{'-'.join(versions)}"
+    if not folder.exists():
+        _report("collecting the definitions of custom resources")
+        with tempfile.TemporaryDirectory(dir=home) as making:
+            beside = Path(making) / "crds"
+            beside.mkdir()
+            for module in DEFINING:
+                source = _module(module)
+                for file in module.crds:
+                    shutil.copyfile(source / file, beside / Path(file).name)
+            _generate_strimzi(beside)
+            beside.rename(folder)
+    return folder
+
+
+def _generate_strimzi(folder: Path) -> None:
+    libs = fetch_jars(find_java(), STRIMZI) / "libs"
+    java = find_java(STRIMZI_JAVA_MIN)
+    types = [f"io.strimzi.api.kafka.model.{name}={folder / name.rpartition('.')[2]}.yaml" for name in _STRIMZI_TYPES]
+    run([java.path, "-cp", f"{libs}/*", "io.strimzi.crdgenerator.CrdGenerator", "--yaml", *types])
+
+
+def _module(module: GoModule) -> Path:
+    found = json.loads(run(["go", "mod", "download", "-json", f"{module.path}@{module.version}"]))
+    if found["Sum"] != module.sum:
+        raise CannotRun(f"{module.path} {module.version} has the hash {found['Sum']}, and {module.sum} is pinned")
+    return Path(found["Dir"])
+
+
+def _prometheus(home: Path) -> tuple[Path, Path]:
+    names = ("promtool", "prometheus")
+    if all(found := [shutil.which(name) for name in names]):
+        return Path(str(found[0])), Path(str(found[1]))
+    folder = home / "prometheus"
+    if not folder.exists():
+        if shutil.which("apt-get") is None:
+            raise CannotRun("promtool and prometheus are not on the PATH, and this is no Debian: install Prometheus 2.42 or newer")
+        _report("unpacking Debian's prometheus")
+        with tempfile.TemporaryDirectory(dir=home) as making:
+            run(
+                ["apt-get", "download", "-qq", "-o", f"APT::Sandbox::User={os.environ.get('USER', 'root')}", "prometheus"], cwd=Path(making)
+            )
+            (package,) = Path(making).glob("*.deb")
+            run(["dpkg", "-x", package, Path(making) / "unpacked"])
+            (Path(making) / "unpacked").rename(folder)
+    return folder / "usr/bin/promtool", folder / "usr/bin/prometheus"
+
+
+def _report(what: str) -> None:
+    print(f"manifests: {what}", file=sys.stderr, flush=True)

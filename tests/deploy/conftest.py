@@ -1,0 +1,36 @@
+"""The Kubernetes manifests, rendered once, and the tools that check them."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, fetch, render
+from tests.deploy.scraped import Scraped, scraped
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    """Fetch and build what is missing; the first time takes minutes."""
+    if shutil.which("go") is None:
+        pytest.fail("these tests need Go 1.25 or newer on the PATH: install it, or leave them out with `-m 'not go'`", pytrace=False)
+    return fetch()
+
+
+@pytest.fixture(scope="session")
+def schemas(tools: Tools) -> Schemas:
+    """The schemas of all kinds."""
+    return Schemas(tools.crds)
+
+
+@pytest.fixture(scope="session")
+def rendered(tools: Tools) -> dict[str, list[Manifest]]:
+    """The objects of each overlay."""
+    return {overlay: render(tools, KUBERNETES / overlay) for overlay in OVERLAYS}
+
+
+@pytest.fixture(scope="session")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    """A worker that is ready."""
+    with scraped(tmp_path_factory.mktemp("scraped") / "notary") as running:
+        yield running

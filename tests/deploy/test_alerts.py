@@ -1,0 +1,242 @@
+"""The alerts: promtool evaluates each on series that fire it and on series that do not; sections and metrics that they name exist."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.manifests import Manifest, Tools, check_rules, rules_of
+from notary.config import LimitsConfig
+from tests.deploy.scraped import Scraped, names_in
+from tests.docs.test_docs import ROOT, headings, text
+
+pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
+
+OTHERS = {"up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_status_failed"}
+"""Metrics that Prometheus, the kubelet and kube-state-metrics have."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series, a value every 5 s as promtool writes them, and whether the alert fires at a time."""
+
+    alert: str
+    fires: bool
+    at: str
+    series: tuple[tuple[str, str], ...]
+
+
+def _case(alert: str, *, fires: bool, at: str, **series: str) -> Case:
+    """Of one worker, series by metric."""
+    return Case(alert, fires, at, tuple((f'{metric}{{namespace="notary",pod="worker-0"}}', values) for metric, values in series.items()))
+
+
+def _two(metric: str, first: str, second: str) -> tuple[tuple[str, str], ...]:
+    return ((f'{metric}{{namespace="notary",pod="worker-0"}}', first), (f'{metric}{{namespace="notary",pod="worker-1"}}', second))
+
+
+def _notices(kind: str, values: str) -> tuple[tuple[str, str], ...]:
+    return ((f'notary_log_notices_total{{namespace="notary",pod="worker-0",kind="{kind}"}}', values),)
+
+
+def _lives(event: str, values: str) -> tuple[tuple[str, str], ...]:
+    return ((f'notary_lives_total{{namespace="notary",pod="worker-0",event="{event}"}}', values),)
+
+
+def _answers(slow_per_step: int) -> tuple[tuple[str, str], ...]:
+    """A hundred answers each 5 s, so many of them slower than 2.5 s."""
+    buckets = {"1": 100 - slow_per_step, "2.5": 100 - slow_per_step, "5": 100, "+Inf": 100}
+    return tuple(
+        (f'notary_submission_seconds_bucket{{namespace="notary",pod="worker-0",le="{le}"}}', f"0+{count}x240")
+        for le, count in buckets.items()
+    )
+
+
+def _disk(free: int) -> tuple[tuple[str, str], ...]:
+    claim = 'persistentvolumeclaim="index-worker-0"'
+    return (
+        (f"kubelet_volume_stats_available_bytes{{{claim}}}", f"{free}x240"),
+        (f"kubelet_volume_stats_capacity_bytes{{{claim}}}", "100x240"),
+    )
+
+
+CASES = (
+    Case("NotaryWorkerDown", True, "2m", (('up{job="notary/workers",pod="worker-0"}', "1x3 0x240"),)),
+    Case("NotaryWorkerDown", False, "2m", (('up{job="notary/workers",pod="worker-0"}', "0x10 1x240"),)),
+    _case("NotaryNotReady", fires=True, at="2m", notary_ready="1x6 0x240"),
+    _case("NotaryNotReady", fires=False, at="2m", notary_ready="1x6 0x6 1x240"),
+    _case("NotaryCondemned", fires=True, at="1m", notary_condemned="0x6 1x240"),
+    _case("NotaryCondemned", fires=False, at="1m", notary_condemned="0x240"),
+    _case("NotaryRootsDisputed", fires=True, at="1m", notary_roots_disputed="0x3 1x240"),
+    _case("NotaryRootsDisputed", fires=False, at="1m", notary_roots_disputed="0x3 1x3 0x240"),
+    Case(
+        "NotaryRootsNotCompared", True, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5+1x240", "5+1x240")
+    ),
+    # One of the two still compares.
+    Case(
+        "NotaryRootsNotCompared",
+        False,
+        "15m",
+        _two("notary_agreed_size", "5x240", "5+1x240") + _two("notary_positions", "5+1x240", "5+1x240"),
+    ),
+    # Nobody decides anything.
+    Case("NotaryRootsNotCompared", False, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x240", "5x240")),
+    # A log that was quiet, whose first checkpoint is not there yet.
+    Case(
+        "NotaryRootsNotCompared",
+        False,
+        "15m",
+        _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x176 6x60", "5x240"),
+    ),
+    # A single worker has nobody to compare with.
+    _case("NotaryRootsNotCompared", fires=False, at="15m", notary_agreed_size="0x240", notary_positions="5+1x240"),
+    _case("NotaryRowsNotAudited", fires=True, at="15m", notary_audited_tiles="9x240", notary_positions="5x240", notary_condemned="0x240"),
+    _case(
+        "NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="9+1x240", notary_positions="5x240", notary_condemned="0x240"
+    ),
+    _case("NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="0x240", notary_positions="0x240", notary_condemned="0x240"),
+    _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
+    _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
+    _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
+    _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
+    _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),
+    Case("NotaryWorkersDriftApart", True, "15m", _two("notary_positions", "0+500x240", "0+100x240")),
+    # One replays, and comes nearer.
+    Case("NotaryWorkersDriftApart", False, "15m", _two("notary_positions", "900000+100x240", "0+500x240")),
+    _case("NotaryClockSkewed", fires=True, at="6m", notary_log_clock_skew_seconds="-11x240"),
+    _case("NotaryClockSkewed", fires=False, at="6m", notary_log_clock_skew_seconds="9x240"),
+    *(Case("NotaryForeignRecords", True, "6m", _notices(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
+    # The first one ever: the series begins at 1.
+    Case("NotaryForeignRecords", True, "2m", _notices("unsigned", "_x20 1x240")),
+    Case("NotaryForeignRecords", False, "20m", _notices("unsigned", "_x20 1x240")),
+    Case("NotaryForeignRecords", False, "6m", _notices("skipped", "0+1x240")),
+    Case("NotaryForeignHistory", True, "6m", _notices("foreign-view", "0x60 0+1x240")),
+    Case("NotaryForeignHistory", True, "2m", _notices("foreign-view", "_x20 1x240")),
+    _case("NotaryForeignHistory", fires=True, at="1m", notary_doubts_open="1x240"),
+    Case("NotaryForeignHistory", False, "6m", _notices("unsigned", "0+1x240")),
+    _case("NotaryForeignHistory", fires=False, at="1m", notary_doubts_open="0x240"),
+    _case("NotaryTopicProblems", fires=True, at="1m", notary_topic_problems="2x240"),
+    _case("NotaryTopicProblems", fires=False, at="1m", notary_topic_problems="0x240"),
+    _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
+    _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
+    Case("NotaryWorkersFenced", True, "10m", _lives("fenced", "0x60 1 2 3 4 5x240")),
+    Case("NotaryWorkersFenced", False, "10m", _lives("fenced", "0x60 1x240")),
+    Case("NotaryWorkersFenced", False, "10m", _lives("registered", "0+1x240")),
+    _case("NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="33000x240", notary_capacity_requests_per_second="0x240"),
+    _case(
+        "NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="13000x240", notary_capacity_requests_per_second="5000x240"
+    ),
+    _case(
+        "NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="11000x240", notary_capacity_requests_per_second="5000x240"
+    ),
+    _case("NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="1900x240", notary_capacity_requests_per_second="1x240"),
+    Case("NotarySlowAnswers", True, "15m", _answers(2)),
+    Case("NotarySlowAnswers", False, "15m", _answers(0)),
+    Case("NotaryIndexDiskFills", True, "6m", _disk(14)),
+    Case("NotaryIndexDiskFills", False, "6m", _disk(16)),
+    *(
+        Case("NotaryVerificationFailed", True, "1m", ((f'kube_job_status_failed{{job_name="{job}-29"}}', "1x240"),))
+        for job in ("verify", "archive")
+    ),
+    Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="verify-29"}', "0x240"),)),
+    Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="backup-29"}', "1x240"),)),
+)
+
+
+@pytest.fixture(scope="session")
+def rules(rendered: dict[str, list[Manifest]]) -> str:
+    """The rules file of the three zones."""
+    return rules_of(rendered["three-zones"])
+
+
+def alerts(rules: str) -> dict[str, dict[str, object]]:
+    """The rules by the name of the alert."""
+    return {rule["alert"]: rule for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]}
+
+
+def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Have promtool evaluate the cases."""
+    (folder / "rules.yml").write_text(rules)
+    tests = [
+        {
+            "name": f"{case.alert} {'fires' if case.fires else 'does not fire'}",
+            "interval": "5s",
+            "input_series": [{"series": series, "values": values} for series, values in case.series],
+            "promql_expr_test": [
+                {
+                    "expr": f'(count(ALERTS{{alertname="{case.alert}",alertstate="firing"}}) or vector(0)) > bool 0',
+                    "eval_time": case.at,
+                    "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
+                }
+            ],
+        }
+        for case in cases
+    ]
+    file = folder / "tests.yml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "5s", "tests": tests}))
+    return subprocess.run([tools.promtool, "test", "rules", file], capture_output=True, text=True)
+
+
+def test_alerts_fire_and_do_not_fire(tools: Tools, rules: str, tmp_path: Path) -> None:
+    """Each alert fires on what it is for, and not on what is close to it."""
+    done = judged(tools, rules, CASES, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_its_cases(rules: str) -> None:
+    """There is no alert without a case in which it fires and one in which it does not."""
+    for fires in (True, False):
+        assert {case.alert for case in CASES if case.fires is fires} == set(alerts(rules))
+
+
+@pytest.mark.parametrize("case", [next(case for case in CASES if case.fires), next(case for case in CASES if not case.fires)])
+def test_a_wrong_expectation_is_noticed(tools: Tools, rules: str, tmp_path: Path, case: Case) -> None:
+    """Promtool fails when an alert does not do what a case says."""
+    wrong = Case(case.alert, not case.fires, case.at, case.series)
+    assert judged(tools, rules, (wrong,), tmp_path).returncode != 0
+
+
+def test_promtool_reads_the_rules(tools: Tools, rules: str) -> None:
+    """And finds an expression that is none."""
+    assert check_rules(tools, rules) == []
+    assert check_rules(tools, rules.replace("notary_hole == 1", "notary_hole == == 1")) != []
+
+
+def test_every_alert_names_a_section(rules: str) -> None:
+    """Each has a summary, a severity, and a section that exists."""
+    for name, rule in alerts(rules).items():
+        page, _, section = rule["annotations"]["runbook"].partition("#")
+        assert section in headings(ROOT / page), name
+        assert page == "docs/runbook.md" or name == "NotaryVerificationFailed"
+        assert rule["annotations"]["summary"], name
+        assert rule["labels"]["severity"] in ("page", "warning"), name
+
+
+def test_every_metric_exists(rules: str, worker: Scraped) -> None:
+    """Each metric of an expression is in a worker's output, or in that of another that is named here."""
+    known = worker.names()
+    for name, rule in alerts(rules).items():
+        named = names_in(rule["expr"])
+        assert named, name
+        assert named <= known | OTHERS, name
+
+
+def test_all_that_is_to_be_watched_is(rules: str) -> None:
+    """Each metric in the table of docs/metrics.md that says what to watch has an alert."""
+    table = text("docs/metrics.md").split("## What to watch")[1]
+    watched = {name for row in table.splitlines() if row.startswith("| ") for name in re.findall(r"`(notary_[a-z_]+)", row.split(" | ")[0])}
+    assert len(watched) > 10
+    alerted = {re.sub(r"_(bucket|count|sum)$", "", name) for rule in alerts(rules).values() for name in names_in(rule["expr"])}
+    # An expression has the name of a series, which for a counter ends in `_total`, as the table does.
+    assert watched <= alerted
+
+
+def test_thresholds_follow_the_limits(rules: str) -> None:
+    """The alert for overload is at four fifths of the limits' defaults."""
+    limits = LimitsConfig()
+    expression = str(alerts(rules)["NotaryNearlyOverloaded"]["expr"])
+    assert f"> {limits.pending_requests_max * 4 // 5}\n" in expression
+    assert f"> {limits.pending_ms_max / 1000 * 0.8:g} *" in expression

@@ -1,0 +1,373 @@
+"""The Kubernetes manifests: every object fits its schema, what the notary needs of them is there, and a wrong one is noticed."""
+
+import argparse
+import copy
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
+from notary import keys
+from notary.config import Config, load
+from ordering import topics
+
+pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
+
+Rendered = dict[str, list[Manifest]]
+overlays = pytest.mark.parametrize("overlay", OVERLAYS)
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> dict[str, Manifest]:
+    """The objects of these kinds, by name."""
+    return {each["metadata"]["name"]: each for each in manifests if each["kind"] in kinds}
+
+
+def pods(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
+    """The pod templates that are ours, by kind and name."""
+    found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] == "StatefulSet"}
+    return found | {name_of(each): each["spec"]["jobTemplate"]["spec"]["template"] for each in manifests if each["kind"] == "CronJob"}
+
+
+def containers(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from pod["spec"].get("initContainers", [])
+    yield from pod["spec"]["containers"]
+
+
+def worker_container(manifests: list[Manifest]) -> dict[str, Any]:
+    (container,) = of_kind(manifests, "StatefulSet")["worker"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def worker_config(manifests: list[Manifest], folder: Path) -> Config:
+    """The configuration of a worker, as `notary serve` would read it in its pod."""
+    (settings,) = (each for name, each in of_kind(manifests, "ConfigMap").items() if name.startswith("settings"))
+    file = folder / "notary.toml"
+    file.write_text(settings["data"]["notary.toml"])
+    environment = {each["name"]: each.get("value", "zone-a") for each in worker_container(manifests).get("env", [])}
+    return load(file, {"worker.name": "worker-0"}, environment)
+
+
+# -- schemas
+
+
+@overlays
+def test_every_object_fits_its_schema(rendered: Rendered, schemas: Schemas, overlay: str) -> None:
+    """Kinds of Kubernetes, Strimzi, Prometheus Operator and cert-manager, without an unknown field."""
+    assert [problem for manifest in rendered[overlay] for problem in schemas.problems(manifest)] == []
+
+
+@overlays
+def test_every_kind_that_is_wanted_is_there(rendered: Rendered, overlay: str) -> None:
+    """An overlay that rendered nothing would fit every schema."""
+    assert {each["kind"] for each in rendered[overlay]} >= {
+        "Kafka", "KafkaNodePool", "KafkaTopic", "KafkaUser", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy", "CronJob",
+        "Certificate", "Ingress", "PodMonitor", "PrometheusRule", "ConfigMap", "Namespace",
+    }  # fmt: skip
+
+
+def _put(path: str, value: Any) -> Callable[[Manifest], None]:
+    def change(manifest: Manifest) -> None:
+        *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))
+        place: Any = manifest
+        for step in way:
+            place = place[step]
+        place[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "said"),
+    [
+        ("StatefulSet/worker", "spec/podManagmentPolicy", "Parallel", "podManagmentPolicy"),
+        ("StatefulSet/worker", "spec/template/spec/containers/0/readinessProbe/httpGet/Path", "/readyz", "Path"),
+        ("StatefulSet/worker", "spec/replicas", "three", "three"),
+        ("StatefulSet/worker", "kind", "StatefulSett", "no kind StatefulSett"),
+        ("StatefulSet/worker", "apiVersion", "apps.example/v1", "apps.example/v1"),
+        ("NetworkPolicy/to-workers", "spec/ingress/0/form", [], "form"),
+        ("Kafka/log", "spec/kafka/rak", {}, "rak"),
+        ("Kafka/log", "spec/kafka/listeners/0/authentication/typ", "tls", "typ"),
+        ("Kafka/log", "apiVersion", "kafka.strimzi.io/v1beta2", "kafka.strimzi.io/v1beta2"),
+        ("Kafka/log", "metadata/lables", {}, "lables"),
+        ("KafkaNodePool/broker-a", "spec/storage/volumes/0/kraftMetadata", "own", "own"),
+        ("KafkaNodePool/broker-a", "spec/template/pod/affinity/nodeAffinty", {}, "nodeAffinty"),
+        ("KafkaTopic/notary.ordering", "spec/partitions", "one", "one"),
+        ("KafkaUser/worker", "spec/authorization/acls/0/operations/0", "Reed", "Reed"),
+        ("KafkaUser/worker", "spec/authorization/acls/0/operation", "Read", "operation"),
+        ("PodMonitor/workers", "spec/podMetricsEndpoints/0/intervall", "5s", "intervall"),
+        ("PrometheusRule/notary", "spec/groups/0/rules/0/annotation", {}, "annotation"),
+        ("Certificate/clients", "spec/dnsName", ["notary.example"], "dnsName"),
+    ],
+)
+def test_a_wrong_object_is_noticed(rendered: Rendered, schemas: Schemas, name: str, path: str, value: Any, said: str) -> None:
+    """A misspelt field, an unknown kind, a version that Strimzi no longer has, a value of another type: each is a problem."""
+    (manifest,) = (copy.deepcopy(each) for each in rendered["three-zones"] if name_of(each) == name)
+    _put(path, value)(manifest)
+    problems = schemas.problems(manifest)
+    assert any(said in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("base/workers.yaml", "podManagementPolicy:", "podManagmentPolicy:"),
+        ("base/kafka.yaml", "topologyKey:", "topologyKy:"),
+        ("base/ingress.yaml", "kind: Ingress", "kind: Ingres"),
+        ("base/alerts.yaml", "expr: notary_hole == 1", "expr: notary_hole == == 1"),
+    ],
+)
+def test_the_command_fails(
+    tools: Tools,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    right: str,
+    wrong: str,
+) -> None:
+    """`check` exits with 1 when one line of the files is wrong."""
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    monkeypatch.setattr(__main__, "KUBERNETES", tmp_path / "kubernetes")
+    changed = tmp_path / "kubernetes" / file
+    text = changed.read_text()
+    assert right in text
+    changed.write_text(text.replace(right, wrong))
+    assert __main__.main(["check"]) == 1
+    assert wrong.rstrip(":").split()[-1] in capsys.readouterr().err
+
+
+def test_the_command_succeeds() -> None:
+    """`check` exits with 0 as the files are."""
+    assert __main__.main(["check"]) == 0
+
+
+# -- the log
+
+
+@overlays
+def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
+    """The settings that `ordering.topics` checks, and no others."""
+    found = of_kind(rendered[overlay], "KafkaTopic")
+    replicas = {"one-zone": 1, "three-zones": 3}[overlay]
+    wanted = topics._FIXED | topics._APPEND_TIME | {name: str(least) for name, least in topics._AT_LEAST.items()}
+    wanted["min.insync.replicas"] = str(topics._insync_wanted(replicas))
+    assert set(found) == set(topics.topic_names("notary"))
+    for topic in found.values():
+        settings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in topic["spec"]["config"].items()}
+        assert settings == wanted
+        assert topic["spec"]["replicas"] == replicas
+    assert [found[name]["spec"]["partitions"] for name in topics.topic_names("notary")] == [1, 16]
+
+
+@overlays
+def test_no_setting_that_strimzi_drops(rendered: Rendered, overlay: str) -> None:
+    """Strimzi ignores settings of these prefixes without a word in the brokers' configuration."""
+    dropped = (
+        "advertised.", "authorizer.", "broker.", "controller", "host.name", "inter.broker.listener.name", "listener.", "listeners",
+        "log.dir", "node.id", "password.", "port", "process.roles", "sasl.", "security.", "servers", "ssl.", "super.user", "zookeeper.",
+    )  # fmt: skip
+    config = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["config"]
+    assert [name for name in config if name.startswith(dropped)] == []
+    assert (config["auto.create.topics.enable"], config["delete.topic.enable"]) == (False, False)
+    assert config["unclean.leader.election.enable"] is False
+
+
+def test_one_replica_in_each_zone(rendered: Rendered) -> None:
+    """Each zone has one controller and brokers; the brokers' rack is the zone that their pool is pinned to."""
+    zones: dict[str, list[str]] = {"controller": [], "broker": []}
+    for pool in of_kind(rendered["three-zones"], "KafkaNodePool").values():
+        (role,) = pool["spec"]["roles"]
+        terms = pool["spec"]["template"]["pod"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ((match,),) = [term["matchExpressions"] for term in terms["nodeSelectorTerms"]]
+        assert (match["key"], match["operator"]) == ("topology.kubernetes.io/zone", "In")
+        (zone,) = match["values"]
+        zones[role].append(zone)
+        assert pool["spec"]["replicas"] == 1
+        assert all(not volume["deleteClaim"] for volume in pool["spec"]["storage"]["volumes"])
+    assert sorted(zones["controller"]) == sorted(zones["broker"]) == ["zone-a", "zone-b", "zone-c"]
+    assert of_kind(rendered["three-zones"], "Kafka")["log"]["spec"]["kafka"]["rack"]["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+@overlays
+def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> None:
+    """Workers read and write, readers read, and nobody deletes or alters anything, of topics or of the cluster."""
+    may: dict[str, dict[str, set[str]]] = {}
+    for name, user in of_kind(rendered[overlay], "KafkaUser").items():
+        may[name] = {}
+        for acl in user["spec"]["authorization"]["acls"]:
+            assert acl.get("type", "allow") == "allow"
+            assert (acl["resource"]["type"], acl["resource"]["patternType"]) == ("topic", "literal")
+            may[name].setdefault(acl["resource"]["name"], set()).update(acl["operations"])
+        assert user["spec"]["quotas"]["consumerByteRate"] > 0
+    write, read = {"Read", "Write", "Describe", "DescribeConfigs"}, {"Read", "Describe"}
+    ordering, payload = topics.topic_names("notary")
+    assert may == {
+        "worker": {ordering: write, payload: write},
+        "owner": {ordering: write, payload: read | {"DescribeConfigs"}},
+        "archive": {ordering: read, payload: read},
+        "auditor": {ordering: read, payload: read},
+    }
+    kafka = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]
+    assert kafka["authorization"] == {"type": "simple"}
+    assert all(listener["tls"] and listener["authentication"]["type"] == "tls" for listener in kafka["listeners"])
+
+
+# -- workers
+
+
+@overlays
+def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, overlay: str) -> None:
+    """The file and the pod's variables are settings that exist, and every file that they name is in a volume of the pod."""
+    config = worker_config(rendered[overlay], tmp_path)
+    assert (config.log.kind, config.log.security_protocol, config.worker.data_centre) == ("kafka", "SSL", "zone-a")
+    container = worker_container(rendered[overlay])
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    files = [config.key_file, config.key_history_file, config.parties_file, config.log.ca_file, config.log.cert_file, config.log.key_file]
+    for file in [*files, container["command"][container["command"].index("--config") + 1]]:
+        assert str(Path(file).parent) in mounts
+    assert config.index.directory in mounts
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    assert (config.http.listen, config.http.health_listen) == (f"0.0.0.0:{ports['http']}", f"0.0.0.0:{ports['health']}")
+    (listener,) = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["listeners"]
+    assert config.log.bootstrap == f"log-kafka-bootstrap:{listener['port']}"
+
+
+@overlays
+def test_a_stopping_worker_has_time(rendered: Rendered, tmp_path: Path, overlay: str) -> None:
+    """Kubernetes kills it after preStop and all that it may take to answer what it has taken in."""
+    spec = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]["template"]["spec"]
+    before = worker_container(rendered[overlay])["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain = worker_config(rendered[overlay], tmp_path).worker.drain_ms_max / 1000
+    assert spec["terminationGracePeriodSeconds"] >= before + drain + 10
+
+
+@overlays
+def test_workers_outlive_their_pods(rendered: Rendered, overlay: str) -> None:
+    """They start together, keep their volumes, and at most one is evicted at a time, a broken one always."""
+    worker = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]
+    assert worker["podManagementPolicy"] == "Parallel"
+    assert worker["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    budget = of_kind(rendered[overlay], "PodDisruptionBudget")["worker"]["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    assert budget["selector"] == worker["selector"]
+    services = of_kind(rendered[overlay], "Service")
+    assert services[worker["serviceName"]]["spec"]["clusterIP"] == "None"
+    for service in services.values():
+        assert service["spec"]["selector"] == worker["selector"]["matchLabels"] == {"app": "worker"}
+
+
+def test_workers_are_spread_by_zone(rendered: Rendered) -> None:
+    """Three workers, one in each zone, also while a zone is away."""
+    worker = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]
+    spread = worker["template"]["spec"]["topologySpreadConstraints"][0]
+    assert worker["replicas"] == spread["minDomains"] == 3
+    assert (spread["topologyKey"], spread["maxSkew"], spread["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", 1, "DoNotSchedule")
+    assert spread["labelSelector"] == worker["selector"]
+
+
+@overlays
+def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
+    """All that Pod Security's `restricted` asks, a root that cannot be written, no token, and no variables of Services."""
+    assert of_kind(rendered[overlay], "Namespace")["notary"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for name, pod in pods(rendered[overlay]).items():
+        spec = pod["spec"]
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert context == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}, name
+            assert "memory" in container["resources"]["limits"], name
+            mounts = {mount["name"] for mount in container["volumeMounts"]}
+            claims = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]["volumeClaimTemplates"]
+            assert mounts <= {volume["name"] for volume in spec["volumes"]} | {claim["metadata"]["name"] for claim in claims}, name
+
+
+@overlays
+def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
+    """A Service `notary` would set NOTARY_PORT in pods that others start in this namespace: every command refuses to start then."""
+    assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
+    """The init container makes of a Secret's files, open to a group, files that a worker accepts; also when it runs again."""
+    (init,) = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]["template"]["spec"]["initContainers"]
+    with tempfile.TemporaryDirectory() as folder:
+        # Another user has to get there, which pytest's own folders do not let him.
+        Path(folder).chmod(0o755)
+        secret, target = Path(folder) / "secret", Path(folder) / "run"
+        (secret / "..data").mkdir(parents=True)
+        target.mkdir()
+        nobody = 65534
+        os.chown(target, nobody, nobody)
+        keys.create(secret / "..data" / "notary-key.pem")
+        (secret / "..data" / "notary-key.pem").chmod(0o440)
+        os.chown(secret / "..data" / "notary-key.pem", 0, nobody)
+        (secret / "notary-key.pem").symlink_to("..data/notary-key.pem")
+        command = [part.replace("/secret", str(secret)).replace("/run/notary", str(target)) for part in init["command"]]
+        for _ in range(2):
+            subprocess.run(command, check=True, user=nobody, group=nobody, extra_groups=[], cwd="/")
+        made = target / "notary-key.pem"
+        assert made.read_bytes() == (secret / "notary-key.pem").read_bytes()
+        assert made.stat().st_uid == nobody
+        assert made.stat().st_mode & 0o077 == 0
+
+
+# -- networks and commands
+
+
+@overlays
+def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> None:
+    """Both directions are closed to all pods; clients reach the HTTP port, Prometheus the health port, clients of Kafka the brokers."""
+    policies = of_kind(rendered[overlay], "NetworkPolicy")
+    assert policies["default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    rules = policies["to-workers"]["spec"]["ingress"]
+    assert [[port["port"] for port in rule["ports"]] for rule in rules] == [["http"], ["health"]]
+    assert all(rule["from"] for rule in rules)
+    (broker_port,) = (port["port"] for rule in policies["to-brokers"]["spec"]["egress"] for port in rule["ports"])
+    (listener,) = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["listeners"]
+    assert broker_port == listener["port"]
+    assert listener["networkPolicyPeers"] == [{"podSelector": policies["to-brokers"]["spec"]["podSelector"]}]
+    for name, pod in pods(rendered[overlay]).items():
+        needs = any(volume["name"] == "kafka-user" for volume in pod["spec"]["volumes"])
+        assert (pod["metadata"]["labels"].get("kafka-client") == "true") is needs, name
+
+
+@overlays
+def test_commands_exist(rendered: Rendered, overlay: str) -> None:
+    """Each command that a pod runs is one of the notary's, with flags that it has."""
+    seen = set()
+    for pod in pods(rendered[overlay]).values():
+        for container in pod["spec"]["containers"]:
+            line = [*container["command"], *container.get("args", [])]
+            if line[:2] == ["sh", "-c"]:
+                line = shlex.split(line[2].partition("exec ")[2].replace("\\\n", ""))
+            room, command, flags = ("notary", line[1], line[2:]) if line[0] == "notary" else (line[2], line[3], line[4:])
+            module = import_module({"notary": "notary.cli", "spark_join": "spark_join.commands"}[room] + "." + command.replace("-", "_"))
+            parser = argparse.ArgumentParser(exit_on_error=False)
+            module.add_arguments(parser)
+            parser.parse_args(flags)
+            seen.add((room, command))
+    assert seen == {("notary", "serve"), ("notary", "verify-log"), ("spark_join", "archive")}
+
+
+def test_the_image_is_replaced(rendered: Rendered, tools: Tools, tmp_path: Path) -> None:
+    """One transform of an overlay changes every image of the notary's."""
+    images = {container["image"] for pod in pods(rendered["three-zones"]).values() for container in containers(pod)}
+    assert images == {"registry.example/notary:0.1.0", "registry.example/notary-spark:0.1.0"}
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    file = tmp_path / "kubernetes" / "three-zones" / "kustomization.yaml"
+    file.write_text(re.sub(r"newName: registry.example/", "newName: other.example/", file.read_text()))
+    changed = render(tools, tmp_path / "kubernetes" / "three-zones")
+    assert {container["image"].split("/")[0] for pod in pods(changed).values() for container in containers(pod)} == {"other.example"}

@@ -1,0 +1,266 @@
+"""What the manifests allow is enough, and no more: a real broker with their topics and users, over TLS with client certificates."""
+
+import asyncio
+import datetime
+import ipaddress
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError, for_code
+from aiokafka.protocol.admin import CreateAclsRequest
+from aiokafka.structs import TopicPartition
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from deploy.local import Cluster
+from deploy.local.ports import free_ports
+from deploy.local.state import write_state
+from deploy.manifests import Manifest
+from ordering.connection import KafkaSecurity, client_settings
+from ordering.topics import topic_names
+from tests.deploy.scraped import Bank, scraped
+
+pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+ORDERING, PAYLOAD = topic_names("notary")
+ALLOW, TOPIC, LITERAL = 3, 2, 3
+OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
+"""As Kafka's protocol numbers them; what the manifests use."""
+
+
+class Guarded:
+    """A broker that lets in who has a certificate, and lets them do what the manifests say."""
+
+    def __init__(self, folder: Path, inside: str, outside: str) -> None:
+        self.folder = folder
+        self.inside = inside
+        """Where the operator of Kafka asks, who may do everything."""
+        self.outside = outside
+        self.metrics = ""
+        """Of the worker, when it had decided."""
+
+    def security(self, user: str) -> KafkaSecurity:
+        """How a user connects."""
+        ca, certificate, key = (str(self.folder / name) for name in ("ca.crt", f"{user}.crt", f"{user}.key"))
+        return KafkaSecurity(protocol="SSL", ca_file=ca, cert_file=certificate, key_file=key)
+
+    @asynccontextmanager
+    async def admin(self, user: str) -> AsyncIterator[AIOKafkaAdminClient]:
+        """An administration client of a user; an empty one is the operator."""
+        client = AIOKafkaAdminClient(
+            **client_settings(self.outside if user else self.inside, "test", self.security(user) if user else None)
+        )
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def make(self, manifests: list[Manifest]) -> None:
+        """Make topics and users as the manifests have them."""
+        async with self.admin("") as client:
+            for topic in (each for each in manifests if each["kind"] == "KafkaTopic"):
+                spec, name = topic["spec"], topic["metadata"]["name"]
+                config = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in spec["config"].items()}
+                made = await client.create_topics([NewTopic(name, spec["partitions"], spec["replicas"], topic_configs=config)])
+                assert [error[1] for error in made.topic_errors] == [0]
+            for user in (each for each in manifests if each["kind"] == "KafkaUser"):
+                name = user["metadata"]["name"]
+                for acl in user["spec"]["authorization"]["acls"]:
+                    for operation in acl["operations"]:
+                        # Strimzi calls the user of a certificate so.
+                        request = CreateAclsRequest(
+                            TOPIC, acl["resource"]["name"], LITERAL, f"User:CN={name}", "*", OPERATIONS[operation], ALLOW
+                        )
+                        answer = await client._send_request(request)
+                        assert [code for code, _ in answer.creation_responses] == [0]
+
+
+@contextmanager
+def guarded(folder: Path, users: list[str]) -> Iterator[Guarded]:
+    """One broker for the length of a block."""
+    _certificates(folder, users)
+    cluster = Cluster.create(folder / "cluster", 1)
+    (port,) = free_ports(1)
+    state = cluster.state
+    host, inside, controller = state.brokers[0].host, state.brokers[0].port, state.brokers[0].controller_port
+    overrides = {
+        "listeners": f"BROKER://{host}:{inside},CONTROLLER://{host}:{controller},TLS://127.0.0.1:{port}",
+        "advertised.listeners": f"BROKER://{host}:{inside},TLS://127.0.0.1:{port}",
+        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(folder / "broker.pem"),
+        "listener.name.tls.ssl.truststore.type": "PEM",
+        "listener.name.tls.ssl.truststore.location": str(folder / "ca.crt"),
+        "listener.name.tls.ssl.client.auth": "required",
+        # What Strimzi makes of `authorization: simple`.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    write_state(cluster.directory, replace(state, settings=replace(state.settings, overrides=overrides)))
+    with cluster:
+        yield Guarded(folder, f"{host}:{inside}", f"127.0.0.1:{port}")
+
+
+def _certificates(folder: Path, users: list[str]) -> None:
+    """An authority, and a certificate of it for the broker and for each user."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = ec.generate_private_key(ec.SECP256R1())
+
+    def name(common: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+    def certificate(common: str, key: ec.EllipticCurvePublicKey, *, ca: bool = False) -> bytes:
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        return (
+            x509.CertificateBuilder(name("authority"), name(common), key, x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(address, critical=False)
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .sign(authority, hashes.SHA256())
+            .public_bytes(serialization.Encoding.PEM)
+        )
+
+    (folder / "ca.crt").write_bytes(certificate("authority", authority.public_key(), ca=True))
+    for user in ["broker", *users]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        public = certificate(user, key.public_key())
+        (folder / f"{user}.key").write_bytes(private)
+        (folder / f"{user}.crt").write_bytes(public)
+        (folder / f"{user}.pem").write_bytes(private + public)
+
+
+def settings_of(manifests: list[Manifest], file: str) -> str:
+    """A file of the ConfigMap `settings`."""
+    (found,) = (each for each in manifests if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("settings"))
+    return str(found["data"][file])
+
+
+def script_of(manifests: list[Manifest], job: str) -> str:
+    """What a CronJob has its shell do."""
+    (found,) = (each for each in manifests if each["kind"] == "CronJob" and each["metadata"]["name"] == job)
+    (container,) = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return str(container["args"][0])
+
+
+async def denied(broker: Guarded, user: str) -> set[str]:
+    """What is denied to a user, of all that would lose records or weaken the topics."""
+    refusals = set()
+    async with broker.admin(user) as client:
+        answers: dict[str, Any] = {
+            "delete topics": [code for _, code in (await client.delete_topics([ORDERING])).topic_error_codes],
+            "create topics": [error[1] for error in (await client.create_topics([NewTopic("other", 1, 1)])).topic_errors],
+            "alter settings": [
+                resource[0]
+                for answer in await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, ORDERING, {"retention.ms": "1"})])
+                for resource in answer.resources
+            ],
+        }
+        for what, codes in answers.items():
+            if all(for_code(code) in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError) for code in codes) and codes:
+                refusals.add(what)
+        for what, ask in {
+            "delete records": lambda: client.delete_records({TopicPartition(ORDERING, 0): RecordsToDelete(1)}),
+            "add partitions": lambda: client.create_partitions({PAYLOAD: NewPartitions(17)}),
+        }.items():
+            try:
+                await ask()
+            except TopicAuthorizationFailedError:
+                refusals.add(what)
+    for topic in (ORDERING, PAYLOAD):
+        producer = AIOKafkaProducer(**client_settings(broker.outside, "test", broker.security(user)), enable_idempotence=False)
+        await producer.start()
+        try:
+            await producer.send_and_wait(topic, b"nobody's", partition=0)
+        except TopicAuthorizationFailedError:
+            refusals.add(f"write {topic}")
+        finally:
+            await producer.stop()
+    return refusals
+
+
+@pytest.fixture(scope="module")
+def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker with the topics and users of the manifests, on which the owner made a notary as the README says, and a worker decided."""
+    manifests = rendered["one-zone"]
+    users = [each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaUser"]
+    folder = tmp_path_factory.mktemp("guarded")
+    with guarded(folder, users) as running:
+        asyncio.run(running.make(manifests))
+        # The worker's own settings, with files where they are here; and the owner's, which differ in the certificate.
+        log = tomllib.loads(settings_of(manifests, "notary.toml"))["log"]
+        names = ("ca_file", "cert_file", "key_file")
+        here = {user: {name: _here(folder, user, log[name]) for name in names} for user in ("owner", "worker")}
+        lines = [f"security_protocol = {log['security_protocol']!r}", *(f"{name} = {file!r}" for name, file in here["owner"].items())]
+        (folder / "log.toml").write_text("\n".join(lines))
+        init = ["--kafka", running.outside, "--log-settings", str(folder / "log.toml"), "--partitions", "16"]
+        environment = {f"NOTARY_LOG_{name.upper()}": file for name, file in here["worker"].items()}
+        with scraped(folder / "notary", init, environment) as worker:
+            Bank(worker, folder).spend()
+            running.metrics = worker.get("/metrics")
+        yield running
+
+
+def _here(folder: Path, user: str, file: str) -> str:
+    """Where a file of a user's pod is in the test."""
+    return str(folder / Path(file).name.replace("user.", f"{user}."))
+
+
+def test_what_is_allowed_is_enough(broker: Guarded) -> None:
+    """The owner makes the notary; a worker finds the topics as they should be, and decides."""
+    assert "notary_topic_problems 0.0" in broker.metrics
+    assert "notary_positions 20.0" in broker.metrics
+
+
+@pytest.mark.parametrize(
+    ("user", "reads"), [("worker", ()), ("owner", (PAYLOAD,)), ("archive", (ORDERING, PAYLOAD)), ("auditor", (ORDERING, PAYLOAD))]
+)
+def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, ...]) -> None:
+    """Nobody deletes topics or records, makes topics or partitions, or alters settings; and some write nowhere."""
+    nobody = {"delete topics", "create topics", "alter settings", "delete records", "add partitions"}
+    assert asyncio.run(denied(broker, user)) == nobody | {f"write {topic}" for topic in reads}
+
+
+@pytest.mark.spark
+def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    """What the CronJobs have their shells do archives the log, as the user `archive`, and verifies it: 20 decisions, no violation."""
+    manifests = rendered["one-zone"]
+    properties = (
+        settings_of(manifests, "kafka.properties").replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(tmp_path))
+    )
+    (tmp_path / "kafka.properties").write_text(properties)
+    (tmp_path / "work").mkdir()
+    places = {
+        "/etc/kafka-user/user": broker.folder / "archive",
+        "/run/kafka": tmp_path,
+        "/etc/notary-parties": broker.folder / "notary",
+        "/etc/notary": tmp_path,
+        "--work /work": f"--work {tmp_path}/work",
+        "/archive/": f"{tmp_path}/kept/",
+        "log-kafka-bootstrap:9093": broker.outside,
+        "exec python": f"exec {sys.executable}",
+        "exec notary": f"exec {sys.executable} -m notary",
+    }
+    for job in ("archive", "verify"):
+        script = script_of(manifests, job)
+        for ours, here in places.items():
+            script = script.replace(ours, str(here))
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+    (report,) = (tmp_path / "kept" / "reports").glob("*/report.json")
+    assert msgspec.json.decode(report.read_bytes())["decisions"] == 20
