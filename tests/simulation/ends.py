@@ -64,7 +64,10 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
 
 
 def _content_is_lost(world: "World", slot: Slot) -> str:
-    """It must be so: the log ends at that hole, and there was a loss. The operator has an archive, or the owner gives the content up."""
+    """It must be so: the log ends at that hole, and there was a loss. The operator has an archive, or the owner gives the content up.
+
+    Also where the order alone was cut and this content never came: what was on its way then looks as if it had been written behind the hole.
+    """
     if _shown_less_for_long(world):
         return "cut logs noticed"
     streams = world.cluster.streams
@@ -73,7 +76,7 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
     if not isinstance(record, Entry):
         # Somebody else's operator has put it back meanwhile.
         return "lost contents noticed late" if world.losses.restored(None) else ""
-    if not any(damage.stream == record.partition for damage in world.losses.damages):
+    if not world.losses.damages:
         return ""
     if world.draw.random() >= ARCHIVED or not world.losses.restore(record.partition):
         world.losses.give_up(View(replayed.seen, replayed.histories[-1]))
