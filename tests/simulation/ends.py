@@ -66,7 +66,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
 def _content_is_lost(world: "World", slot: Slot) -> str:
     """It must be so: the log ends at that hole, and there was a loss. The operator has an archive, or the owner gives the content up.
 
-    Also where the order alone was cut and this content never came: what was on its way then looks as if it had been written behind the hole.
+    Also where the order alone was cut and this content never came: what was on its way then looks as if it was written behind the hole.
     """
     if _shown_less_for_long(world):
         return "cut logs noticed"
