@@ -101,6 +101,8 @@ class Driver(Generic[Decision]):
         self._recheck = Recheck({})
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = ""
+        self._in_hand = False
+        """Whether records were polled that the joiner has not been given yet."""
         self._trusted = asyncio.Event()
         self._doubt = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
@@ -224,7 +226,7 @@ class Driver(Generic[Decision]):
         kept = self.joiner.forget_unjudged() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, kept, self.joiner.may_count)
         self._paused = frozenset()
-        self._remake_reader = ""
+        self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
         return offsets | {stream: min(mark.offset, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
 
@@ -237,6 +239,7 @@ class Driver(Generic[Decision]):
                 reader.pause(set(range(ORDERING, self._log.payload_partitions)) - self._recheck.waits_for)
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
+            self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
             if why := self._interruption(reader):
                 return why
@@ -254,11 +257,13 @@ class Driver(Generic[Decision]):
                     return self._recheck.lost
                 if not self._recheck.done:
                     continue
+                self._in_hand = bool(records)
                 if not was_done:
                     reader.pause(self._paused)
                     self._agreed()
             if why := await self._apply(records, reader, tasks):
                 return why
+            self._in_hand = False
             self._catch_up()
             if records:
                 await asyncio.sleep(0)
@@ -472,8 +477,8 @@ class Driver(Generic[Decision]):
         """
         read_next = dict.fromkeys(range(ORDERING, self._log.payload_partitions), 0) | self.joiner.read_next()
         reader, recheck = self._reader, self._recheck
-        if reader is not None and recheck.done:
-            # A reader that still holds what it returned has not given it to the joiner.
+        # What it returned may not have reached the joiner: who counted it as read would be live before a foreign view in it raised a doubt.
+        if reader is not None and recheck.done and not self._in_hand:
             for stream in read_next.keys() - recheck.waits_for:
                 read_next[stream] = max(read_next[stream], reader.offset_next(stream))
         return read_next
