@@ -38,6 +38,7 @@ def violations(world: World) -> list[str]:
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
     problems += [*_views(world, replayed), *_passed_holes(world, replayed), *_forged(world, replayed), *_log_time(world, replayed)]
+    problems += excused.contradictions(world)
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 

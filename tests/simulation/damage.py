@@ -5,7 +5,8 @@ No notary makes that good. This is what is demanded of it:
 - No two workers answer contradicting decisions, unless one of them answered before the damage. That one notices before its next answer: an
   answer is excused only while its process has not read from the leader that lost something, since it did.
 - What is excused is what the log said that this process knew: the parts that it has not read again are as they were.
-- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history.
+- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history
+  and no third worker has, later in the log, the history of the one who replays (R10).
 - Every doubt ends. A worker is ready, or it has stopped and says at which place; then its operator gives it a new disk, or puts back from
   the archive what is lost. Or the owner settles it.
 """
@@ -73,7 +74,8 @@ class Losses:
             [[ORDERING], [ORDERING], [draw.randrange(len(cluster.streams) - 1)], [ORDERING, *range(len(cluster.streams) - 1)]]
         )
         for stream in streams:
-            self._cut(stream, draw)
+            length = len(cluster.streams[stream])
+            self.cut(stream, max(int(stream == ORDERING), length - draw.choice(RECORDS)))
         if draw.random() < 0.4:
             # All brokers start anew: nobody knows their producers any more.
             cluster.generation += 1
@@ -101,11 +103,10 @@ class Losses:
     def _left_s(self) -> float:
         return max(0.0, self._world.plan.faults_s - self._world.loop.time())
 
-    def _cut(self, stream: int, draw: random.Random) -> None:
+    def cut(self, stream: int, end: int) -> None:
+        """The brokers lose all of a topic-partition from that offset on."""
         cluster = self._world.cluster
-        length = len(cluster.streams[stream])
-        end = max(int(stream == ORDERING), length - draw.choice(RECORDS))
-        if end < length:
+        if end < len(cluster.streams[stream]):
             damage = cluster.cut(stream, end)
             self._world.say("cluster", f"stream {stream} has lost the records from {end} on, {len(damage.lost)}")
             self._world.count("lost ends of the order" if stream == ORDERING else "lost ends of payload partitions")
@@ -182,16 +183,19 @@ class Losses:
                 continue
             theirs = by.worker.driver.joiner.history
             # What that process wrote itself, as in the model: a doubt of another's record may have been ended by a third.
-            views = views_of(shown_here, by.name, by.worker.driver.joiner.lives)
+            lives = by.worker.driver.joiner.lives
+            views = views_of(shown_here, lives, lambda name, writer=by.name: name == writer)
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
-                view
-                for view in views
+                (offset, view)
+                for offset, view in views
                 if view.seen >= given.view.seen
                 and theirs.compare(view) is Comparison.OWN
                 and joiner.history.compare(view) is Comparison.FOREIGN
             ]
+            if shown and self._confirmed(process, shown_here, shown[-1][0], by.name):
+                continue
             for decision in given.decisions if shown else ():
                 mine = worker.index.decision(bytes.fromhex(decision["transaction_id"]))
                 if mine is None or msgspec.to_builtins(to_json(mine), str_keys=True)["outcome"] != decision["outcome"]:
@@ -199,6 +203,14 @@ class Losses:
                         f"it becomes ready, and {by.name}, which is still up, has answered {decision}; the log shows its history {shown[0]}"
                     )
         return ""
+
+    def _confirmed(self, process: Process, records: Sequence[Record], offset: int, writer: str) -> bool:
+        """Whether a third worker has, behind that record, the history of this process from behind that place."""
+        assert process.worker is not None
+        joiner = process.worker.driver.joiner
+        seen_there = len([effect for effect in joiner.history.since(0) if effect.offset < offset])
+        views = views_of(records, joiner.lives, lambda name: name not in (writer, process.worker_name))
+        return any(at > offset and view.seen > seen_there and joiner.history.compare(view) is Comparison.OWN for at, view in views)
 
     # ---- the operator and the owner ----
 
@@ -241,9 +253,9 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
-def views_of(records: Sequence[Record], name: str, lives: Lives) -> list[View]:
-    """The views in the ordering records that the worker of that name wrote, signed or not."""
-    found: list[View] = []
+def views_of(records: Sequence[Record], lives: Lives, is_writer: Callable[[str], bool]) -> list[tuple[int, View]]:
+    """The views in the ordering records of workers with such names, signed or not, each with its record's offset."""
+    found: list[tuple[int, View]] = []
     for record in records:
         try:
             said = decode(record.value)
@@ -256,8 +268,8 @@ def views_of(records: Sequence[Record], name: str, lives: Lives) -> list[View]:
             writer = "" if life is None else life.name
         else:
             continue
-        if writer == name:
-            found.append(said.view)
+        if is_writer(writer):
+            found.append((record.offset, said.view))
     return found
 
 

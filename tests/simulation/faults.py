@@ -10,6 +10,7 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, Register, View
 from ordering.signatures import sign_record
 from tests.simulation import divergence
+from tests.simulation.aimed import Aimed
 from tests.simulation.forger import Forger
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.slot import Slot
@@ -30,6 +31,7 @@ class Faults:
         self.world = world
         self.draw = random.Random(f"faults {world.plan.seed}")
         self._forger = Forger(world, self.draw)
+        self._aimed = Aimed(world)
 
     async def run(self) -> None:
         """All of them, each at its time."""
@@ -59,6 +61,8 @@ class Faults:
             (plan.retired, self._retire),
             (plan.wrong_clocks, self._start_with_a_wrong_clock),
             (plan.jump_of_years, self._jump_by_years),
+            (plan.aimed_losses, self._aimed.strike),
+            (plan.misnamed, self._misname),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -252,6 +256,19 @@ class Faults:
             slot.clock_accepted = True
             if (process := slot.running()) is not None:
                 process.stop.set()
+
+    # ---- a configuration of another notary ----
+
+    async def _misname(self) -> None:
+        """Its operator corrects it a while later."""
+        slot = self._slot()
+        if slot.misnamed:
+            return
+        slot.kill()
+        slot.misnamed = self.draw.choice(["name", "origin"])
+        self._tell(slot.label, f"its configuration has another notary's {slot.misnamed}", "misnamed workers")
+        await asyncio.sleep(self.draw.choice([3.0, 12.0]))
+        slot.misnamed = ""
 
     async def _namesake(self) -> None:
         """A second process of one name, on a disk of its own."""

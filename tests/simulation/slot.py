@@ -26,6 +26,8 @@ class Slot:
         """How far its clock is wrong until somebody sets it."""
         self.clock_accepted = False
         """Whether its operator has said that its clock is right."""
+        self.misnamed = ""
+        """The setting in which its configuration names another notary; empty for none."""
         self.needs_disk = False
         """Whether its operator gives it a new disk before its next start."""
         self._cut_off = False

@@ -23,7 +23,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
-from tests.simulation.premises import premises
+from tests.simulation.premises import OTHER_NOTARY, premises
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
@@ -131,6 +131,9 @@ class World:
         for slot in self.slots:
             slot.cut_off = slot.down = slot.disk.full = False
             slot.wrong_clock_ms = 0
+            slot.misnamed = ""
+        cluster.behind_s.clear()
+        cluster.slow_entries_s.clear()
         for process in self.processes():
             process.resume()
 
@@ -219,7 +222,10 @@ class World:
             slot.processes += 1
             process.cut_off = slot.cut_off
             self.say(slot.label, "starts")
+            batches = len(slot.disk.journal)
             problems = await self._until_ended(process)
+            if process.misnamed and (process.worker is not None or process.log.writers or len(slot.disk.journal) > batches):
+                self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
             self.count("process ends")
             self._blame(process)
             for problem in problems:
@@ -253,10 +259,13 @@ class World:
             },
         )
         config = msgspec.structs.replace(config, plan=plan, directory=str(self.owner.directory), clock_accepted=slot.clock_accepted)
+        if slot.misnamed:
+            config = msgspec.structs.replace(config, **{slot.misnamed: OTHER_NOTARY})
         clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731
         around = Surroundings(clock, self.loop.time, self._nonces_of(slot))
         process = Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
         began_wrong = bool(slot.wrong_clock_ms)
+        process.misnamed = slot.misnamed
         process.wrong_clock = lambda: began_wrong and bool(slot.wrong_clock_ms)
         return process
 
