@@ -79,17 +79,30 @@ class Aimed:
         worker = None if process is None else process.worker
         if process is None or worker is None:
             return False
+        others = [other for other in world.slots if other.name != slot.name]
+        down = [other for other in others if draw.random() < 0.5]
+        for other in down:
+            other.down = True
+            other.kill()
+        if down:
+            # It knows nothing of what is lost: its index ends before.
+            length = len(worker.driver.joiner.history.since(0))
+            await self._until(lambda: len(worker.driver.joiner.history.since(0)) > length + 2, WAITS_S / 2)
         for reader in process.log.readers:
             reader.stalled = True
-        effects = worker.driver.joiner.history.since(0)[2:]
-        if len(effects) < 2:
+        effects = worker.driver.joiner.history.since(0)[2 if not down else length :]
+        if process.dead or not effects:
+            for other in down:
+                other.down = False
             return False
         self._cut(ORDERING, draw.choice(effects[-6:]).offset)
         cluster.wake()
         lives, length = worker.driver.joiner.lives, len(cluster.streams[ORDERING])
         wrote = await self._until(lambda: bool(views_of(cluster.streams[ORDERING][length:], lives, lambda name: name == slot.name)))
-        for other in world.slots:
-            if other.name != slot.name and draw.random() < 0.9:
+        for other in others:
+            if other in down:
+                other.down = False
+            elif draw.random() < 0.9:
                 other.kill()
                 other.disk.wipe()
         return wrote
@@ -117,8 +130,10 @@ class Aimed:
         return True
 
     async def _unused(self) -> bool:
-        """Records that nobody asks for are read, lost, and contents take their places."""
+        """Records that nobody asks for are read, lost, and others take their places."""
         cluster, draw = self._cluster, self._draw
+        if draw.random() < 0.4:
+            return await self._unused_in_order()
         found = await self._partition(lambda replayed, partition: self._furthest(replayed, partition) >= 0)
         if found is None or not cluster.takes(found[0]):
             return False
@@ -132,6 +147,20 @@ class Aimed:
             return False
         self._cut(partition, offset)
         return True
+
+    async def _unused_in_order(self) -> bool:
+        """The same of ordering records that nobody signed."""
+        cluster, draw = self._cluster, self._draw
+        if not cluster.takes(ORDERING):
+            return False
+        offset = len(cluster.streams[ORDERING])
+        for _ in range(draw.randint(2, 4)):
+            cluster.land(ORDERING, None, b"nothing", forged=True)
+        await asyncio.sleep(draw.uniform(0.2, 2))
+        last = max([one.offset for one in replay(cluster.streams).records if one.why_not is None])
+        if last < offset:
+            self._cut(ORDERING, offset)
+        return last < offset
 
     async def _unordered(self) -> bool:
         """The content that lies furthest was joined before another one of its partition."""

@@ -190,8 +190,11 @@ class SimulatedWriter:
         if stream not in cluster.streams:
             raise ConfigurationError(f"there is no payload partition {stream}")
         self._queues.setdefault(stream, deque())
-        takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s) + (0.0 if stream == ORDERING else cluster.payload_s)
-        takes_s += cluster.slow_entries_s.get(self._log.host.name, 0.0) if stream == ORDERING else 0.0
+        takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s)
+        if stream == ORDERING:
+            takes_s += cluster.slow_entries_s.get(self._log.host.name, 0.0)
+        elif (value or b"")[:1] == b"[":
+            takes_s += cluster.payload_s  # a fill is small
         append = _Append(key, value, loop.time() + takes_s, loop.create_future())
         self._queues[stream].append(append)
         if len(self._queues[stream]) == 1:

@@ -176,7 +176,12 @@ class Losses:
         assert worker is not None
         joiner = worker.driver.joiner
         # What it had judged at that moment: a record that came since raises no doubt in one that is ready.
-        shown_here = self._world.cluster.streams[ORDERING][: worker.driver.caught_up_offset]
+        cluster = self._world.cluster
+        end = worker.driver.caught_up_offset or 0
+        if not self._world.shown_less:
+            # And what the log had when it began.
+            end = max(end, len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s]))
+        shown_here = cluster.streams[ORDERING][:end]
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):

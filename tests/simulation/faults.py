@@ -63,6 +63,7 @@ class Faults:
             (plan.jump_of_years, self._jump_by_years),
             (plan.aimed_losses, self._aimed.strike),
             (plan.misnamed, self._misname),
+            (plan.votes_repeated, self._repeat_vote),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -193,6 +194,26 @@ class Faults:
 
     async def _lose(self) -> None:
         await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
+
+    async def _repeat_vote(self) -> None:
+        """A true copy of a vote that was outvoted, when another size has been compared, and before its writer begins anew."""
+        world = self.world
+        while world.loop.time() < world.plan.faults_s:
+            await asyncio.sleep(0.1)
+            for process in world.processes():
+                agreement = None if process.worker is None else process.worker.index.agreement
+                for name, (incarnation, size) in () if agreement is None or agreement.disputed else agreement.outvoted.items():
+                    slot = next(slot for slot in world.slots if slot.name == name)
+                    slot.down = True  # its operator takes the time
+                    if agreement is None or agreement.votes.size <= size:
+                        continue
+                    vote = divergence.vote(world, incarnation, size)
+                    if vote is not None:
+                        world.cluster.land(ORDERING, vote.key, vote.value, forged=True)
+                        self._tell("forger", f"writes a vote of {name} again", "outvoted votes repeated")
+                        await asyncio.sleep(1)
+                    slot.down = False
+                    return
 
     async def _pause(self) -> None:
         slot = self._slot()

@@ -111,6 +111,8 @@ class Plan(msgspec.Struct, frozen=True):
     aimed: str = ""
     """The kind of loss that waits for its moment (`aimed`); empty for none."""
     aimed_losses: int = 0
+    votes_repeated: bool = False
+    """Where a worker's consumed states are changed: whether somebody writes its vote again when it was outvoted."""
     misnamed: int = 0
     """Workers that start with a configuration of another notary."""
 
@@ -212,6 +214,7 @@ def plan(seed: int) -> Plan:
         usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
     if not calm and not diverged and aims.random() < 0.12:
         usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED), aimed_losses=aims.randint(1, 3))
+    usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
         # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
         usual = msgspec.structs.replace(usual, readings=0)

@@ -297,10 +297,16 @@ class Process:
 
     def applied(self, ready: Ready) -> None:
         """It has applied a step."""
-        reader = None if self.worker is None else self.worker.driver._reader
+        assert self.worker is not None
+        reader = self.worker.driver._reader
         assert isinstance(reader, SimulatedReader)
         if wrong := self._looked.applied(reader, ready):
             self.problems.append(wrong)
+        agreement = self.worker.index.agreement
+        for name in agreement.votes.incarnations if agreement.disputed else ():
+            incarnation, size = agreement.outvoted.get(name, (0, 0))
+            if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
+                self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a dispute again")
 
     def _told(self, path: str) -> None:
         """It answers: not while its index is in dispute, or condemned (R9); nothing new while its clock is wrong by years (R6)."""

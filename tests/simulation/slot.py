@@ -6,6 +6,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.process import Process
 
 _NONCE = Struct(">4sIQ")
+IDENTITY_BYTES = 8
 
 
 class Slot:
@@ -34,7 +35,7 @@ class Slot:
 
     def identity(self) -> bytes:
         """What all nonces of its next process begin with."""
-        return _NONCE.pack(self.label.encode(), self.processes, 0)[:8]
+        return _NONCE.pack(self.label.encode(), self.processes, 0)[:IDENTITY_BYTES]
 
     def nonce(self, process: int, number: int) -> bytes:
         """A nonce for one of its processes; `number` is one that no other nonce has."""

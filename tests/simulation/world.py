@@ -57,6 +57,8 @@ class World:
         self.losses = Losses(self)
         self.owner = Owner(self)
         self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
+        self.began_s: dict[bytes, float] = {}
+        """When each process began, by what its nonces begin with."""
         self.gone: list[Slot] = []
         """Second processes of a name that run no more; what they made of the log is checked all the same."""
         self.history = History()
@@ -219,6 +221,7 @@ class World:
                 continue
             divergence.close(self, slot)
             process = slot.process = self._process(slot)
+            self.began_s[process.identity] = self.loop.time()
             slot.processes += 1
             process.cut_off = slot.cut_off
             self.say(slot.label, "starts")
