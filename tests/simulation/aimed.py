@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 WAITS_S = 8.0
-LOOKS_S = 0.1
+LOOKS_S = 0.05
 BEHIND_S = 3.0
 ENTRY, REGISTER = 1, 2
 """Kinds of ordering records, their second byte (docs/formats.md)."""
@@ -54,20 +54,22 @@ class Aimed:
         """All readers are behind; what lands is acknowledged, and gone before anybody reads it."""
         cluster, draw = self._cluster, self._draw
         cluster.behind_s[ORDERING] = BEHIND_S
-        if draw.random() < 0.5:
+        kind = draw.choice([ENTRY, REGISTER])
+        if kind == REGISTER:
             draw.choice(self._world.slots).kill()
         length = len(cluster.streams[ORDERING])
-        found = await self._until(lambda: self._landed(length))
+        found = await self._until(lambda: self._landed(length, kind) is not None)
         if found:
             await asyncio.sleep(min(BEHIND_S - 0.3, 4 * self._world.plan.fates.delay_s) * draw.uniform(0.5, 1))
-            self._cut(ORDERING, len(cluster.streams[ORDERING]) - draw.randint(1, 2))
+            self._cut(ORDERING, self._landed(length, kind) or length)
         cluster.behind_s.pop(ORDERING, None)
         cluster.wake()
         return found
 
-    def _landed(self, offset: int) -> bool:
+    def _landed(self, offset: int, kind: int) -> int | None:
+        """The offset of the first record of that kind from there on."""
         records = self._cluster.streams[ORDERING][offset:]
-        return any((record.value or b"\0\0")[1:2] in (bytes([ENTRY]), bytes([REGISTER])) for record in records)
+        return next((record.offset for record in records if (record.value or b"")[1:2] == bytes([kind])), None)
 
     async def _shown(self) -> bool:
         """One worker reads nothing more, and goes on writing; the others get new disks when its records are there."""
@@ -166,7 +168,9 @@ class Aimed:
         """The content that lies furthest was joined before another one of its partition."""
         slot = self._draw.choice(self._world.slots)
         self._cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
-        found = await self._partition(lambda replayed, partition: self._last(replayed, partition) < self._furthest(replayed, partition))
+        found = await self._partition(
+            lambda replayed, partition: self._last(replayed, partition) < self._furthest(replayed, partition), 2 * WAITS_S
+        )
         self._cluster.slow_entries_s.pop(slot.label, None)
         if found is None:
             return False
@@ -211,9 +215,9 @@ class Aimed:
 
     # ---- what there is ----
 
-    async def _partition(self, fits: Callable[[Replayed, int], bool]) -> tuple[int, Replayed] | None:
+    async def _partition(self, fits: Callable[[Replayed, int], bool], seconds: float = WAITS_S) -> tuple[int, Replayed] | None:
         """A payload partition of which that holds, with the log as it is then; None when there is none for a while."""
-        until_s = self._world.loop.time() + WAITS_S
+        until_s = self._world.loop.time() + seconds
         while self._world.loop.time() < until_s and not self._world.healed:
             replayed = replay(self._cluster.streams)
             fitting = [partition for partition in range(len(self._cluster.streams) - 1) if fits(replayed, partition)]
