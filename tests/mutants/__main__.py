@@ -47,8 +47,8 @@ def run(mutant: Mutant, seeds_max: int | None = None) -> Caught:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         for name in COPIED:
             shutil.copytree(ROOT / name, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
-        file = Path(folder) / mutant.file
-        file.write_text(mutant.apply(file.read_text()))
+        for name, source in mutant.apply(lambda name: (Path(folder) / name).read_text()).items():
+            (Path(folder) / name).write_text(source)
         try:
             simulated = _python(folder, "tests.simulation", "--seeds", str(seeds_max), "--processes", "1", "--json")
             if simulated.returncode == 1:

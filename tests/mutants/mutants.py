@@ -1,10 +1,11 @@
 """Breakages of the rules, one line each: a test that holds for all of them tests nothing.
 
-A mutant is a file, a text that stands in it exactly once, and what takes its place. Each says which rule it breaks, and within how many
+A mutant is a file, a text that stands in it exactly once, and what takes its place. Where two lines do the same work, it breaks both. Each says which rule it breaks, and within how many
 seeds, from seed 1 on, the simulator must notice (`python -m tests.mutants`, docs/testing.md): several times as many as it took when it was
 last looked at, since what a seed means changes with what is drawn.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -12,8 +13,16 @@ import msgspec
 SEEDS_FEW: Final = 30
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """A text in a file, and what takes its place."""
+
+    file: str
+    text: str
+    broken: str
+
+
 class Mutant(msgspec.Struct, frozen=True):
-    """One line, broken."""
+    """One line, broken; and what else must be, since it does the same work."""
 
     name: str
     rule: str
@@ -21,12 +30,17 @@ class Mutant(msgspec.Struct, frozen=True):
     text: str
     broken: str
     seeds: int = SEEDS_FEW
+    also: tuple[Broken, ...] = ()
 
-    def apply(self, source: str) -> str:
-        """The file's source with the line broken. Raises `ValueError` when the text is not there exactly once."""
-        if source.count(self.text) != 1:
-            raise ValueError(f"{self.name}: the text stands {source.count(self.text)} times in {self.file}: {self.text!r}")
-        return source.replace(self.text, self.broken)
+    def apply(self, read: Callable[[str], str]) -> dict[str, str]:
+        """The sources of its files with their lines broken; `read` returns a file's. Raises `ValueError` for a text that is not there once."""
+        sources: dict[str, str] = {}
+        for one in (Broken(self.file, self.text, self.broken), *self.also):
+            source = sources.get(one.file) or read(one.file)
+            if source.count(one.text) != 1:
+                raise ValueError(f"{self.name}: the text stands {source.count(one.text)} times in {one.file}: {one.text!r}")
+            sources[one.file] = source.replace(one.text, one.broken)
+        return sources
 
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
@@ -38,6 +52,23 @@ LOG_TIME: Final = (
     "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))\n        requests"
 )
 AGREEMENT, SELF_CHECK = "notary/agreement.py", "notary/self_check.py"
+UNINTERRUPTED = Broken(
+    DRIVER,
+    "if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:",
+    "if True:",
+)
+MARKS_ALONE = Broken(
+    DRIVER,
+    "lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)",
+    "lost = await examine(self._log, (), joiner.marks)",
+)
+FOREIGN_SKIPPED = Broken(
+    CORE,
+    "        if ready.evidence is not None:\n            return False\n        match record:",
+    "        if ready.evidence is not None:\n            return False\n        if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n            return True\n        match record:",
+)
+LOSSES_AWAITED = Broken(SENDER, "        if not late:\n            return", "        if True:\n            return")
+"""Where the loss of an append is seen that was acknowledged."""
 
 MUTANTS: Final = (
     # R2: what counts
@@ -478,5 +509,153 @@ MUTANTS: Final = (
         "for stream, end in self._ends_found.items() if stream not in self._paused}",
         "for stream, end in self._ends_found.items()}",
         seeds=500,
+    ),
+    Mutant(
+        "the mark is the last content joined", "R10", CORE, "if before is None or before.offset < found.offset:", "if True:", seeds=2000
+    ),
+    Mutant(
+        "reading goes on where it stood",
+        "R10",
+        CORE,
+        "wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]",
+        "wanted = [self._read_next[partition]]",
+        seeds=500,
+    ),
+    Mutant(
+        "what was skipped in the order is taken for read",
+        "R10",
+        CORE,
+        "offsets = {ORDERING: 0 if last is None else last.offset + 1}",
+        "offsets = {ORDERING: self._offset_head}",
+        seeds=1000,
+    ),
+    Mutant(
+        "a view that is too old is a reason for doubt",
+        "R10",
+        HISTORY,
+        "            return Comparison.TOO_OLD\n",
+        "            return Comparison.FOREIGN\n",
+        seeds=30,
+        also=(Broken(HISTORY, "HISTORY_KEPT: Final = 1 << 16", "HISTORY_KEPT: Final = 6"),),
+    ),
+    Mutant(
+        "nobody looks at more than the marks, and not after an interruption",
+        "R10",
+        LOOK,
+        "if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:",
+        "if False:",
+        seeds=500,
+        also=(MARKS_ALONE,),
+    ),
+    Mutant("no interruption is ever seen", "R10", *msgspec.structs.astuple(UNINTERRUPTED), seeds=30),
+    Mutant(
+        "no interruption is ever seen, and foreign views are skipped",
+        "R10",
+        *msgspec.structs.astuple(UNINTERRUPTED),
+        seeds=30,
+        also=(FOREIGN_SKIPPED, MARKS_ALONE),
+    ),
+    Mutant("a foreign view is skipped", "R10", *msgspec.structs.astuple(FOREIGN_SKIPPED), seeds=500),
+    Mutant("a worker that replays believes the log", "R10", EVIDENCE, "        if not self.live:\n", "        if False:\n", seeds=500),
+    Mutant(
+        "a worker registers before it has read the log",
+        "R10",
+        DRIVER,
+        "        if not self.joiner.doubts.live:\n            return",
+        "        if False:\n            return",
+        seeds=30,
+    ),
+    Mutant("an append that the log lost is waited for", "R10", *msgspec.structs.astuple(LOSSES_AWAITED), seeds=2000),
+    Mutant(
+        "what a rotation or a loss skipped is not sent again",
+        "R10",
+        SENDER,
+        "if life is not None and life.key.public_key != key:",
+        "if False:",
+        seeds=100,
+        also=(LOSSES_AWAITED,),
+    ),
+    Mutant(
+        "a partition that contradicted is not waited for",
+        "R10",
+        DRIVER,
+        "led = range(ORDERING, self._log.payload_partitions) if self._refuted else {",
+        "led = range(ORDERING, self._log.payload_partitions) if False else {",
+        seeds=500,
+    ),
+    Mutant(
+        "the name in the configuration is not compared with the log's",
+        "R10",
+        "notary/worker.py",
+        "        if configured != found:",
+        "        if False:",
+        seeds=100,
+    ),
+    Mutant(
+        "a process that stood still goes on",
+        "R10",
+        DRIVER,
+        "if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:",
+        "if reader.interruptions == self._interruptions_seen:",
+        seeds=100,
+    ),
+    Mutant(
+        "a process that stood still answers",
+        "R10",
+        DRIVER,
+        "if self._reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:",
+        "if False:",
+        seeds=2000,
+    ),
+    Mutant(
+        "what was kept does not wait for its partition",
+        "R10",
+        LOOK,
+        "ready = [record for record in self._held if record.stream not in self._wanted]",
+        "ready = list(self._held)",
+        seeds=2000,
+    ),
+    Mutant(
+        "what was kept is not handed in again",
+        "R8",
+        LOOK,
+        "self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]",
+        "self._held: list[Record] = []",
+        seeds=500,
+    ),
+    Mutant(
+        "what lies behind the mark is kept",
+        "R10",
+        CORE,
+        "offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])",
+        "offset_next = min([self._read_next.get(partition, 0), *let_go])",
+        seeds=1000,
+    ),
+    Mutant(
+        "what was dropped for want of memory is taken for kept",
+        "R8",
+        CORE,
+        "                let_go.append(self._dropped[partition][0])",
+        "                pass",
+        seeds=100,
+    ),
+    Mutant(
+        "payloads that are slow are sent as fast as others",
+        "R4",
+        SENDER,
+        "self._sequential_until_s = now_s + SEQUENTIAL_S",
+        "self._sequential_until_s = now_s",
+        seeds=2000,
+    ),
+    Mutant(
+        "a log that is quiet is not compared", "R9", SELF_CHECK, "and not self._is_quiet(incarnation, senders))", "and True)", seeds=2000
+    ),
+    Mutant(
+        "a vote that was outvoted opens a dispute again",
+        "R9",
+        AGREEMENT,
+        "if agreement.condemned or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
+        "if agreement.condemned:",
+        seeds=2000,
     ),
 )

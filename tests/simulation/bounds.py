@@ -23,6 +23,8 @@ def kept(world: "World") -> list[Violation]:
             continue
         if everything and (process.met != everything or worker.driver.doubt() or process.was_paused_since(world.loop.time())):
             continue  # it has not noticed that what it read is lost, or could not yet
+        if everything and process.interrupted:
+            continue  # it is about to
         joiner = worker.driver.joiner
         if joiner._dropped:
             continue  # what found no memory will be read again

@@ -4,12 +4,13 @@ from itertools import chain
 
 from ordering.log import ORDERING
 from tests.checkers import receipts
-from tests.checkers.records import Settle, view_of
+from tests.checkers.records import Register, Settle, view_of
 from tests.checkers.replay import Replayed, Seen, replay
 from tests.simulation import bounds, excused
 from tests.simulation.ends import namesakes_unnoticed
 from tests.simulation.faults import YEAR_MS
 from tests.simulation.plan import FAULTS_S
+from tests.simulation.slot import IDENTITY_BYTES
 from tests.simulation.world import World
 
 MANY = 8
@@ -37,7 +38,14 @@ def violations(world: World) -> list[str]:
     looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
-    problems += [*_views(world, replayed), *_passed_holes(world, replayed), *_forged(world, replayed), *_log_time(world, replayed)]
+    problems += [
+        *_registered_early(world, replayed),
+        *_views(world, replayed),
+        *_passed_holes(world, replayed),
+        *_forged(world, replayed),
+        *_log_time(world, replayed),
+    ]
+    problems += excused.contradictions(world)
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 
@@ -51,6 +59,23 @@ def _views(world: World, replayed: Replayed) -> list[str]:
     )
     world.counts["losses that took nothing from an index"] = int(bool(world.losses.damages) and not foreign)
     return [] if world.losses.damages else [f"a view is not the log's history: {one.record}" for one in foreign]
+
+
+def _registered_early(world: World, replayed: Replayed) -> list[str]:
+    """A worker registers when it has read all that was in the log when it began (R10)."""
+    if world.losses.damages or world.plan.cuts:
+        return []  # then the log may have ended before
+    landed_s = world.cluster.landed_s[ORDERING]
+    found: list[str] = []
+    for one in replayed.records:
+        if one.why_not is None and isinstance(one.record, Register):
+            began_s = world.began_s.get(one.record.nonce[:IDENTITY_BYTES])
+            there = [other.seen_after for other in replayed.records if began_s is not None and landed_s[other.offset] < began_s]
+            if there and one.record.view.seen < there[-1]:
+                found.append(
+                    f"{one.record.name} registers at {one.offset}, has read {one.record.view.seen} records, and there were {there[-1]}"
+                )
+    return found
 
 
 def _passed_holes(world: World, replayed: Replayed) -> list[str]:

@@ -158,7 +158,7 @@ class Clients:
         body = answer.body if answer is not None and status == 200 else None
         if answer is not None:
             self.calls.met_in_call[len(self.history.calls)] = answer.met
-            if self.plan.damages and told and answer.view is not None:
+            if self.plan.loses and told and answer.view is not None:
                 self.calls.given.append(Given(process, answer.view, [one for one in told if one is not None], answer.met))
         self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, told, body))
         decided = [decision for decision in told if decision is not None]

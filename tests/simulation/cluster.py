@@ -85,6 +85,10 @@ class Cluster:
         self.fates: AppendFates = plan.fates
         self.lag_s = plan.reader_lag_s
         self.payload_s = plan.payload_s
+        self.behind_s: dict[int, float] = {}
+        """How far all readers are behind in a stream, at least."""
+        self.slow_entries_s: dict[str, float] = {}
+        """How much longer the ordering records of a host take, by its name."""
         self.draw = random.Random(f"cluster {plan.seed}")
         self._waiting: list[asyncio.Future[None]] = []
         self.fates_met: Counter[str] = Counter()
@@ -186,7 +190,11 @@ class SimulatedWriter:
         if stream not in cluster.streams:
             raise ConfigurationError(f"there is no payload partition {stream}")
         self._queues.setdefault(stream, deque())
-        takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s) + (0.0 if stream == ORDERING else cluster.payload_s)
+        takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s)
+        if stream == ORDERING:
+            takes_s += cluster.slow_entries_s.get(self._log.host.name, 0.0)
+        elif (value or b"")[:1] == b"[":
+            takes_s += cluster.payload_s  # a fill is small
         append = _Append(key, value, loop.time() + takes_s, loop.create_future())
         self._queues[stream].append(append)
         if len(self._queues[stream]) == 1:
@@ -280,6 +288,9 @@ class SimulatedReader:
         self._next = {stream: offsets_next.get(stream, 0) for stream in range(ORDERING, log.payload_partitions)}
         self._epochs: dict[int, int] = {}
         self._was_cut_off = False
+        self.opened_s = log.cluster.loop.time()
+        self.damages_before = len(log.cluster.damages)
+        """How many losses there had been when it was opened."""
         self.interruptions = 0
         """How often something was fetched after the leader, or the connection, may have been another one."""
         self._lag_s = dict.fromkeys(self._next, 0.0)
@@ -345,7 +356,8 @@ class SimulatedReader:
                 continue
             if draw.random() < 0.05:
                 self._lag_s[stream] = draw.expovariate(1 / cluster.lag_s) * draw.choice([1, 1, 10]) if cluster.lag_s else 0.0
-            landed_s, lag_s, now_s = cluster.landed_s[stream], self._lag_s[stream], cluster.loop.time()
+            landed_s, lag_s = cluster.landed_s[stream], max(self._lag_s[stream], cluster.behind_s.get(stream, 0.0))
+            now_s = cluster.loop.time()
             stop = min(end, offset + draw.randint(1, cluster.plan.records_per_poll_max))
             while offset < stop and landed_s[offset] + lag_s <= now_s:
                 records.append(cluster.streams[stream][offset])

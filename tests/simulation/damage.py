@@ -5,7 +5,8 @@ No notary makes that good. This is what is demanded of it:
 - No two workers answer contradicting decisions, unless one of them answered before the damage. That one notices before its next answer: an
   answer is excused only while its process has not read from the leader that lost something, since it did.
 - What is excused is what the log said that this process knew: the parts that it has not read again are as they were.
-- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history.
+- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history
+  and no third worker has, later in the log, the history of the one who replays (R10).
 - Every doubt ends. A worker is ready, or it has stopped and says at which place; then its operator gives it a new disk, or puts back from
   the archive what is lost. Or the owner settles it.
 """
@@ -71,7 +72,8 @@ class Losses:
             [[ORDERING], [ORDERING], [draw.randrange(len(cluster.streams) - 1)], [ORDERING, *range(len(cluster.streams) - 1)]]
         )
         for stream in streams:
-            self._cut(stream, draw)
+            length = len(cluster.streams[stream])
+            self.cut(stream, max(int(stream == ORDERING), length - draw.choice(RECORDS)))
         if draw.random() < 0.4:
             # All brokers start anew: nobody knows their producers any more.
             cluster.generation += 1
@@ -99,11 +101,10 @@ class Losses:
     def _left_s(self) -> float:
         return max(0.0, self._world.plan.faults_s - self._world.loop.time())
 
-    def _cut(self, stream: int, draw: random.Random) -> None:
+    def cut(self, stream: int, end: int) -> None:
+        """The brokers lose all of a topic-partition from that offset on."""
         cluster = self._world.cluster
-        length = len(cluster.streams[stream])
-        end = max(int(stream == ORDERING), length - draw.choice(RECORDS))
-        if end < length:
+        if end < len(cluster.streams[stream]):
             damage = cluster.cut(stream, end)
             self._world.say("cluster", f"stream {stream} has lost the records from {end} on, {len(damage.lost)}")
             self._world.count("lost ends of the order" if stream == ORDERING else "lost ends of payload partitions")
@@ -175,9 +176,12 @@ class Losses:
         # What it judged before that moment and after its predecessors on that disk: in one that is ready a record raises no doubt.
         from_offset, offset_end = process.judged_live, worker.driver.caught_up_offset
         assert offset_end is not None
-        records = self._world.cluster.streams[ORDERING]
-        replayed = replay(self._world.cluster.streams)
-        judged = [one for one in replayed.records if from_offset <= one.offset < offset_end]
+        cluster = self._world.cluster
+        records = cluster.streams[ORDERING]
+        replayed = replay(cluster.streams)
+        # And all that the log had when it began, which it must have judged before.
+        begun = 0 if self._world.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
+        judged = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
         head = ordering_record(records[offset_end].value) if offset_end < len(records) else None
         view = None if head is None else view_of(head)
         if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
@@ -188,7 +192,7 @@ class Losses:
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
-            views = foreign_views(judged, (by.name, by.worker.driver.joiner.lives), (process.name, joiner.lives))
+            views = foreign_views(judged, (by.worker_name, by.worker.driver.joiner.lives), (process.worker_name, joiner.lives))
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -266,14 +270,15 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader:
         said = None if one.record is None else view_of(one.record)
         if said is None:
             continue
-        if one.view is Seen.OWN and _name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
+        if one.view is Seen.OWN and name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
             agreed = max(agreed, said.seen)
-        elif one.view is Seen.FOREIGN and _name_of(one.record, writer[1]) == writer[0] and agreed <= one.seen_after:
+        elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= one.seen_after:
             found.append(View(said.seen, said.history))
     return found
 
 
-def _name_of(record: Ordering | None, lives: Lives) -> str:
+def name_of(record: Ordering | None, lives: Lives) -> str:
+    """The worker that wrote an ordering record, to one that knows these incarnations; empty for others."""
     if isinstance(record, Register):
         return record.name
     if isinstance(record, Entry | Fence | Root):

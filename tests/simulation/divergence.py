@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from notary.index.store import DECISIONS, POSITIONS, STATES
+from ordering.log import ORDERING, Record
+from tests.checkers.records import Root, ordering_record
 from tests.checkers.replay import Replayed
 from tests.simulation.slot import Slot
 
@@ -65,6 +67,15 @@ def strike(world: "World", draw: random.Random) -> str:
     world.divergences.append(Divergence(slot.label, world.loop.time(), position_from, max(0, slot.processes - 1)))
     world.say(slot.label, f"its row of the consumed state {state_of.hex()} is changed")
     return slot.label
+
+
+def vote(world: "World", incarnation: int, size: int) -> Record | None:
+    """The record in which that incarnation wrote its root at that size; None when there is none."""
+    for record in world.cluster.streams[ORDERING]:
+        said = ordering_record(record.value)
+        if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
+            return record
+    return None
 
 
 def close(world: "World", slot: Slot) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from notary.index.store import DECISIONS, STATES
-from ordering.errors import Condemned
+from ordering.errors import Condemned, ConfigurationError
 from ordering.log import ORDERING
 from ordering.records import View
 from tests.checkers.records import Entry, Ordering, ordering_record
 from tests.checkers.replay import replay
 from tests.simulation.damage import contradicts
 from tests.simulation.namesakes import LASTED_S, LIVES_LOST_MAX, READ_LATE_S, lost_quickly
+from tests.simulation.premises import NOTARY, ORIGIN, OTHER_NOTARY
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
@@ -39,6 +40,10 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
             return ""
         slot.needs_disk = True
         return counted
+    if isinstance(problem, ConfigurationError) and process.misnamed:
+        # Both values are named.
+        found = {"name": NOTARY, "origin": ORIGIN}[process.misnamed]
+        return "misnamed workers refused" if repr(found) in text and repr(OTHER_NOTARY) in text else ""
     if "No space left" in text:
         return "full disks noticed" if slot.disk.full else ""
     if "two processes share a name" in text:

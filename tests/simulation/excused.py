@@ -1,5 +1,6 @@
 """What clients were told, without what a fault excuses: only from the process that it struck, and only while it could not know."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,41 @@ def told(world: "World", replayed: Replayed) -> Told:
         if not _excused(world, replayed, name, at_s, world.losses.unmet(world.clients.calls.met_when_told(one)), one)
     ]
     return Told(History(calls, world.history.submissions), proven, looked_up)
+
+
+def contradictions(world: "World") -> list[str]:
+    """What two workers answered that contradict each other, though both knew of all that had been lost until then (S1).
+
+    The log decides in the end which answers stand, and what `told` excuses was lost since. Here nothing is excused: between two losses
+    there is one log, and all who have met the losses before it answer from that one.
+    """
+    damages = world.losses.damages
+    found: list[str] = []
+    first: dict[tuple[int, str], tuple[str, Decided]] = {}
+    requests = {id_: request for each in world.history.submissions for id_, request in zip(each.ids, each.requests, strict=True)}
+    for name, at_s, met, decision in _answers(world) if damages else ():
+        lost = len([damage for damage in damages if damage.at_s <= at_s])
+        if len(met) < lost:
+            continue
+        id_ = decision["transaction_id"]
+        said = [id_, *(f"input {state}" for state in requests[id_].get("inputs", ()) if decision["outcome"] == "committed")]
+        for what in said:
+            other, before = first.setdefault((lost, what), (name, decision))
+            if before != decision:
+                found.append(f"{other} has answered {before}, and {name} {decision}, and both knew of {lost} losses")
+    world.counts["answers after a loss"] = len([1 for lost, _ in first if lost])
+    return found
+
+
+def _answers(world: "World") -> Iterator[tuple[str, float, frozenset[int], Decided]]:
+    """All answers: the worker, the time, the losses that it knew of, and what it said."""
+    for number, call in enumerate(world.history.calls):
+        for one in call.decisions:
+            if one is not None and len(one) > 1:
+                met = world.clients.calls.met_in_call.get(number, frozenset())
+                yield call.url, call.answered_s, met, {member: value for member, value in one.items() if member != "receipt"}
+    for name, at_s, one in world.clients.looked_up:
+        yield name, at_s, world.clients.calls.met_when_told(one), {member: value for member, value in one.items() if member != "receipt"}
 
 
 def index_violations(world: "World", replayed: Replayed) -> list[Violation]:

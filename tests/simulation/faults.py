@@ -11,6 +11,7 @@ from ordering.records import FORMAT_VERSION, Register, View
 from ordering.signatures import sign_record
 from tests.checkers.replay import replay
 from tests.simulation import divergence
+from tests.simulation.aimed import Aimed
 from tests.simulation.forger import Forger
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.slot import Slot
@@ -31,6 +32,7 @@ class Faults:
         self.world = world
         self.draw = random.Random(f"faults {world.plan.seed}")
         self._forger = Forger(world, self.draw)
+        self._aimed = Aimed(world)
 
     async def run(self) -> None:
         """All of them, each at its time."""
@@ -60,6 +62,9 @@ class Faults:
             (plan.retired, self._retire),
             (plan.wrong_clocks, self._start_with_a_wrong_clock),
             (plan.jump_of_years, self._jump_by_years),
+            (plan.aimed_losses, self._aimed.strike),
+            (plan.misnamed, self._misname),
+            (plan.votes_repeated, self._repeat_vote),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -191,6 +196,26 @@ class Faults:
     async def _lose(self) -> None:
         await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
 
+    async def _repeat_vote(self) -> None:
+        """A true copy of a vote that was outvoted, when another size has been compared, and before its writer begins anew."""
+        world = self.world
+        while world.loop.time() < world.plan.faults_s:
+            await asyncio.sleep(0.1)
+            for process in world.processes():
+                agreement = None if process.worker is None else process.worker.index.agreement
+                for name, (incarnation, size) in () if agreement is None or agreement.disputed else agreement.outvoted.items():
+                    slot = next(slot for slot in world.slots if slot.name == name)
+                    slot.down = True  # its operator takes the time
+                    if agreement is None or agreement.votes.size <= size:
+                        continue
+                    vote = divergence.vote(world, incarnation, size)
+                    if vote is not None:
+                        world.cluster.land(ORDERING, vote.key, vote.value, forged=True)
+                        self._tell("forger", f"writes a vote of {name} again", "outvoted votes repeated")
+                        await asyncio.sleep(1)
+                    slot.down = False
+                    return
+
     async def _pause(self) -> None:
         slot = self._slot()
         if (process := slot.running()) is not None:
@@ -255,6 +280,19 @@ class Faults:
             slot.clock_accepted = True
             if (process := slot.running()) is not None:
                 process.stop.set()
+
+    # ---- a configuration of another notary ----
+
+    async def _misname(self) -> None:
+        """Its operator corrects it a while later."""
+        slot = self._slot()
+        if slot.misnamed:
+            return
+        slot.kill()
+        slot.misnamed = self.draw.choice(["name", "origin"])
+        self._tell(slot.label, f"its configuration has another notary's {slot.misnamed}", "misnamed workers")
+        await asyncio.sleep(self.draw.choice([3.0, 12.0]))
+        slot.misnamed = ""
 
     async def _namesake(self) -> None:
         """A second process of one name, on a disk of its own."""

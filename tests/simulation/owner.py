@@ -126,7 +126,7 @@ class Owner:
         if len(self._keys) == 1:
             return True
         newest = signing_key(self._keys[-1]).public_key
-        if self._world.plan.damages or any(_key_of(slot) != newest for slot in self._world.slots):
+        if self._world.plan.loses or any(_key_of(slot) != newest for slot in self._world.slots):
             return False
         for name in (KEY, HISTORY):
             (self._folder / (name + keys.NEXT)).replace(self._folder / name)

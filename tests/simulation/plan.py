@@ -13,6 +13,8 @@ HEALED_S: Final = 240.0
 """Virtual seconds that the healed system has to decide all that was asked."""
 QUOTA_MIN, QUOTA_MAX = 8, 30
 """Every call costs quota, also one that asks the same again: submissions are smaller, and a crowd has more, or it would take for ever."""
+AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept")
+"""The kinds of aimed losses, see there."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stands still at multiples of this."""
 
@@ -106,6 +108,18 @@ class Plan(msgspec.Struct, frozen=True):
     """Workers that start with a clock that is wrong by years."""
     jump_of_years: bool
     """All clocks, or the brokers' alone, jump by more than a year, once; then a person says that the workers' clocks are right."""
+    aimed: str = ""
+    """The kind of loss that waits for its moment (`aimed`); empty for none."""
+    aimed_losses: int = 0
+    votes_repeated: bool = False
+    """Where a worker's consumed states are changed: whether somebody writes its vote again when it was outvoted."""
+    misnamed: int = 0
+    """Workers that start with a configuration of another notary."""
+
+    @property
+    def loses(self) -> bool:
+        """Whether the log may lose what it has acknowledged."""
+        return bool(self.damages or self.aimed)
 
 
 def plan(seed: int) -> Plan:
@@ -194,7 +208,14 @@ def plan(seed: int) -> Plan:
     )
     slow_s = usual.payload_s * usual.hole_timeout_ms / 1000
     usual = msgspec.structs.replace(usual, payload_s=slow_s if slow_s < usual.append_timeout_s / 2 else 0.0)
-    if damages or diverged:
+    # What came after all that, again apart.
+    named, aims = random.Random(f"named {seed}"), random.Random(f"aims {seed}")
+    if not calm and named.random() < 0.1:
+        usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
+    if not calm and not diverged and aims.random() < 0.12:
+        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED), aimed_losses=aims.randint(1, 3))
+    usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
+    if usual.loses or diverged:
         # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
         usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from joiner import DriverSettings, JoinerLimits
+from joiner import DriverSettings, JoinerLimits, Ready
 from notary.config import Config
+from notary.decision import Decision
 from notary.http import App
 from notary.index import Index
 from notary.self_check import SelfCheckSettings
@@ -26,6 +27,7 @@ from ordering.records import View
 from tests.simulation.buffer_bound import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.looked import Looked
 from tests.simulation.loop import HOST, SimulatedLoop
 from tests.simulation.plan import Plan
 
@@ -90,6 +92,20 @@ class Answer(msgspec.Struct, frozen=True):
     """What it had made of the log then."""
 
 
+class _Watched:
+    """An index whose steps are looked at when they are applied."""
+
+    def __init__(self, process: "Process", index: Index) -> None:
+        self._process = process
+        self._index = index
+
+    def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
+        """The index's decisions."""
+        decisions = self._index.apply(ready)
+        self._process.applied(ready)
+        return decisions
+
+
 class Process:
     """One life of one worker process."""
 
@@ -104,6 +120,7 @@ class Process:
         dies: Callable[[str], bool],
     ) -> None:
         self.name = name
+        self.worker_name = config.worker.name
         self.identity = identity
         """What the nonces of its lives begin with."""
         self.began_s = cluster.loop.time()
@@ -118,6 +135,8 @@ class Process:
         self.paused_s: list[float] = []
         """When it was paused, and when it was resumed, in turn."""
         self.became_live = False
+        self.misnamed = ""
+        """The setting in which its configuration names another notary; empty for none."""
         self.wrong_clock: Callable[[], bool] = lambda: False
         """Whether its clock is wrong by years, and was when it started."""
         self._cluster = cluster
@@ -127,6 +146,7 @@ class Process:
         self.worker: Worker | None = None
         self._config = config
         self._buffered = BufferBound(config.joiner_limits.buffer_bytes_max)
+        self._looked = Looked(cluster, self.paused_s)
         self._disk = disk
         self._surroundings = surroundings
         self._dies = dies
@@ -182,6 +202,7 @@ class Process:
         looked = driver._recheck.done and not driver._recheck.waits_for
         if wrong := self._buffered.polled(driver.joiner, records, looked=looked):
             self.problems.append(wrong)
+        self._looked.polled(reader, driver.joiner, records)
 
     def fetched(self, reader: SimulatedReader, stream: int) -> None:
         """Its reader has asked the present leader: what the brokers lost there before, it can notice now."""
@@ -198,6 +219,12 @@ class Process:
     def judged_live(self) -> int:
         """The ordering offset up to which its predecessors had judged the log while they were ready."""
         return self._disk.judged_live
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its reader has seen an interruption, and has perhaps not returned yet."""
+        reader = None if self.worker is None else self.worker.driver._reader
+        return isinstance(reader, SimulatedReader) and bool(reader.interruptions)
 
     # ---- pauses ----
 
@@ -244,6 +271,7 @@ class Process:
             worker_name=config.worker.name,
         )
         self.worker = Worker(config, self.log, index, self._surroundings)
+        self.worker.driver._applier = _Watched(self, index)
         return self.worker
 
     async def _ready(self, worker: Worker) -> None:
@@ -272,8 +300,24 @@ class Process:
         joiner = None if self.worker is None else self.worker.driver.joiner
         return joiner.history.view if joiner is not None and joiner.history.seen else None
 
+    def applied(self, ready: Ready) -> None:
+        """It has applied a step."""
+        assert self.worker is not None
+        reader = self.worker.driver._reader
+        assert isinstance(reader, SimulatedReader)
+        if wrong := self._looked.applied(reader, ready):
+            self.problems.append(wrong)
+        agreement = self.worker.index.agreement
+        for name in agreement.votes.incarnations if agreement.disputed else ():
+            incarnation, size = agreement.outvoted.get(name, (0, 0))
+            if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
+                self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a dispute again")
+
     def _told(self, path: str) -> None:
         """It answers: not while its index is in dispute, or condemned (R9); nothing new while its clock is wrong by years (R6)."""
+        reader = None if self.worker is None else self.worker.driver._reader
+        if path.startswith(TOLD) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
+            self.problems.append(wrong)
         if path == "/v1/submissions" and self.wrong_clock():
             self.problems.append("it takes in a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement

@@ -6,6 +6,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.process import Process
 
 _NONCE = Struct(">4sIQ")
+IDENTITY_BYTES = 8
 
 
 class Slot:
@@ -26,13 +27,15 @@ class Slot:
         """How far its clock is wrong until somebody sets it."""
         self.clock_accepted = False
         """Whether its operator has said that its clock is right."""
+        self.misnamed = ""
+        """The setting in which its configuration names another notary; empty for none."""
         self.needs_disk = False
         """Whether its operator gives it a new disk before its next start."""
         self._cut_off = False
 
     def identity(self) -> bytes:
         """What all nonces of its next process begin with."""
-        return _NONCE.pack(self.label.encode(), self.processes, 0)[:8]
+        return _NONCE.pack(self.label.encode(), self.processes, 0)[:IDENTITY_BYTES]
 
     def nonce(self, process: int, number: int) -> bytes:
         """A nonce for one of its processes; `number` is one that no other nonce has."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation import simulate as simulation
 from tests.simulation.__main__ import main
-from tests.simulation.plan import plan
+from tests.simulation.plan import AIMED, plan
 from tests.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,8 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         "payload partitions restored", "retired incarnations", "retired workers stopped", "rotations", "rotations of two at once",
         "slow payloads", "wrong decisions before quiet", "years passed",
         "machine crashes", "namesakes", "namesakes noticed", "new disks", "orderly ends", "regrown logs refused", "snapshots",
-        "stalled readers", "streams without a leader",
+        "stalled readers", "streams without a leader", "answers after a loss", "misnamed workers refused", "outvoted votes repeated",
+        *(f"aimed losses: {kind}" for kind in AIMED),
         *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),
     }  # fmt: skip
     assert not {kind for kind in kinds if not result["counts"].get(kind)}

@@ -23,7 +23,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
-from tests.simulation.premises import premises
+from tests.simulation.premises import OTHER_NOTARY, premises
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
@@ -57,6 +57,8 @@ class World:
         self.losses = Losses(self)
         self.owner = Owner(self)
         self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
+        self.began_s: dict[bytes, float] = {}
+        """When each process began, by what its nonces begin with."""
         self.gone: list[Slot] = []
         """Second processes of a name that run no more; what they made of the log is checked all the same."""
         self.history = History()
@@ -131,6 +133,9 @@ class World:
         for slot in self.slots:
             slot.cut_off = slot.down = slot.disk.full = False
             slot.wrong_clock_ms = 0
+            slot.misnamed = ""
+        cluster.behind_s.clear()
+        cluster.slow_entries_s.clear()
         for process in self.processes():
             process.resume()
 
@@ -211,10 +216,14 @@ class World:
                 continue
             divergence.close(self, slot)
             process = slot.process = self._process(slot)
+            self.began_s[process.identity] = self.loop.time()
             slot.processes += 1
             process.cut_off = slot.cut_off
             self.say(slot.label, "starts")
+            batches = len(slot.disk.journal)
             problems = await self._until_ended(process)
+            if process.misnamed and (process.worker is not None or process.log.writers or len(slot.disk.journal) > batches):
+                self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
             self.count("process ends")
             if process.became_live and process.worker is not None:
                 slot.disk.judged_live = process.worker.driver.joiner.offset_head
@@ -250,10 +259,13 @@ class World:
             },
         )
         config = msgspec.structs.replace(config, plan=plan, directory=str(self.owner.directory), clock_accepted=slot.clock_accepted)
+        if slot.misnamed:
+            config = msgspec.structs.replace(config, **{slot.misnamed: OTHER_NOTARY})
         clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731
         around = Surroundings(clock, self.loop.time, self._nonces_of(slot))
         process = Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
         began_wrong = bool(slot.wrong_clock_ms)
+        process.misnamed = slot.misnamed
         process.wrong_clock = lambda: began_wrong and bool(slot.wrong_clock_ms)
         return process
 

@@ -1,0 +1,265 @@
+"""Losses at the places where they hurt most: each kind waits for its moment, and strikes there (R10).
+
+Losses that are drawn (`damage`) hit any records. These hit the ones of which one rule alone takes care, so that no seed has to be lucky:
+
+- `acknowledged`: an entry or a register record whose writer knows that it is in the log, and has not read it yet;
+- `shown`: records that a worker has applied, whose reader has failed without a word; it goes on writing, and others replay the log;
+- `leaderless`: a content that was joined, of a partition that grows again and then has no leader;
+- `unused`: records that no entry asked for, so that no index shows that they are gone; contents take their offsets;
+- `unordered`: the furthest content of a partition, which was not the last to be joined;
+- `ahead`: payloads that were read, and whose entries were not;
+- `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ordering.log import ORDERING, Record
+from tests.checkers.records import batch_key, ordering_record
+from tests.checkers.replay import Replayed, replay
+from tests.simulation.damage import name_of
+from tests.simulation.plan import AIMED
+from tests.simulation.slot import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+WAITS_S = 8.0
+LOOKS_S = 0.05
+BEHIND_S = 3.0
+ENTRY, REGISTER = 1, 2
+"""Kinds of ordering records, their second byte (docs/formats.md)."""
+
+
+class Aimed:
+    """The aimed losses of one simulation."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._cluster = world.cluster
+        self._draw = random.Random(f"aimed losses {world.plan.seed}")
+
+    async def strike(self) -> None:
+        """One loss of the plan's kind; nothing when its moment does not come."""
+        kind = self._world.plan.aimed
+        strikes: dict[str, Callable[[], Awaitable[bool]]] = {name: getattr(self, f"_{name}") for name in AIMED}
+        if await strikes[kind]():
+            self._world.count(f"aimed losses: {kind}")
+
+    # ---- the order ----
+
+    async def _acknowledged(self) -> bool:
+        """All readers are behind; what lands is acknowledged, and gone before anybody reads it."""
+        cluster, draw = self._cluster, self._draw
+        cluster.behind_s[ORDERING] = BEHIND_S
+        kind = draw.choice([ENTRY, REGISTER])
+        if kind == REGISTER:
+            draw.choice(self._world.slots).kill()
+        length = len(cluster.streams[ORDERING])
+        found = await self._until(lambda: self._landed(length, kind) is not None)
+        if found:
+            await asyncio.sleep(min(BEHIND_S - 0.3, 4 * self._world.plan.fates.delay_s) * draw.uniform(0.5, 1))
+            self._cut(ORDERING, self._landed(length, kind) or length)
+        cluster.behind_s.pop(ORDERING, None)
+        cluster.wake()
+        return found
+
+    def _landed(self, offset: int, kind: int) -> int | None:
+        """The offset of the first record of that kind from there on."""
+        records = self._cluster.streams[ORDERING][offset:]
+        return next((record.offset for record in records if (record.value or b"")[1:2] == bytes([kind])), None)
+
+    async def _shown(self) -> bool:
+        """One worker reads nothing more, and goes on writing; the others get new disks when its records are there."""
+        world, cluster, draw = self._world, self._cluster, self._draw
+        if len(world.slots) < 2 or not await self._until(lambda: any(map(self._answered, world.slots))):
+            return False
+        slot = draw.choice([slot for slot in world.slots if self._answered(slot)])
+        process = slot.running()
+        worker = None if process is None else process.worker
+        if process is None or worker is None:
+            return False
+        others = [other for other in world.slots if other.name != slot.name]
+        down = [other for other in others if draw.random() < 0.5]
+        for other in down:
+            other.down = True
+            other.kill()
+        if down:
+            # It knows nothing of what is lost: its index ends before.
+            length = len(worker.driver.joiner.history.since(0))
+            await self._until(lambda: len(worker.driver.joiner.history.since(0)) > length + 2, WAITS_S / 2)
+        for reader in process.log.readers:
+            reader.stalled = True
+        effects = worker.driver.joiner.history.since(0)[2 if not down else length :]
+        if process.dead or not effects:
+            for other in down:
+                other.down = False
+            return False
+        self._cut(ORDERING, draw.choice(effects[-6:]).offset)
+        cluster.wake()
+        lives, length = worker.driver.joiner.lives, len(cluster.streams[ORDERING])
+        wrote = await self._until(
+            lambda: any(name_of(ordering_record(record.value), lives) == slot.name for record in cluster.streams[ORDERING][length:])
+        )
+        for other in others:
+            if other in down:
+                other.down = False
+            elif draw.random() < 0.9:
+                other.kill()
+                other.disk.wipe()
+        return wrote
+
+    def _answered(self, slot: Slot) -> bool:
+        process = slot.running()
+        return process is not None and any(given.process is process for given in self._world.clients.calls.given)
+
+    # ---- payload partitions ----
+
+    async def _leaderless(self) -> bool:
+        """A joined content is gone, another record stands there, and then nobody can ask."""
+        found = await self._partition(lambda replayed, partition: self._furthest(replayed, partition) >= 0)
+        if found is None:
+            return False
+        partition, replayed = found
+        self._cut(partition, self._furthest(replayed, partition))
+        for _ in range(self._draw.randint(1, 3)):
+            self._cluster.land(partition, b"nobody's", b"nothing", forged=True)
+        await asyncio.sleep(self._draw.uniform(0.2, 2))
+        self._cluster.leaderless.add(partition)
+        await asyncio.sleep(self._draw.uniform(2, 6))
+        self._cluster.leaderless.discard(partition)
+        self._cluster.elected(partition)
+        return True
+
+    async def _unused(self) -> bool:
+        """Records that nobody asks for are read, lost, and others take their places."""
+        cluster, draw = self._cluster, self._draw
+        if draw.random() < 0.4:
+            return await self._unused_in_order()
+        found = await self._partition(lambda replayed, partition: self._furthest(replayed, partition) >= 0)
+        if found is None or not cluster.takes(found[0]):
+            return False
+        partition, replayed = found
+        offset = len(cluster.streams[partition])
+        copied = cluster.streams[partition][self._furthest(replayed, partition)]
+        for _ in range(draw.randint(2, 4)):
+            cluster.land(partition, copied.key, copied.value, forged=True)
+        await asyncio.sleep(draw.uniform(0.2, 2))
+        if not await self._until(lambda: self._furthest(replay(cluster.streams), partition) < offset, WAITS_S / 4):
+            return False
+        self._cut(partition, offset)
+        return True
+
+    async def _unused_in_order(self) -> bool:
+        """The same of ordering records that nobody signed."""
+        cluster, draw = self._cluster, self._draw
+        if not cluster.takes(ORDERING):
+            return False
+        offset = len(cluster.streams[ORDERING])
+        for _ in range(draw.randint(2, 4)):
+            cluster.land(ORDERING, None, b"nothing", forged=True)
+        await asyncio.sleep(draw.uniform(0.2, 2))
+        last = max([one.offset for one in replay(cluster.streams).records if one.why_not is None])
+        if last < offset:
+            self._cut(ORDERING, offset)
+        return last < offset
+
+    async def _unordered(self) -> bool:
+        """The content that lies furthest was joined before another one of its partition."""
+        slot = self._draw.choice(self._world.slots)
+        self._cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
+        found = await self._partition(
+            lambda replayed, partition: self._last(replayed, partition) < self._furthest(replayed, partition), 2 * WAITS_S
+        )
+        self._cluster.slow_entries_s.pop(slot.label, None)
+        if found is None:
+            return False
+        partition, replayed = found
+        await asyncio.sleep(self._draw.choice([0, 0, 0.2]))
+        if self._furthest(replay(self._cluster.streams), partition) == self._furthest(replayed, partition):
+            self._cut(partition, self._furthest(replayed, partition))
+            self._cluster.land(partition, b"nobody's", b"nothing", forged=True)
+        return True
+
+    async def _ahead(self) -> bool:
+        """Nobody reads the order for a while; a payload that was read meanwhile is gone before its entry is read."""
+        cluster, draw = self._cluster, self._draw
+        partition = draw.randrange(len(cluster.streams) - 1)
+        cluster.behind_s[ORDERING] = BEHIND_S
+        offset = len(cluster.streams[partition])
+        found = await self._until(lambda: any(self._is_payload(record) for record in cluster.streams[partition][offset:]))
+        if found:
+            await asyncio.sleep(draw.uniform(0.3, BEHIND_S / 2))
+            self._cut(partition, draw.randint(offset, max(offset, len(cluster.streams[partition]) - 1)))
+        cluster.behind_s.pop(ORDERING, None)
+        cluster.wake()
+        return found
+
+    async def _kept(self) -> bool:
+        """A payload before the furthest content is read, and its entry comes when both are lost and nobody leads there."""
+        cluster, draw = self._cluster, self._draw
+        slot = draw.choice(self._world.slots)
+        cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
+        found = await self._partition(lambda replayed, partition: self._waiting(replayed, partition) >= 0)
+        if found is not None:
+            partition, replayed = found
+            await asyncio.sleep(draw.uniform(0, 0.2))
+            self._cut(partition, self._waiting(replayed, partition))
+            cluster.leaderless.add(partition)
+            cluster.elected(ORDERING)
+            await asyncio.sleep(draw.uniform(2, 6))
+            cluster.leaderless.discard(partition)
+            cluster.elected(partition)
+        cluster.slow_entries_s.pop(slot.label, None)
+        return found is not None
+
+    # ---- what there is ----
+
+    async def _partition(self, fits: Callable[[Replayed, int], bool], seconds: float = WAITS_S) -> tuple[int, Replayed] | None:
+        """A payload partition of which that holds, with the log as it is then; None when there is none for a while."""
+        until_s = self._world.loop.time() + seconds
+        while self._world.loop.time() < until_s and not self._world.healed:
+            replayed = replay(self._cluster.streams)
+            fitting = [partition for partition in range(len(self._cluster.streams) - 1) if fits(replayed, partition)]
+            if fitting:
+                return self._draw.choice(fitting), replayed
+            await asyncio.sleep(LOOKS_S)
+        return None
+
+    async def _until(self, holds: Callable[[], bool], seconds: float = WAITS_S) -> bool:
+        until_s = self._world.loop.time() + seconds
+        while not holds():
+            if self._world.loop.time() >= until_s or self._world.healed:
+                return False
+            await asyncio.sleep(LOOKS_S)
+        return True
+
+    @staticmethod
+    def _furthest(replayed: Replayed, partition: int) -> int:
+        """The offset of the furthest content joined there, -1 for none."""
+        return max([batch.content_offset for batch in replayed.batches if batch.partition == partition], default=-1)
+
+    @staticmethod
+    def _last(replayed: Replayed, partition: int) -> int:
+        """The offset of the content joined last there, -1 for none."""
+        return next((batch.content_offset for batch in reversed(replayed.batches) if batch.partition == partition), -1)
+
+    def _waiting(self, replayed: Replayed, partition: int) -> int:
+        """The offset of a payload before the furthest content there whose entry may come yet, -1 for none."""
+        for record in self._cluster.streams[partition][: max(0, self._furthest(replayed, partition))]:
+            name = batch_key(record.key)
+            life = None if name is None else replayed.life(name[0])
+            if name is not None and life is not None and name[1] > life.sequence_last and self._is_payload(record):
+                return record.offset
+        return -1
+
+    @staticmethod
+    def _is_payload(record: Record) -> bool:
+        return (record.value or b"").startswith(b"[")
+
+    def _cut(self, stream: int, end: int) -> None:
+        if end < len(self._cluster.streams[stream]):
+            self._world.losses.cut(stream, max(end, int(stream == ORDERING)))
+            self._cluster.wake()

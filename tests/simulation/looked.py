@@ -1,0 +1,90 @@
+"""After an interruption nothing is applied or answered before the log has been looked at (R10): held against each step of one process.
+
+- What an interrupted reader returned is not applied; neither is what was read before the process stood still.
+- What takes effect is in the log that the process's reader was opened on. What was lost before that is not applied, however it was kept.
+- A process that stood still, or was returned another record than one of its own, answers nothing before it has looked.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from joiner import Joiner, Ready
+from joiner.history import NO_CONTENT, Effect, fingerprint_of
+from ordering.log import ORDERING, Record
+from tests.simulation.cluster import Cluster, SimulatedReader
+
+STOOD_STILL_S = 1.0
+"""A process that did not run for longer must notice it (docs/rules.md, R10)."""
+
+
+class Looked:
+    """One process's looks at the log. `paused_s`: when it was paused, and when it was resumed, in turn."""
+
+    def __init__(self, cluster: Cluster, paused_s: Sequence[float]) -> None:
+        self._cluster = cluster
+        self._paused_s = paused_s
+        self._places: dict[tuple[int, int], bytes] | None = None
+        """The fingerprints of all records that took effect, by topic-partition and offset."""
+        self._interrupted: SimulatedReader | None = None
+        self._contradicted = ""
+
+    def polled(self, reader: SimulatedReader, joiner: Joiner, records: Sequence[Record]) -> None:
+        """This reader is about to return these."""
+        if reader.interruptions:
+            self._interrupted = reader
+        if self._places is None:
+            self._places = {}
+            self._keep(joiner.history.since(0))
+        for record in records if self._cluster.damages else ():
+            known = self._places.get((record.stream, record.offset))
+            if known is not None and known != fingerprint_of(record):
+                self._contradicted = f"record {record.offset} of stream {record.stream} is another"
+
+    def applied(self, reader: SimulatedReader, ready: Ready) -> str:
+        """A step was applied to the index; what is wrong, empty for nothing."""
+        self._keep(ready.effects)
+        if not ready.advanced:
+            return ""
+        if reader is self._interrupted:
+            return "it applies what its reader returned, which was interrupted"
+        if self._stood_still(reader):
+            return "it applies what it read before it stood still"
+        for effect in ready.effects:
+            for stream, offset, fingerprint in _places(effect):
+                if not self._is_held(reader, stream, offset, fingerprint):
+                    return f"it applies record {offset} of stream {stream}, which was lost before its reader was opened"
+        return ""
+
+    def answers(self, reader: SimulatedReader | None) -> str:
+        """It answers from its index; what is wrong, empty for nothing."""
+        if self._contradicted:
+            return f"it answers, although it knows that the log is another: {self._contradicted}"
+        if self._stood_still(reader):
+            return "it answers, stood still before, and has not looked at the log since"
+        return ""
+
+    def _stood_still(self, reader: SimulatedReader | None) -> bool:
+        """Whether it did not run for long since that reader was opened."""
+        opened_s = float("-inf") if reader is None else reader.opened_s
+        pauses = zip(self._paused_s[::2], self._paused_s[1::2], strict=False)
+        return any(resumed_s > opened_s and resumed_s - max(paused_s, opened_s) > STOOD_STILL_S for paused_s, resumed_s in pauses)
+
+    def _is_held(self, reader: SimulatedReader, stream: int, offset: int, fingerprint: bytes) -> bool:
+        """Whether the log has that record, or lost it only after that reader was opened."""
+        cluster = self._cluster
+        lost_since = [damage.lost for damage in cluster.damages[reader.damages_before :] if damage.stream == stream]
+        there = [
+            *cluster.streams[stream][offset : offset + 1],
+            *(record for lost in lost_since for record in lost if record.offset == offset),
+        ]
+        return any(fingerprint_of(record) == fingerprint for record in there)
+
+    def _keep(self, effects: Sequence[Effect]) -> None:
+        if self._places is not None:
+            for effect in effects:
+                self._places.update({(stream, offset): fingerprint for stream, offset, fingerprint in _places(effect)})
+
+
+def _places(effect: Effect) -> Iterator[tuple[int, int, bytes]]:
+    yield ORDERING, effect.offset, effect.fingerprint
+    if effect.partition != NO_CONTENT:
+        yield effect.partition, effect.content_offset, effect.content_fingerprint
