@@ -84,6 +84,20 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
     assert worker.sender.incarnation == 1
 
 
+async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
+    """A foreign view in the last records of the log raises a doubt: having polled them is not having read the log to its end."""
+    worker = start()
+    await worker.decided("a")
+    seen = worker.joiner.history.seen
+    await worker.stop()
+    log.say(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
+    again = start()
+    await again.until(lambda: again.joiner.offset_head == log.ends()[0])
+    assert again.joiner.doubts.open == {"w2": seen}
+    assert not again.joiner.doubts.live
+    assert again.driver.caught_up_offset is None
+
+
 async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> None:
     """Payloads under names that never register are kept for ever (R5), but what lies behind them is not read again at interruptions."""
     for partition in range(PARTITIONS):
