@@ -220,9 +220,11 @@ class World:
             slot.processes += 1
             process.cut_off = slot.cut_off
             self.say(slot.label, "starts")
-            batches = len(slot.disk.journal)
+            batches = len(slot.disk.journal), len(slot.disk._altered)
             problems = await self._until_ended(process)
-            if process.misnamed and (process.worker is not None or process.log.writers or len(slot.disk.journal) > batches):
+            # What a fault has changed on the disk meanwhile, the process has not written.
+            written = len(slot.disk.journal) - batches[0] > len(slot.disk._altered) - batches[1]
+            if process.misnamed and (process.worker is not None or process.log.writers or written):
                 self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
             self.count("process ends")
             if process.became_live and process.worker is not None:
