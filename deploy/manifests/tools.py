@@ -134,10 +134,13 @@ def _prometheus(home: Path) -> tuple[Path, Path]:
         if shutil.which("apt-get") is None:
             raise CannotRun("promtool and prometheus are not on the PATH, and this is no Debian: install Prometheus 2.42 or newer")
         _report("unpacking Debian's prometheus")
+        download = ["apt-get", "download", "-qq", "-o", f"APT::Sandbox::User={os.environ.get('USER', 'root')}", "prometheus"]
         with tempfile.TemporaryDirectory(dir=home) as making:
-            run(
-                ["apt-get", "download", "-qq", "-o", f"APT::Sandbox::User={os.environ.get('USER', 'root')}", "prometheus"], cwd=Path(making)
-            )
+            try:
+                run(download, cwd=Path(making))
+            except CannotRun:
+                run(["apt-get", "update", "-qq"])  # a new machine knows no packages yet
+                run(download, cwd=Path(making))
             (package,) = Path(making).glob("*.deb")
             run(["dpkg", "-x", package, Path(making) / "unpacked"])
             (Path(making) / "unpacked").rename(folder)
