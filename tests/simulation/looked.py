@@ -12,7 +12,7 @@ from joiner.history import NO_CONTENT, Effect, fingerprint_of
 from ordering.log import ORDERING, Record
 from tests.simulation.cluster import Cluster, SimulatedReader
 
-STOOD_STILL_S = 1.0
+STOOD_STILL_S = 2.0
 """A process that did not run for longer must notice it (docs/rules.md, R10)."""
 
 
