@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
 OTHERS = {"up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_status_failed"}
 """Metrics that Prometheus, the kubelet and kube-state-metrics have."""
+WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds"}
+"""Metrics of a worker that speaks TLS (`tests/notary/http/test_tls.py`); the one that is scraped here does not."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,15 @@ CASES = (
     _case("NotaryForeignHistory", fires=False, at="1m", notary_doubts_open="0x240"),
     _case("NotaryTopicProblems", fires=True, at="1m", notary_topic_problems="2x240"),
     _case("NotaryTopicProblems", fires=False, at="1m", notary_topic_problems="0x240"),
+    _case(
+        "NotaryCertificateNotRenewed", fires=True, at="2m", notary_tls_problem="1x240", notary_tls_certificate_expiry_seconds="9000000x240"
+    ),
+    _case(
+        "NotaryCertificateNotRenewed", fires=True, at="2m", notary_tls_problem="0x240", notary_tls_certificate_expiry_seconds="604000x240"
+    ),
+    _case(
+        "NotaryCertificateNotRenewed", fires=False, at="2m", notary_tls_problem="0x240", notary_tls_certificate_expiry_seconds="9000000x240"
+    ),
     _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
     _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
     Case("NotaryWorkersFenced", True, "10m", _lives("fenced", "0x60 1 2 3 4 5x240")),
@@ -221,7 +232,7 @@ def test_every_metric_exists(rules: str, worker: Scraped) -> None:
     for name, rule in alerts(rules).items():
         named = names_in(rule["expr"])
         assert named, name
-        assert named <= known | OTHERS, name
+        assert named <= known | OTHERS | WITH_TLS, name
 
 
 def test_all_that_is_to_be_watched_is(rules: str) -> None:

@@ -36,7 +36,7 @@ _Queued = joiner_core._Queued
 _CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own"}
 _VARYING = {
     "lives", "history", "doubts", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer",
-    "_hole", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
+    "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
 }  # fmt: skip
 _LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
 _BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records"}
@@ -118,6 +118,7 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         tuple(
             [(partition, at - read_next[partition], waited is joiner._hole) for partition, (at, waited) in sorted(joiner._dropped.items())]
         ),
+        None if joiner._skipped is None else (joiner._skipped[0], joiner._skipped[1] - read_next[joiner._skipped[0]] if keep else -1),
     )
 
 
@@ -126,6 +127,7 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     (
         lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, numbers, partitions, by_life, bytes_by_life,
         records_by_life, size_bytes, records, hole, _, due_ms, proposed, silent, buffer_full, queue_full, agreed, last, marks, dropped,
+        skipped,
     ) = value  # fmt: skip
     joiner: Joiner = object.__new__(type(model))
     joiner.__dict__.update({name: vars(model)[name] for name in _CONSTANT})
@@ -158,6 +160,7 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner._dropped = {partition: (OFFSET + at, hole if waits else _GONE) for partition, at, waits in dropped}
     joiner._queue_ids = queue_ids
     joiner._hole = hole
+    joiner._skipped = None if skipped is None else (skipped[0], OFFSET + skipped[1])
     joiner._fills_due_ms = -1 if due_ms < 0 else NOW_MS + due_ms
     joiner._fill_proposed_ms = {key: NOW_MS - age_ms for key, age_ms in proposed}
     joiner._silent = {life: (last, NOW_MS - age_ms) for life, last, age_ms in silent}
