@@ -45,6 +45,7 @@ VERIFY_AT_ONCE = 256
 """Signatures of so many ordering records are verified in one go, in a thread, while those before them are applied."""
 VERIFY_HERE_MAX = 2
 """Fewer are verified in this thread: handing over costs as much."""
+INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOOK_AGAIN_S = 10.0
 """The least time between two looks at the log because of badly signed records."""
 
@@ -174,7 +175,10 @@ class Driver(Generic[Decision]):
         """Why nothing may be answered from the index now: the log may not be the one that it was made from (R10). None when it may."""
         if self._doubt:
             return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
-        if self._reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
+        reader = self._reader
+        if reader is not None and reader.interruptions != self._interruptions_seen:
+            return INTERRUPTED
+        if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
             return "this process did not run for a while, and has to compare the log with its index first"
         return self.joiner.doubts.describe() or None
 
@@ -203,7 +207,7 @@ class Driver(Generic[Decision]):
                 continue
             why = ""
             try:
-                self._reader = reader
+                self._reader, self._interruptions_seen = reader, reader.interruptions
                 why = await self._read_with(reader, tasks)
             except NotReady as problem:
                 why = self._no_reader = str(problem)
@@ -232,7 +236,6 @@ class Driver(Generic[Decision]):
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read on with this reader until another is needed; returns why."""
-        self._interruptions_seen = reader.interruptions
         self._ran_at_s = self._now_s()
         while True:
             if self._recheck.waits_for and not self._recheck.done:
@@ -445,7 +448,7 @@ class Driver(Generic[Decision]):
 
     def _interrupted(self) -> None:
         self._trusted.clear()
-        self._doubt = self._doubt or "reading was interrupted: the log is compared with this worker's index before anything more is applied"
+        self._doubt = self._doubt or INTERRUPTED
 
     def _agreed(self) -> None:
         """The log is the one that this index was made from, unless a foreign view waits to be looked into."""

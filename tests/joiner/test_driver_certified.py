@@ -79,6 +79,7 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
     decisions = await worker.decided("a")
     for expected in (1, 2, 3):
         log.interruptions += 1
+        assert "reading was interrupted" in (worker.driver.doubt() or "")  # at once: nothing was polled yet
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
         assert await worker.decided("a") == decisions
     assert worker.sender.incarnation == 1
