@@ -211,9 +211,20 @@ class Process:
 
     @property
     def met(self) -> frozenset[int]:
-        """The numbers of the losses that this process can know, since it has read from that leader."""
+        """The numbers of the losses that this process can know, since it has read from that leader.
+
+        Not of a partition that has lost its leader again before it could be compared: the others need not wait for that (R10).
+        """
         epochs = self._epochs_met
-        return frozenset([damage.number for damage in self._cluster.damages if epochs.get(damage.stream, -1) >= damage.epoch])
+        recheck = None if self.worker is None else self.worker.driver._recheck
+        waiting = recheck.waits_for if recheck is not None and recheck.done else frozenset()
+        return frozenset(
+            [
+                damage.number
+                for damage in self._cluster.damages
+                if epochs.get(damage.stream, -1) >= damage.epoch and damage.stream not in waiting
+            ]
+        )
 
     @property
     def judged_live(self) -> int:
