@@ -603,7 +603,7 @@ MUTANTS: Final = (
         "a process that stood still answers",
         "R10",
         DRIVER,
-        "if self._reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:",
+        "if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:",
         "if False:",
         seeds=2000,
     ),
