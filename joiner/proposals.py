@@ -166,8 +166,13 @@ async def passing_record(log: Log, log_state: LogState, offset: int, history: Hi
                         owners = _of_owner(value, log_state)
                         if isinstance(owners, Key):
                             log_state = log_state.with_key(owners) or log_state
-                        elif isinstance(owners, Settle) and history.compare(owners.view) is Comparison.OWN:
-                            passing = None
+                        elif (
+                            isinstance(owners, Settle)
+                            and history.compare(owners.view) is Comparison.OWN
+                            # None for a copy of one that counted before: anybody may append that.
+                            and (settled := log_state.with_settled(owners.view.seen)) is not None
+                        ):
+                            log_state, passing = settled, None
                     elif passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
                         (seen_there,) = _U64.unpack_from(value, at)
                         if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):

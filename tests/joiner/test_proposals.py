@@ -81,6 +81,9 @@ async def test_the_owner_gives_up_what_was_known_behind_it() -> None:
     assert await _passing(history, reading) is None
     history.entry(1, 3, "b", view=_view(4))
     assert await _passing(history, reading) == Passing(7, 4)
+    # A copy gives nothing up: anybody may append it.
+    history.settle(view)
+    assert await _passing(history, reading) == Passing(7, 4)
 
 
 @pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
