@@ -55,7 +55,7 @@ class Recheck:
 
     @property
     def kept(self) -> dict[int, Kept]:
-        """What was not handed on: for the next one."""
+        """The records that were not handed on: the next `Recheck` takes them over."""
         return {partition: kept for partition, kept in self._kept.items() if partition in self._wanted}
 
     @property

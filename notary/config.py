@@ -28,7 +28,7 @@ from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` t
 
 _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME"}  # deploy.local's
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
-"""How the names go on that Kubernetes makes of a Service's name, its "service links"."""
+"""The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes")
 _INTAKE_PROCESSES_MAX = 64

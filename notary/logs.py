@@ -84,7 +84,7 @@ def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 
 
 def _plain(value: object) -> object:
-    """What JSON has a form for as it is, all else as text."""
+    """Returns a value for which JSON has a form as it is, and any other as text."""
     is_plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf"))
     return value if is_plain else str(value)
 

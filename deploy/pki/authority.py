@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS: Final = 398
-"""How long a certificate is good for: a year and a month, so that a yearly renewal is never late."""
+"""The lifetime of a certificate: a year and a month, so that a yearly renewal is never late."""
 CA_DAYS: Final = 3650
 CLOCKS_APART: Final = datetime.timedelta(minutes=5)
 """Certificates are good from so long ago, for a machine whose clock is behind."""

@@ -63,7 +63,7 @@ def broker_properties(sites: Sites, site: Site, node: Node) -> str:
 
 
 def _shared(sites: Sites, name: str) -> dict[str, object]:
-    """What controllers and brokers have in common: both decide about topics and rights."""
+    """The settings that controllers and brokers share: both decide about topics and rights."""
     controllers = ",".join(f"{node.host}:{sites.ports.controller}" for node in sites.controllers)
     protocol = "SSL" if sites.tls else "PLAINTEXT"
     shared: dict[str, object] = {
@@ -106,7 +106,7 @@ def _tls(sites: Sites, name: str) -> dict[str, object]:
 
 
 def client_properties(sites: Sites, name: str) -> str:
-    """What Kafka's own tools want as `--command-config`, to act as this principal."""
+    """The `--command-config` with which Kafka's own tools act as this principal."""
     return _text({"security.protocol": "SSL", **_tls(sites, name)} if sites.tls else {"security.protocol": "PLAINTEXT"})
 
 
@@ -158,7 +158,7 @@ set -eu
 
 
 def acls(sites: Sites) -> list[Acl]:
-    """Who may do what on both topics. Nobody may Alter, AlterConfigs or Delete, and DeleteRecords is Delete."""
+    """The rights of each principal on both topics. Nobody may Alter, AlterConfigs or Delete, and DeleteRecords is Delete."""
     rights: list[Acl] = [
         (tuple(map(worker_principal, sites.workers)), ("Read", "Write", "Describe", "DescribeConfigs")),
         (sites.clients.readers, ("Read", "Describe")),
@@ -178,7 +178,7 @@ def data_folder(sites: Sites, name: str) -> str:
 
 
 def in_sync_min(sites: Sites) -> int:
-    """How many copies must have a record before it is acknowledged."""
+    """The number of copies that must have a record before it is acknowledged."""
     return min(2, sites.kafka.replication)
 
 

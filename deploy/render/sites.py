@@ -97,7 +97,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: int = 8080
     health: int = 8081
     scram: int = 0
-    """Of brokers, for clients that have a password and no certificate; 0: there is no such port."""
+    """The brokers' port for clients that have a password and no certificate; 0: there is no such port."""
 
 
 class Folders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

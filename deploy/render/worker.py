@@ -36,7 +36,7 @@ def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
 
 
 def log_settings_toml(sites: Sites, operator: str) -> str:
-    """What `notary init --log-settings` wants, to act as this principal."""
+    """The settings with which `notary init --log-settings` acts as this principal."""
     folder = f"{sites.folders.config}/tls"
     return _toml({"": _security(sites, f"{folder}/{operator}", f"{folder}/ca.pem")})
 

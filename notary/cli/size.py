@@ -21,7 +21,7 @@ MAIN_THREAD_SHARE: Final = 0.75
 """The share of a worker's CPU time that its main thread takes; verification and RocksDB have threads of their own."""
 WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
-"""Of a worker: 256 MiB of RocksDB's cache, as much of buffers, what waits, Python."""
+"""A worker's memory: 256 MiB of RocksDB's cache, as much of buffers, pending submissions, Python."""
 BROKER_MEMORY_MIB: Final = 6_144
 DAY_S: Final = 86_400
 
@@ -51,7 +51,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def broker_us(self) -> float:
-        """Of each of three brokers."""
+        """Each of three brokers."""
         return 6.6 + 0.7 * self.inputs + 77 / self.per_submission
 
     # ---- bytes a request ----
@@ -78,7 +78,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """What a load takes, in three centres."""
+    """The resources that a load takes in three centres."""
 
     workers: int
     """A multiple of three: as many in each centre."""
@@ -89,16 +89,16 @@ class Size(msgspec.Struct, frozen=True):
     cores_of_a_worker: float
     memory_mib_of_a_worker: int
     index_gib_a_year: float
-    """Of each worker."""
+    """Each worker."""
     cores_of_a_broker: float
     memory_mib_of_a_broker: int
     log_gib_a_day: float
-    """Of each of three brokers."""
+    """Each of three brokers."""
     log_gib_a_year: float
     between_centres_mbit_s: float
     """Sent by the centre that leads most, at the worst: replication, and workers elsewhere that read."""
     cores: float
-    """Of all together."""
+    """All processes together."""
 
 
 def size_of(load: Load) -> Size:

@@ -9,7 +9,7 @@ from ordering.errors import ConfigurationError
 def tls_context(
     ca_file: str | Path | None = None, cert_file: str | Path | None = None, key_file: str | Path | None = None
 ) -> ssl.SSLContext:
-    """What `AsyncClient` and `Client` take as `tls`.
+    """Returns the context that `AsyncClient` and `Client` take as `tls`.
 
     `ca_file`: PEM certificates of the authorities by which the notary's workers are known, in place of those that this machine trusts.
     `cert_file` and `key_file`: what this client shows where a worker asks for it, PEM, the key without a password; the key may stand in the

@@ -1,4 +1,4 @@
-"""What was rendered, started as it was rendered: each unit's command, in its site's network, with its host's folders in their places.
+"""Starts the rendered files as they are: each unit's command, in its site's network, with its host's folders in their places.
 
 systemd is no part of it: its sandboxes are looked at in `test_units.py`. Of the units this reads the command, what it asserts, and whether
 memory may be written and executed.
@@ -31,7 +31,7 @@ _TOOLS = {
     "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
 }
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""What systemd gives a service, as far as it matters: nothing of this test's own."""
+"""The environment that systemd gives a service, without anything of this test's own."""
 _PR_SET_MDWE, _REFUSE_EXEC_GAIN = 65, 1
 
 

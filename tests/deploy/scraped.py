@@ -28,13 +28,13 @@ class Scraped:
 
     directory: Path
     party_key: Path
-    """Of the party that is registered."""
+    """The registered party's."""
     url: str
     health: str
     """HOST:PORT."""
 
     def get(self, path: str) -> str:
-        """What its health port answers; an error for anything but 200."""
+        """Returns the health port's answer; an error for anything but 200."""
         with urllib.request.urlopen(f"http://{self.health}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 

@@ -32,7 +32,7 @@ class Case:
 
 
 def _case(alert: str, *, fires: bool, at: str, **series: str) -> Case:
-    """Of one worker, series by metric."""
+    """Makes a case of one worker's series, by metric."""
     return Case(alert, fires, at, tuple((f'{metric}{{namespace="notary",pod="worker-0"}}', values) for metric, values in series.items()))
 
 

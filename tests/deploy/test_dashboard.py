@@ -63,14 +63,14 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """What its API answers; an error for what it cannot answer."""
+        """Returns its API's answer; an error where it has none."""
         with urllib.request.urlopen(f"{self._url}{path}?{urllib.parse.urlencode(parameters)}", timeout=60) as answer:  # noqa: S310, a port of our own
             said = json.load(answer)
         assert said["status"] == "success"
         return said["data"]
 
     def values(self, query: str) -> list[float]:
-        """What a query returns now."""
+        """Returns a query's result now."""
         return [float(each["value"][1]) for each in self.ask("/api/v1/query", query=query)["result"]]
 
 

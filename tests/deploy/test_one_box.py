@@ -52,7 +52,7 @@ def read(compose: Path, file: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def model(compose: Path) -> dict[str, Any]:
-    """What the file means, with all profiles."""
+    """Returns the file as Compose reads it, with all profiles."""
     ran = read(compose, ONE_BOX / "compose.yaml")
     assert ran.returncode == 0, ran.stderr
     made: dict[str, Any] = json.loads(ran.stdout)

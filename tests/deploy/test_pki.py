@@ -31,7 +31,7 @@ def open_umask() -> Iterator[None]:
 
 
 def verify(authority: Authority, name: str, purpose: str, *flags: str) -> str:
-    """What OpenSSL says of a certificate; empty when it is good."""
+    """Returns OpenSSL's complaint about a certificate; empty when it is good."""
     folder = authority.directory
     files = ["-CAfile", str(folder / "ca.pem"), "-CRLfile", str(folder / "crl.pem"), "-crl_check"]
     command = ["openssl", "verify", "-x509_strict", *files, "-purpose", purpose, *flags, str(folder / name / "cert.pem")]

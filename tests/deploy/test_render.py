@@ -94,7 +94,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_proposed_cluster_id_is_taken(tmp_path: Path) -> None:
-    """Who copies the id out of the message has a file that renders."""
+    """The id in the message, copied into the file, makes it render."""
     with pytest.raises(SitesError) as refused:
         read_sites(changed(tmp_path, '"Qk1vZHJsS2VhX2VtcGxlMQ"', '""'))
     proposed = re.search(r"write '(.{22})'", str(refused.value))
@@ -218,7 +218,7 @@ def units(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
 
 
 def complaints(unit: Path) -> str:
-    """What systemd says of a unit. It exits with 0 after many a complaint."""
+    """Returns systemd's complaints about a unit. It exits with 0 after many of them."""
     ran = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
     return f"{ran.stdout}{ran.stderr}{'' if ran.returncode == 0 else ran.returncode}"
 

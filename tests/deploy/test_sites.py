@@ -179,7 +179,7 @@ async def test_each_site_decides(installed: Installed, client: Client) -> None:
 
 
 def quorum(made: Installed, *words: str) -> str:
-    """What Kafka's tool for the controllers' quorum prints, run on the host of the first broker."""
+    """Returns the output of Kafka's tool for the controllers' quorum, run on the host of the first broker."""
     tool = str(made.directory / "kafka" / "bin" / "kafka-metadata-quorum.sh")
     client = str(made.directory / "config" / "broker-client.properties")
     ran = made.run(made.sites.brokers[0].host, tool, "--bootstrap-server", made.sites.bootstrap, "--command-config", client, *words)
@@ -207,10 +207,10 @@ RIGHTS = {
     "read settings": {"worker-london-1", "operator", "broker-1"},
     "create this topic": {"operator", "broker-1"},
 }
-"""Who may do what with the two topics. Everything else is for the servers themselves."""
+"""The rights on the two topics, by principal. Everything else is for the servers themselves."""
 PRINCIPALS = ("worker-london-1", "spark", "archive", "operator", "stranger", "broker-1")
 HARMLESS = {"create this topic": {EXISTS}}
-"""What is said to who may: the topic is there."""
+"""The answer to a principal that may: the topic exists."""
 
 
 # aiokafka leaves a connection open that it was making when it was closed.

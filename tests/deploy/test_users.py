@@ -1,4 +1,4 @@
-"""What the manifests allow is enough, and no more: a real broker with their topics and users, over TLS with client certificates."""
+"""The manifests' rights are enough, and no more: a real broker with their topics and users, over TLS with client certificates."""
 
 import asyncio
 import datetime
@@ -50,10 +50,10 @@ class Guarded:
         """Where the operator of Kafka asks, who may do everything."""
         self.outside = outside
         self.metrics = ""
-        """Of the worker, when it had decided."""
+        """The worker's metrics after it had decided."""
 
     def security(self, user: str) -> KafkaSecurity:
-        """How a user connects."""
+        """Returns the settings with which a user connects."""
         ca, certificate, key = (str(self.folder / name) for name in ("ca.crt", f"{user}.crt", f"{user}.key"))
         return KafkaSecurity(protocol="SSL", ca_file=ca, cert_file=certificate, key_file=key)
 
@@ -152,14 +152,14 @@ def settings_of(manifests: list[Manifest], file: str) -> str:
 
 
 def script_of(manifests: list[Manifest], job: str) -> str:
-    """What a CronJob has its shell do."""
+    """Returns the shell script of a CronJob."""
     (found,) = (each for each in manifests if each["kind"] == "CronJob" and each["metadata"]["name"] == job)
     (container,) = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     return str(container["args"][0])
 
 
 async def denied(broker: Guarded, user: str) -> set[str]:
-    """What is denied to a user, of all that would lose records or weaken the topics."""
+    """Returns the operations that are denied to a user, of all that would lose records or weaken the topics."""
     refusals = set()
     async with broker.admin(user) as client:
         answers: dict[str, Any] = {
@@ -238,7 +238,7 @@ def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, .
 
 @pytest.mark.spark
 def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
-    """What the CronJobs have their shells do archives the log, as the user `archive`, and verifies it: 20 decisions, no violation."""
+    """The CronJobs' scripts archive the log, as the user `archive`, and verify it: 20 decisions, no violation."""
     manifests = rendered["one-zone"]
     properties = (
         settings_of(manifests, "kafka.properties").replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(tmp_path))

@@ -576,7 +576,7 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
 
 
 async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
-    """What is read and decided while the log's bounds are on their way is not more than the log holds, and nobody doubts it."""
+    """Records that are applied while the log's bounds are on their way are no more than the log holds, and raise no doubt."""
     worker = start()
     await worker.decided("a")
     bounds, looks = log.bounds, 0

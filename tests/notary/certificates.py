@@ -55,11 +55,11 @@ class Authority:
         return file
 
     def server(self, name: str = "notary", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
-        """What a worker on loopback shows; valid from and until then, from now."""
+        """Returns the certificate of a worker on loopback, valid between these times from now."""
         return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, since, until)
 
     def client(self, name: str = "bank", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
-        """What a client shows."""
+        """Returns a client's certificate."""
         return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, since, until)
 
     def _issue(self, name: str, usage: x509.ObjectIdentifier, since: datetime.timedelta, until: datetime.timedelta) -> Pair:

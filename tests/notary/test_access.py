@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 
 def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
-    """What a user meets who does this: an error of ours, or "done"."""
+    """Returns the error that a user gets who does this, or "done"."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:

@@ -124,7 +124,7 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
 
 @pytest.mark.parametrize("how", ["flag", "variable", "file"])
 def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -> None:
-    """What ends a worker before it serves is a line of the log too, once, however JSON was asked for."""
+    """An error that ends a worker before it serves is logged too, once, however JSON was asked for."""
     (own_directory.path / "parties.json").write_text("garbage")
     if how == "file":
         with own_directory.config.open("a") as config:

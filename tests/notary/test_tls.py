@@ -129,7 +129,7 @@ def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_clients_files_are_named(tmp_path: Path) -> None:
-    """What is missing or none is an error with the file's name."""
+    """A missing or unfit file is an error with the file's name."""
     certificate, key = Authority().client().put(tmp_path, "client")
     assert tls_context(Authority().put(tmp_path / "ca.pem"), certificate, key).verify_mode is ssl.CERT_REQUIRED
     (tmp_path / "garbage").write_text("garbage")

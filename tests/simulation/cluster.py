@@ -86,9 +86,9 @@ class Cluster:
         self.lag_s = plan.reader_lag_s
         self.payload_s = plan.payload_s
         self.behind_s: dict[int, float] = {}
-        """How far all readers are behind in a stream, at least."""
+        """The least lag of all readers in a topic-partition."""
         self.slow_entries_s: dict[str, float] = {}
-        """How much longer the ordering records of a host take, by its name."""
+        """The added delay of a host's ordering records, by its name."""
         self.draw = random.Random(f"cluster {plan.seed}")
         self._waiting: list[asyncio.Future[None]] = []
         self.fates_met: Counter[str] = Counter()
@@ -290,7 +290,7 @@ class SimulatedReader:
         self._was_cut_off = False
         self.opened_s = log.cluster.loop.time()
         self.damages_before = len(log.cluster.damages)
-        """How many losses there had been when it was opened."""
+        """The number of losses before it was opened."""
         self.interruptions = 0
         """How often something was fetched after the leader, or the connection, may have been another one."""
         self._lag_s = dict.fromkeys(self._next, 0.0)

@@ -47,7 +47,7 @@ def told(world: "World", replayed: Replayed) -> Told:
 
 
 def contradictions(world: "World") -> list[str]:
-    """What two workers answered that contradict each other, though both knew of all that had been lost until then (S1).
+    """Returns the answers of two workers that contradict each other, though both knew of all losses until then (S1).
 
     The log decides in the end which answers stand, and what `told` excuses was lost since. Here nothing is excused: between two losses
     there is one log, and all who have met the losses before it answer from that one.

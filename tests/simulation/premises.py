@@ -25,7 +25,7 @@ from tests.simulation.process import SimulatedConfig
 NOTARY = "O=Notary Service,L=London,C=GB"
 ORIGIN = "notary.example/simulated"
 OTHER_NOTARY = "another.notary.example"
-"""What a wrong configuration says, as name or as origin."""
+"""The name or origin in a wrong configuration."""
 KEY, HISTORY = "notary-key.pem", "notary-keys.json"
 _TOML = f"""name = "{NOTARY}"
 origin = "{ORIGIN}"

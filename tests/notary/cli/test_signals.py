@@ -54,7 +54,7 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
 
 
 def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
-    """What is in the file now goes for the worker and for its intake processes."""
+    """The file's present content applies to the worker and to its intake processes."""
     set_setting(own_directory, 'log_level = "error"')
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     assert process.stderr() == ""
@@ -67,7 +67,7 @@ def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary
 
 
 def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
-    """What is wrong with them is reported each time; else it is once, however long it lasts."""
+    """A problem with the files is logged at each signal; without one it is logged once, however long it lasts."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     (own_directory.path / "parties.json").write_text("garbage")
     for times in (1, 2, 3):

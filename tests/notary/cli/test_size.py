@@ -58,7 +58,7 @@ def test_more_of_anything_takes_more() -> None:
 
 
 def test_a_centre_may_be_gone() -> None:
-    """What is left carries the load."""
+    """The workers of two centres carry the load."""
     for tps in (1_000, 5_000, 8_000):
         assert size_of(Load(tps, 4, 1)).left_full_at_tps > tps
 

@@ -23,7 +23,7 @@ from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, ser
 
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
-"""How far from now the dates of certificates are that are about to be, or have just been, valid: clocks are not read to the second."""
+"""The distance from now of dates that are nearly reached or just passed: clocks are not read to the second."""
 
 
 class Service:
@@ -171,7 +171,7 @@ def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDi
 
 
 def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
-    """Whoever connects and says nothing is hung up on after `head_ms_max`, and before that takes nobody's connection."""
+    """A connection that sends nothing is closed after `head_ms_max`, and until then takes nobody's place."""
     service = serve_tls(HTTP_HEAD_MS_MAX="1000", HTTP_CONNECTIONS_MAX="8")
     with contextlib.ExitStack() as open_ones:
         silent = [open_ones.enter_context(socket.create_connection(service.address, SOCKET_S_MAX)) for _ in range(4)]
