@@ -221,6 +221,8 @@ class Joiner:
             offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])
             kept[partition] = Kept(offset_next, [record for record in records if record.offset < offset_next])
         self._read_next = self._offsets_next()
+        for partition, of_partition in kept.items():
+            self._read_next[partition] = min(self._read_next.get(partition, 0), of_partition.offset_next)
         self._offset_head = self._read_next[ORDERING]
         self._queue.clear()
         self._queue_ids = 0

@@ -12,7 +12,7 @@ from joiner.history import NO_CONTENT, Comparison, fingerprint_of
 from joiner.history import History as Effects
 from ordering.log import ORDERING, Record
 from ordering.records import View, batch_key
-from tests.joiner.history import T0, History, Reading
+from tests.joiner.history import T0, History, Reading, named
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
 
@@ -191,3 +191,32 @@ def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None
     again = reading.restarted()
     again.step(*history.streams[0][again.state.offsets_next[0] :], history.entry(2, 1, "b"))
     assert [batch.incarnation for batch in again.batches] == [2]
+
+
+@pytest.mark.parametrize("interruptions", [1, 2])
+def test_what_the_head_did_not_ask_for_is_read_again(interruptions: int) -> None:
+    """Once the order was cut, an entry of the same name may ask for a payload that the entry before it at the head let go of."""
+    log, cut, reading = History(), History(), Reading()
+    for one in (log, cut):
+        # The payload in question lies before the furthest content joined, so that it is not behind the mark that it is read again.
+        one.register("w1", "w1")
+        one.register("w2", "w2")
+        one.payload(1, 1, "a")
+        one.payload(2, 1, "b")
+        one.entry(2, 1, "b")
+    assert log.streams == cut.streams
+    log.entry(1, 1, "another")
+    reading.step(*log.streams[0], *log.streams[ORDERING])
+    assert reading.joiner.marks[0].offset == 1
+    for interruption in range(interruptions):
+        kept = reading.joiner.forget_unjudged()[0]
+        assert kept.offset_next == 0
+        if interruption + 1 < interruptions:
+            # The entry comes first this time, so the payload is skipped when it is read, and is never in the buffer.
+            reading.step(*kept.records, *log.streams[ORDERING][reading.joiner.read_next()[ORDERING] :])
+            reading.step(*log.streams[0][:1])
+            assert reading.joiner.buffered_records == 0
+    assert reading.joiner.offset_head == 4
+    cut.entry(1, 1, "a")
+    reading.step(*kept.records, *cut.streams[ORDERING][4:], *cut.streams[0][kept.offset_next :])
+    assert named(reading.batches) == [(2, 1, "1"), (1, 1, "1")]
