@@ -1,4 +1,4 @@
-"""Starts the rendered files as they are: each unit's command, in its site's network, with its host's folders in their places.
+"""Three sites as they were rendered: each unit's command, in its site's network, with its host's folders in their places.
 
 systemd is no part of it: its sandboxes are looked at in `test_units.py`. Of the units this reads the command, what it asserts, and whether
 memory may be written and executed.
@@ -8,8 +8,10 @@ import ctypes
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +24,49 @@ from deploy.pki import Authority
 from deploy.pki.__main__ import issue_all
 from deploy.render import Sites, read_sites, render
 from deploy.render.tree import OPERATOR, write
+from notary import parties
+from tests.asking.party import Party
 
 ROOT = Path(__file__).parents[2]
+NAME = "O=Notary Service,L=London,C=GB"
+SITES = ("london", "paris", "zurich")
+THREE_SITES = f"""
+[notary]
+name = "{NAME}"
+origin = "notary.example/london"
+payload_partitions = 3
+
+[ports]
+scram = 9094
+
+[kafka]
+cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"
+broker_heap_mib = 256
+controller_heap_mib = 128
+java_options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+""" + "".join(
+    f"""
+[[site]]
+name = "{name}"
+controllers = [{{ id = {100 + number}, host = "10.77.{number}.1" }}]
+brokers = [{{ id = {number}, host = "10.77.{number}.1" }}]
+workers = [{{ name = "{name}-1", host = "10.77.{number}.1" }}]
+"""
+    for number, name in enumerate(SITES, 1)
+)
+"""A sites file without its folders."""
+
 _TOOLS = {
     "kafka-storage.sh": "kafka.tools.StorageTool",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-broker-api-versions.sh": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
+_STOPPED = {"notary-worker.service": 0, "kafka-broker.service": 143, "kafka-controller.service": 143}
+"""The exit code after SIGTERM, by unit: workers end first, then brokers, then controllers. Java's is 143."""
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 """The environment that systemd gives a service, without anything of this test's own."""
 _PR_SET_MDWE, _REFUSE_EXEC_GAIN = 65, 1
@@ -49,6 +86,12 @@ class Service:
         """The end of what it wrote."""
         return f"--- {self.name} on {self.host}:\n{self.out.read_text(errors='replace')[-3000:]}"
 
+    def stop(self) -> None:
+        """SIGTERM; it ends as its unit calls success."""
+        assert self.process.poll() is None, self.said
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait() == _STOPPED[self.name], self.said
+
 
 @dataclass
 class Installed:
@@ -59,6 +102,9 @@ class Installed:
     sites: Sites
     authority: Authority
     services: list[Service] = field(default_factory=list)
+    """Those that run."""
+    stopped: list[Service] = field(default_factory=list)
+    """Those that were stopped, as an operator stops them."""
 
     @classmethod
     def install(cls, directory: Path, centres: Centres, text: str) -> "Installed":
@@ -72,22 +118,65 @@ class Installed:
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))
         for name in ("config", "data"):
             folders[name].mkdir()
+            for host in made.networks:
+                (made.host(host) / name).mkdir(parents=True)
         make_kafka(folders["kafka"])
         make_program(folders["notary"] / "bin" / "notary", f"exec {sys.executable} -m notary")
-        for host in made.networks:
-            made.copy_certificates(host)
-            (made.host(host) / "data").mkdir()
+        made.copy_certificates(OPERATOR)
         for site in sites.site:
             for host in site.hosts:
+                made.copy_certificates(host)
                 shutil.copytree(directory / "rendered" / site.name / host, made.host(host) / "config", dirs_exist_ok=True)
         shutil.copytree(directory / "rendered" / OPERATOR, made.host(OPERATOR) / "config", dirs_exist_ok=True)
         return made
 
     @property
     def networks(self) -> dict[str, str]:
-        """The network of each host."""
+        """The network of each host, also of those that are in no site yet."""
         hosts = {self.centres.host(number): self.centres.network(number) for number in self.centres.numbers}
-        return {host: hosts[host] for site in self.sites.site for host in site.hosts} | {OPERATOR: self.centres.network(1)}
+        return hosts | {OPERATOR: self.centres.network(1)}
+
+    @property
+    def workers(self) -> list[Service]:
+        """Those that run."""
+        return [service for service in self.services if service.name == "notary-worker.service"]
+
+    def begin(self, party: Party) -> None:
+        """Everything runs as in deploy/sites/README.md: formatted, started, with rights and a notary that knows one party."""
+        config = self.directory / "config"
+        hosts = [node.host for node in self.sites.brokers]
+        for host in hosts:
+            self.make_folders(host)
+            for script in ("format-controller.sh", "format-broker.sh"):
+                done(self.run(host, script))
+            self.start(host, "kafka-controller.service")
+            self.start(host, "kafka-broker.service")
+        done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
+        done(self.run(OPERATOR, "init.sh", str(config / "keys")))
+        keys = self.host(OPERATOR) / "config" / "keys"
+        assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party")
+        for host in hosts:
+            for name in ("notary-key.pem", "notary-keys.json", "parties.json"):
+                target = self.host(host) / "config" / "keys" / name
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes((keys / name).read_bytes())
+                target.chmod(0o600)
+            self.start(host, "notary-worker.service")
+        for service in self.workers:
+            while "ready at" not in service.out.read_text():
+                assert service.process.poll() is None, service.said
+                time.sleep(0.1)
+
+    def stop(self, *units: str) -> None:
+        """Stop what runs of these units, or of all, each in order."""
+        for unit in units or _STOPPED:
+            services = [service for service in self.services if service.name == unit]
+            for service in services:
+                assert service.process.poll() is None, service.said
+                service.process.send_signal(signal.SIGTERM)
+            for service in services:
+                assert service.process.wait() == _STOPPED[unit], service.said
+                self.services.remove(service)
 
     def host(self, host: str) -> Path:
         """The folder that has a host's folders."""
@@ -143,11 +232,11 @@ class Installed:
         for line in (self.host(host) / "config" / "tmpfiles.conf").read_text().splitlines():
             kind, folder, mode, *_ = line.split()
             assert kind == "d"
-            self._on(host, folder).mkdir(mode=int(mode, 8))
+            self._on(host, folder).mkdir(mode=int(mode, 8), exist_ok=True)
 
     def end(self) -> None:
         """Kill what still runs."""
-        for service in self.services:
+        for service in [*self.stopped, *self.services]:
             code = service.process.poll()
             service.process.kill()
             service.process.wait()
@@ -155,6 +244,11 @@ class Installed:
 
     def _on(self, host: str, path: str) -> Path:
         return self.host(host) / Path(path).relative_to(self.directory)
+
+
+def done(run: subprocess.CompletedProcess[str]) -> None:
+    """Fails, with what the command wrote, if it did not succeed."""
+    assert run.returncode == 0, f"{run.args}\n{run.stdout}\n{run.stderr}"
 
 
 def read_unit(file: Path) -> Mapping[str, list[str]]:

@@ -1,0 +1,430 @@
+"""`docs/operations.md` is run as it stands: every command of it, in its order, on three sites that are under load all the time.
+
+No request may fail. A client of the project may have gone on to the next worker, as its documentation says, for one of two reasons only:
+the worker said `not-ready` (it begins, it ends, or it looks at its log again), or nothing listened there (it is restarted). Anything else
+that an attempt can bring is a failure here: a connection that breaks off with a request on it, a 202, `overloaded`, a timeout, any other
+status.
+"""
+
+import asyncio
+import re
+import shutil
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.request import urlopen
+
+import msgspec
+import pytest
+from aiokafka.helpers import create_ssl_context
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from deploy.centres import Centres
+from deploy.namespace import inside, run_inside
+from notary import keys
+from notary.client import AsyncClient, Patience, Signer
+from notary.client.transport import Reply, Transport
+from notary.config import load as load_config
+from notary.version import VERSION
+from tests.asking.http import Http
+from tests.asking.load import Client, Load
+from tests.asking.party import Party
+from tests.checkers import indexes
+from tests.checkers.history import Call, History, Submission
+from tests.checkers.remains import Remains
+from tests.checkers.violation import describe
+from tests.deploy.desk import Desk
+from tests.deploy.installed import NAME, OPERATOR, ROOT, THREE_SITES, Installed, make_program
+from tests.kafka.reading_back import read_rows, read_streams
+from tests.rights import needs_root
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(1_800)]
+
+PAGE = ROOT / "docs" / "operations.md"
+SESSION_S = 9.0
+"""Kafka's default for `broker.session.timeout.ms`, which the renderer leaves as it is."""
+BOUND_S = 2 * (SESSION_S + 2.0)
+"""The failover bound: a broker's session and what follows it, twice."""
+PARTITIONS = 16
+CLIENTS = 4
+SUBMISSIONS_OF_A_CLIENT = 10
+NEXT_VERSION = "0.0.0+next"
+NOT_READY, NOBODY_LISTENS, DECIDED = "not-ready", "nobody listens", "decided"
+
+WORDS = {
+    f"{kind}.{site}.example": f"10.77.{number}.1"
+    for number, site in enumerate(("london", "paris", "zurich"), 1)
+    for kind in ("kafka", "notary")
+}
+WORDS |= {"kafka2.london.example": "10.77.4.1", "notary2.london.example": "10.77.4.1"}
+FOLDERS = {"/etc/notary": "config", "/var/lib/notary": "data", "/opt/kafka": "kafka", "/opt/notary": "notary"}
+NEW_WORKER = "http://10.77.4.1:8080"
+
+_ITEM = re.compile(r"^```(?P<kind>sh|toml)\n(?P<text>.*?)^```$|^\d+\. Do \[[^]]+\]\(#(?P<section>[a-z-]+)\)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block of commands (`sh`), lines of the sites file (`toml`), or another section that is to be done here (`do`)."""
+
+    kind: str
+    text: str
+
+
+def read_page() -> dict[str, list[Step]]:
+    """The steps of each section, by its anchor, in the order of the page."""
+    sections: dict[str, list[Step]] = {}
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        sections[re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")] = [
+            Step("do", found["section"]) if found["section"] else Step(found["kind"], found["text"]) for found in _ITEM.finditer(section)
+        ]
+    return sections
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One call of a client at one worker, and what came of it."""
+
+    url: str
+    result: str
+    reason: str = ""
+
+
+class Recorded(Transport):
+    """The client's own transport, which writes down every attempt and changes none."""
+
+    def __init__(self, urls: list[str], history: History, attempts: list[Attempt]) -> None:
+        super().__init__(urls, Patience(), None)
+        self._history = history
+        self._attempts = attempts
+        self.asked = Submission(b"", (), ())
+
+    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float) -> Reply:
+        submission = Submission(body or b"", self.asked.requests, self.asked.ids)
+        self._history.submissions.append(submission)
+        sent_s = time.monotonic()
+        try:
+            reply = await super()._attempt(method, url, path, body, left_s)
+        except Exception as problem:
+            self._attempts.append(Attempt(url, NOBODY_LISTENS if str(problem).startswith("ConnectError") else str(problem)))
+            self._history.calls.append(Call(submission, url, sent_s, time.monotonic(), 0, ()))
+            raise
+        decisions = msgspec.json.decode(reply.body)["decisions"] if reply.status in (200, 202) else ()
+        self._history.calls.append(
+            Call(submission, url, sent_s, time.monotonic(), reply.status, decisions, reply.body if decisions else None)
+        )
+        self._attempts.append(_attempt(url, reply))
+        return reply
+
+
+def _attempt(url: str, reply: Reply) -> Attempt:
+    if reply.status == 200:
+        return Attempt(url, DECIDED)
+    if reply.status == 503 and (problem := msgspec.json.decode(reply.body))["type"] == "/problems/not-ready":
+        return Attempt(url, NOT_READY, re.sub(r"\d+", "N", problem["detail"]))
+    return Attempt(url, f"{reply.status}: {reply.body[:300]!r}")
+
+
+class Steady(Load):
+    """A load by the project's own client, each of whom makes a few submissions and is followed by another."""
+
+    def __init__(self, party: Party, signer: Signer, urls: list[str], clients: int) -> None:
+        self.history = History()
+        self.attempts: list[Attempt] = []
+        self.longest_s = 0.0
+        self._signer = signer
+        super().__init__(Client(Http(), self.history), party, urls, seed=1, clients=clients)
+
+    async def _keep_asking(self) -> None:
+        while not self._stop:
+            urls = self._random.sample(list(self._urls), len(self._urls))
+            async with AsyncClient(urls, self._party.name, self._signer, notary_name=NAME) as client:
+                await client._transport.close()
+                client._transport = recorded = Recorded(urls, self.history, self.attempts)
+                for _ in range(SUBMISSIONS_OF_A_CLIENT):
+                    recorded.asked = self._next()
+                    began_s = time.monotonic()
+                    # A deadline that passes is an error of the client, which ends the load and fails the test.
+                    await client.submit(recorded.asked.requests, deadline_s=BOUND_S, receipts=self._random.random() < 0.5)
+                    self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+                    self.decided += 1
+                    await asyncio.sleep(0.1)
+                    if self._stop:
+                        break
+
+
+class Asking:
+    """A load in a thread of its own, in the network of the operator."""
+
+    def __init__(self, load: Steady, network: str) -> None:
+        self.load = load
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(network,))
+
+    def __enter__(self) -> "Asking":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def goes_on(self, more: int = 10) -> None:
+        """Wait until that many more submissions are decided; fails with what ended the load."""
+        goal = self.load.decided + more
+        while self.load.decided < goal and self._thread.is_alive():
+            time.sleep(0.05)
+        self.well()
+
+    def well(self) -> None:
+        """Fails with what ended the load."""
+        for problem in self._failed:
+            raise problem
+
+    def _run(self, network: str) -> None:
+        async def ask() -> None:
+            async with self.load:
+                while not self._stop.is_set():
+                    await self.load.until(1)
+
+        try:
+            run_inside(network, lambda: asyncio.run(ask()))
+        except BaseException as problem:
+            self._failed.append(problem)
+
+
+@pytest.fixture(scope="module")
+def key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture(scope="module")
+def party(key: Ed25519PrivateKey) -> Party:
+    return Party(NAME, key=key)
+
+
+@pytest.fixture(scope="module")
+def installed(request: pytest.FixtureRequest, party: Party, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Three sites, and one more machine in London."""
+    text = THREE_SITES.replace("payload_partitions = 3", f"payload_partitions = {PARTITIONS}")
+    with Centres(4, delay_ms=request.config.getoption("--chaos-delay-ms")) as centres:
+        made = Installed.install(tmp_path_factory.mktemp("operations"), centres, text)
+        try:
+            made.begin(party)
+            yield made
+        finally:
+            made.end()
+
+
+def make_next_version(made: Installed) -> None:
+    """The same program in a folder of its own, under another version."""
+    folder = made.directory / "next"
+    for room in ("ordering", "payload", "joiner", "notary"):
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    metadata = folder / f"kafka_notary-{NEXT_VERSION}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: kafka-notary\nVersion: {NEXT_VERSION}\n")
+    make_program(made.directory / "notary-2" / "bin" / "notary", f"PYTHONPATH={folder} exec {made.directory}/notary/bin/notary")
+
+
+def get(made: Installed, host: str, path: str) -> str:
+    """What a worker answers."""
+    port = made.sites.ports.health if path == "/metrics" else made.sites.ports.worker
+    with inside(made.networks[host]), urlopen(f"http://{host}:{port}{path}") as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def metric(made: Installed, host: str, name: str) -> float:
+    """A metric without labels."""
+    (line,) = [line for line in get(made, host, "/metrics").splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def hosts(made: Installed) -> list[str]:
+    """Where workers run."""
+    return [service.host for service in made.workers]
+
+
+def same_height(made: Installed) -> int:
+    """Wait until all workers have read everything; how many decisions there are. Nothing must be in flight."""
+    while True:
+        heights = {metric(made, host, "notary_positions") for host in hosts(made)}
+        if len(heights) == 1 and not any(metric(made, host, "notary_lag_records") for host in hosts(made)):
+            return int(heights.pop())
+        time.sleep(0.1)
+
+
+class Checks:
+    """For each section of the page: what is different after it. `said` is what its commands wrote."""
+
+    def __init__(self, made: Installed, asking: Asking, urls: list[str]) -> None:
+        self._made = made
+        self._asking = asking
+        self._urls = urls
+        self._former: dict[str, object] = {}
+
+    def before(self, section: str) -> None:
+        made = self._made
+        if section == "retire-a-worker":
+            self._urls.remove(NEW_WORKER)
+            self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # those who knew it are gone
+        self._former = {
+            "incarnations": [metric(made, host, "notary_incarnation") for host in hosts(made)],
+            "keys": self._keys(),
+            "stopped": Counter(service.name for service in made.stopped),
+        }
+
+    def after(self, section: str, said: str) -> None:
+        check: Callable[[str], None] | None = getattr(self, "_" + section.replace("-", "_"), None)
+        assert check is not None, f"the page has a section {section}, and no check of this test says what it changes"
+        check(said)
+
+    def _restarted(self, unit: str) -> int:
+        before = self._former["stopped"]
+        assert isinstance(before, Counter)
+        return Counter(service.name for service in self._made.stopped)[unit] - before[unit]
+
+    def _keys(self) -> set[str]:
+        return {msgspec.json.decode(get(self._made, host, "/v1/notary"))["verifier_key"] for host in hosts(self._made)}
+
+    def _before_and_after_each_change(self, said: str) -> None:
+        assert said.count("notary_ready 1.0") == 3, said
+        assert "Partition:" not in said, said
+
+    def _add_a_worker(self, said: str) -> None:
+        assert sorted(hosts(self._made)) == [f"10.77.{number}.1" for number in range(1, 5)]
+        self._urls.append(NEW_WORKER)
+        while not any(attempt == Attempt(NEW_WORKER, DECIDED) for attempt in self._asking.load.attempts):
+            self._asking.goes_on()
+
+    def _retire_a_worker(self, said: str) -> None:
+        assert "took effect" in said
+        assert "10.77.4.1" not in hosts(self._made)
+
+    def _add_a_broker(self, said: str) -> None:
+        moved = msgspec.json.decode((self._made.directory / "after.json").read_bytes())["partitions"]
+        assert any(4 in partition["replicas"] for partition in moved)
+        assert said.count("is completed") >= len(moved) == 1 + PARTITIONS
+
+    def _rolling_restart_of_kafka(self, said: str) -> None:
+        assert self._restarted("kafka-controller.service") == self._restarted("kafka-broker.service") == 3
+
+    def _rolling_upgrade(self, said: str) -> None:
+        assert NEXT_VERSION != VERSION
+        for host in hosts(self._made):
+            assert f'version="{NEXT_VERSION}"' in get(self._made, host, "/metrics")
+
+    def _rolling_restart_of_the_workers(self, said: str) -> None:
+        assert self._restarted("notary-worker.service") == 3
+
+    def _renew_certificates(self, said: str) -> None:
+        made = self._made
+        assert self._restarted("kafka-broker.service") == self._restarted("kafka-controller.service") == 0
+        servers = [(f"broker-{node.id}", node.host, made.sites.ports.broker) for node in made.sites.brokers]
+        servers += [(f"controller-{node.id}", node.host, made.sites.ports.controller) for node in made.sites.controllers]
+        for name, host, port in servers:
+            while serial(made, host, port) != made.authority.certificate(name).serial_number:
+                time.sleep(0.1)
+            assert len([each for each in made.authority.issued() if each.subject == made.authority.certificate(name).subject]) == 2
+
+    def _rotate_the_notarys_key(self, said: str) -> None:
+        assert "took effect" in said
+        assert self._restarted("notary-worker.service") == 0
+        while len(found := self._keys()) != 1 or found == self._former["keys"]:
+            self._asking.goes_on(1)
+
+    def _more_payload_partitions(self, said: str) -> None:
+        assert "took effect" in said
+        self._asking.goes_on(100)
+
+
+def serial(made: Installed, host: str, port: int) -> int:
+    """The serial number of the certificate that a server shows."""
+    folder = made.directory / "pki"
+    context = create_ssl_context(cafile=folder / "ca.pem", certfile=folder / "spark" / "cert.pem", keyfile=folder / "spark" / "key.pem")
+    with inside(made.networks[host]):
+        connection = socket.create_connection((host, port))
+    with connection, context.wrap_socket(connection, server_hostname=host) as secured:
+        shown = secured.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def remains(made: Installed, history: History, worker_names: dict[str, str]) -> Remains:
+    """All that is left, with the index of each worker that was ever there."""
+    folder, pki = made.host(OPERATOR) / "config" / "keys", made.directory / "pki"
+    files = {"ca_file": pki / "ca.pem", "cert_file": pki / "operator" / "cert.pem", "key_file": pki / "operator" / "key.pem"}
+    config = load_config(folder / "notary.toml", {f"log.{name}": str(file) for name, file in files.items()})
+    streams = run_inside(made.networks[OPERATOR], lambda: asyncio.run(read_streams(config)))
+    rows = {name: read_rows(made.host(host) / "data" / "worker" / "index" / name) for name, host in worker_names.items()}
+    known = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
+    return Remains([each.verifier_key for each in known], streams, rows, history)
+
+
+def test_every_command_of_the_page_under_load(installed: Installed, party: Party, key: Ed25519PrivateKey) -> None:
+    """Each change is made as the page says while clients ask; no request fails or takes longer than a failover, and all indexes agree."""
+    made = installed
+    assert not list((made.directory / "rendered").rglob("*session.timeout*"))
+    page = read_page()
+    make_next_version(made)
+    desk = Desk(made, WORDS | {word: str(made.directory / folder) for word, folder in FOLDERS.items()})
+    preamble, *sections = page.items()
+    shell = preamble[1][0].text
+    urls = [f"http://{host}:8080" for host in hosts(made)]
+    load = Steady(party, Signer(key.sign), urls, CLIENTS)
+    done: set[str] = set()
+    with Asking(load, made.networks[OPERATOR]) as asking:
+        asking.goes_on()
+        checks = Checks(made, asking, urls)
+
+        def do(section: str) -> None:
+            done.add(section)
+            checks.before(section)
+            began_s, attempts, decided, said = time.monotonic(), len(load.attempts), load.decided, ""
+            assert page[section], f"no step is found in {section}"
+            for step in page[section]:
+                if step.kind == "do":
+                    do(step.text)
+                    checks.before(section)
+                elif step.kind == "toml":
+                    desk.edit(step.text)
+                else:
+                    said += desk.run(shell + step.text, asking.well)
+                    asking.goes_on()
+            checks.after(section, said)
+            results = Counter(attempt.result for attempt in load.attempts[attempts:])
+            reasons = Counter(attempt.reason for attempt in load.attempts[attempts:] if attempt.reason)
+            print(f"{section}: {time.monotonic() - began_s:.0f} s, {load.decided - decided} submissions, {dict(results)}, {dict(reasons)}")
+            assert set(results) <= {DECIDED, NOT_READY, NOBODY_LISTENS}, results
+
+        for section, _ in sections:
+            if section not in done:
+                do(section)
+        do(sections[0][0])
+    asking.well()
+    print(f"{load.decided} submissions, the longest {load.longest_s:.2f} s; {Counter(attempt.result for attempt in load.attempts)}")
+    assert load.longest_s <= BOUND_S
+    # Each registered once, and those that were there when the key was rotated once more: nothing else ended a worker's incarnation.
+    begun = [
+        service.out.read_text().count("sender registered")
+        for service in [*made.stopped, *made.workers]
+        if service.name == "notary-worker.service"
+    ]
+    assert begun == [1] * (len(begun) - 3) + [2] * 3
+    height = same_height(made)
+    places = {worker.name: worker.host for worker in made.sites.workers}
+    made.stop("notary-worker.service")
+    left = remains(made, load.history, places | {"london-2": "10.77.4.1"})
+    found = left.violations()
+    assert not found, describe(found)
+    assert not left.replayed.passing()
+    assert {indexes.height(left.indexes[name]) for name in places} == {height}
+    assert any(records for stream, records in left.streams.items() if stream >= PARTITIONS), "nobody uses the new partitions"
+    made.stop()
