@@ -213,7 +213,7 @@ class Installed:
                 assert self._on(host, path).exists(), f"{unit} on {host}: {key}={path} is not there"
         (command,) = settings["ExecStart"]
         strict = settings.get("MemoryDenyWriteExecute") == ["yes"]
-        out = self.host(host) / f"{unit}-{len(self.services)}.log"
+        out = self.host(host) / f"{unit}-{len(self.services) + len(self.stopped)}.log"
         with out.open("wb") as output, inside(self.networks[host]):
             process = subprocess.Popen(
                 self.command(host, shlex.split(command)),
