@@ -118,4 +118,4 @@ def workers(made: Installed) -> list[Service]:
 
 def urls(made: Installed) -> list[str]:
     """The addresses at which workers take submissions, in the order of the sites."""
-    return [f"http://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]
+    return [f"http{'s' if made.sites.tls else ''}://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]

@@ -57,9 +57,10 @@ class Watched(Http):
 @pytest.fixture
 async def client(installed: Installed) -> AsyncIterator[Client]:
     """A client that reaches every site."""
+    trust = ssl.create_default_context(cafile=installed.directory / "pki" / "ca.pem")
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await connect_from(installed.networks[host], host, port)
+        return await connect_from(installed.networks[host], host, port, trust)
 
     async with Watched(connect) as http:
         yield Client(http, History(), 10)

@@ -29,7 +29,7 @@ from loadtest.bench.end_to_end import Case, failed, plan_of, run_load
 from loadtest.bench.facts import cpu_seconds, family
 from loadtest.bench.place import Place
 from tests.deploy.installed import Installed
-from tests.deploy.sites import CLIENTS, COMPILES_LESS, installed_sites, urls
+from tests.deploy.sites import CLIENTS, installed_sites, urls
 from tests.rights import needs_root
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(3_600)]
@@ -38,12 +38,10 @@ ROOT = Path(__file__).parents[2]
 SESSION_TIMEOUT_S = 9.0
 """After so long Kafka gives a silent broker up (`broker.session.timeout.ms`; the rendered files leave it as it is)."""
 SILENCE_S_MAX = 2 * (SESSION_TIMEOUT_S + 2)
-WARM_UP_S = 10.0
 HOLD_S = SESSION_TIMEOUT_S + 6
 """A fault lasts so long: the others have taken over, and have worked for a while."""
-BACK_S = 35.0
-"""What the load's length allows for a site to come back, and for a calm before the next fault."""
 CALM_S = 5.0
+JAVA_OPTIONS = ("-XX:+UseG1GC",)
 ATTEMPT_S = 2.0
 """So long a client waits for a worker before it asks the next one."""
 DIES = "dies"
@@ -69,13 +67,17 @@ class Seen:
 def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """Three sites. Those that are measured have a Java that compiles as it does by default."""
     options = request.config.getoption
-    java = ("-XX:+UseG1GC",) if options("--sites-rate") else COMPILES_LESS
+    if not options("--sites-rate"):
+        yield request.getfixturevalue("installed")
+        return
     directory = tmp_path_factory.mktemp("under-load")
-    with installed_sites(directory, options("--chaos-delay-ms"), java, tls=not options("--sites-plain")) as made:
+    with installed_sites(directory, options("--chaos-delay-ms"), JAVA_OPTIONS, tls=not options("--sites-plain")) as made:
         yield made
 
 
-def test_each_site_fails_under_load(sites: Installed, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_each_site_fails_under_load(
+    sites: Installed, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing that was acknowledged is lost or contradicted, and no fault silences the notary for longer than two sessions of a broker."""
     options = request.config.getoption
     rate, measured = options("--sites-rate") or 200.0, bool(options("--sites-rate"))
@@ -83,16 +85,20 @@ def test_each_site_fails_under_load(sites: Installed, request: pytest.FixtureReq
     faults = [(number, fault) for number in (1, 2, 3) for fault in [DIES, *CUTS] if fault in chosen]
     if not measured:
         faults = [(leader(sites), DIES)]
+    # The load's length allows so long for a site to come back, and for a calm before the next fault.
+    warm_up_s, back_s = (10.0, 35.0) if measured else (2.0, 25.0)
+    monkeypatch.setenv("SSL_CERT_FILE", str(sites.directory / "pki" / "ca.pem"))
     closed = closed_loop(sites) if measured else {}
     figure = tmp_path / "figure.json"
-    load = start_load(sites, rate, WARM_UP_S + CALM_S + len(faults) * (HOLD_S + BACK_S), figure, tmp_path)
+    seconds = CALM_S + (len(faults) * (HOLD_S + back_s) or 30)
+    load = start_load(sites, rate, warm_up_s, seconds, figure, tmp_path)
     seen: list[Seen] = []
     with load:
         try:
             while "the schedule begins" not in said(tmp_path):
                 assert load.poll() is None, said(tmp_path)
                 time.sleep(0.2)
-            time.sleep(WARM_UP_S + CALM_S)
+            time.sleep(warm_up_s + CALM_S)
             before = costs(sites)
             for number, fault in faults:
                 seen.append(bring(sites, number, fault, load))
@@ -124,9 +130,9 @@ def print_now(text: str) -> None:
     print(f"sites: {text}", file=sys.stderr, flush=True)
 
 
-def start_load(sites: Installed, rate: float, seconds: float, figure: Path, folder: Path) -> "subprocess.Popen[bytes]":
+def start_load(sites: Installed, rate: float, warm_up_s: float, seconds: float, figure: Path, folder: Path) -> "subprocess.Popen[bytes]":
     """A steady load of requests, ten a submission, from where nobody's site is."""
-    words = {"rate": rate, "requests-per-submission": 10, "run-time": f"{seconds:g}s", "warm-up": WARM_UP_S, "attempt": ATTEMPT_S}
+    words = {"rate": rate, "requests-per-submission": 10, "run-time": f"{seconds:g}s", "warm-up": warm_up_s, "attempt": ATTEMPT_S}
     words |= {"users": 200, "deadline": 60, "figure": figure, "host": ",".join(urls(sites))}
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "--headless"]
     command += [word for name, value in words.items() for word in (f"--{name}", str(value))]
