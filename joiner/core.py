@@ -614,7 +614,7 @@ class Joiner:
         skipped, between = self._since_effect
         self._since_effect = 0, b""
         effect = Effect(self.history.seen + 1, history, source.offset, source.append_time_ms, print_, skipped=skipped, between=between)
-        self._mark(ORDERING, Mark(source.offset, print_, skipped, between), ready)
+        self._mark(ORDERING, Mark(source.offset, print_), ready)
         if content is not None:
             entry, found, found_hash = content
             key = batch_key(entry.incarnation, entry.sequence)

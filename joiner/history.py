@@ -49,20 +49,10 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The record with the highest offset of its topic-partition that took effect: what is read again after an interruption.
-
-    In the ordering topic with what was skipped before it, as in `Effect`.
-    """
+    """The record with the highest offset of its topic-partition that took effect: what is read again after an interruption."""
 
     offset: int
     fingerprint: bytes
-    skipped: int = 0
-    between: bytes = b""
-
-    @property
-    def offset_first(self) -> int:
-        """The offset of the first record skipped before it; its own where none was."""
-        return self.offset - self.skipped
 
 
 class Comparison(enum.Enum):
@@ -123,6 +113,19 @@ class History:
     def last(self) -> Effect | None:
         """The last effect."""
         return self._effects[-1] if self._effects else None
+
+    @property
+    def last_run(self) -> list[Effect]:
+        """The last effect, all before it that have its append time, and the one before these: what is read again after an interruption.
+
+        While a clock stands still, a copy of a record that was lost has its append time; only what is older cannot be made again.
+        """
+        run: list[Effect] = []
+        for effect in reversed(self._effects):
+            run.append(effect)
+            if effect.append_time_ms != run[0].append_time_ms:
+                break
+        return run[::-1]
 
     def append(self, effect: Effect) -> None:
         """One more record took effect."""
