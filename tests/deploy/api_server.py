@@ -59,6 +59,8 @@ class ApiServer:
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
             "--controllers=serviceaccount-controller,statefulset-controller,job-controller,cronjob-controller,disruption-controller",
+            # Each controller has its own rights, as in a cluster.
+            "--use-service-account-credentials",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
