@@ -12,7 +12,7 @@ ALONE := not spark and (kafka or chaos or peers)
 LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-tools simulate scopes mutants chaos sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-live manifests-tools simulate scopes mutants chaos sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,7 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka peers manifests-tools lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive or live)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 	$(MAKE) --jobs 2 test-alone test-exhaustive
 
 test-alone:
@@ -31,7 +31,7 @@ test-exhaustive:
 	nice -n 19 $(PYTEST) -m exhaustive -q --durations 10
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark and not live"
 
 test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
 	$(PYTEST) tests/spark
@@ -51,6 +51,9 @@ manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of cust
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
 	$(BIN)/python -m deploy.manifests check
 	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
+
+manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
+	$(PYTEST) tests/deploy/test_live.py -m live -rP --durations 10
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
