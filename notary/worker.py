@@ -132,6 +132,8 @@ class Worker:
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
+        if isinstance(log, KafkaLog):
+            self.metrics.watch_brokers(log.brokers)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":

@@ -82,30 +82,35 @@ class Exhausted(Exception):
         super().__init__("no URL is left before the deadline")
 
 
+def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClient:
+    """A client of workers; the caller limits whole exchanges. Raises `ConfigurationError` for an environment that it cannot use."""
+    try:
+        return httpx.AsyncClient(
+            # The whole attempt has a limit, so single reads need none.
+            timeout=httpx.Timeout(None, connect=connect_s_max),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"User-Agent": f"kafka-notary/{VERSION}"},
+            follow_redirects=False,
+            verify=True if tls is None else tls,
+        )
+    except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
+        # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
+        raise ConfigurationError(
+            f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
+        ) from None
+
+
 class Transport:
     """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
 
     def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
-        self._urls = [_checked(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
+        self._urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
         if not self._urls:
             raise ConfigurationError("no URL of a notary is given; give at least one, such as http://127.0.0.1:8080")
         self._patience = patience
         self._random = random.Random()  # noqa: S311 - it only spreads retries
         self._route = Route(self._urls, patience, self._random.random)
-        try:
-            self._http = httpx.AsyncClient(
-                # The whole attempt has a limit (below), so single reads need none.
-                timeout=httpx.Timeout(None, connect=patience.connect_s_max),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-                headers={"User-Agent": f"kafka-notary/{VERSION}"},
-                follow_redirects=False,
-                verify=True if tls is None else tls,
-            )
-        except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
-            # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
-            raise ConfigurationError(
-                f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
-            ) from None
+        self._http = http_client(tls, patience.connect_s_max)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -228,7 +233,8 @@ def _retry_after_s(value: str) -> float:
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """The URL, if it can be a worker's; else raises `ConfigurationError`."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL as problem:
