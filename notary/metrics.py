@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -21,6 +22,20 @@ from ordering.log import BrokerSeen
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STATM = Path("/proc/self/statm")  # Linux's
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+
+
+class Spans(Protocol):
+    """What becomes of the spans of traces."""
+
+    @property
+    def exported(self) -> int:
+        """How many the collector has taken."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """How many are lost."""
+        ...
 
 
 class Metrics:
@@ -133,6 +148,14 @@ class Metrics:
             ("notary_tls_certificate_expiry_seconds", "When the certificate in use expires.", lambda: certificates.not_after_s),
             ("notary_tls_problem", "1 while the certificate's files are not fit to be used.", lambda: int(bool(certificates.problem))),
             ("notary_tls_handshakes_failed", "Connections that ended before a request.", lambda: certificates.handshakes_failed),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_spans(self, spans: Spans) -> None:
+        """Gauges of what became of the spans of traces."""
+        for name, text, read in (
+            ("notary_spans_exported", "Spans that the collector has taken.", lambda: spans.exported),
+            ("notary_spans_dropped", "Spans that found no room, or that the collector did not take.", lambda: spans.dropped),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
 

@@ -13,7 +13,8 @@ What may follow from a reply is decided here, once:
 import asyncio
 import random
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ssl import SSLContext
@@ -100,6 +101,15 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
         ) from None
 
 
+def current_traceparent() -> str:
+    """The caller's span in OpenTelemetry, as W3C Trace Context writes it; empty without one, or where nobody has imported OpenTelemetry."""
+    opentelemetry = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is None:
+        return ""
+    span = opentelemetry.get_current_span().get_span_context()
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}" if span.is_valid else ""
+
+
 class Transport:
     """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
 
@@ -116,7 +126,15 @@ class Transport:
         """Close the connections."""
         await self._http.aclose()
 
-    async def exchange(self, method: str, path: str, read: Callable[[Reply], T | None], ends: float, body: bytes | None = None) -> T:
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Reply], T | None],
+        ends: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
         """What `read` makes of the first reply that it can use, asking URL after URL until the loop's time `ends`.
 
         `read` raises `Malformed` for nonsense, and returns None for an answer that leaves something open: then the same is sent
@@ -137,7 +155,7 @@ class Transport:
             if started >= ends:
                 raise refusals.first or Exhausted(reasons)
             try:
-                reply = await self._attempt(method, url, path, body, ends - started)
+                reply = await self._attempt(method, url, path, body, ends - started, headers or {})
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s)
                 result = read(reply)
@@ -171,15 +189,15 @@ class Transport:
             # Never at once, even where a worker says so: an undecided submission that is sent again costs the log its bytes.
             resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
 
-    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float) -> Reply:
+    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         """One attempt: the whole reply, or `_Unusable`. A cancelled or late one closes its connection."""
         # Where there are other URLs, one that hangs must not use up all the time that is left.
         share_s = left_s if len(self._urls) == 1 else max(left_s / 2, min(left_s, 1.0))
         limit_s = min(share_s, self._patience.attempt_s_max)
-        headers = {}
+        headers = dict(more)
         if body is not None:
             wait_s = max(1, min(self._patience.wait_s_max, int(limit_s * 0.7)))
-            headers = {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
+            headers |= {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         try:
             async with (
                 asyncio.timeout(limit_s),
