@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from notary.http.answers import Headers
-from notary.http.body import Message, Receive, check_json, header, read_body
+from notary.http.body import Message, Receive, check_json, read_body
 from notary.http.patience import Patience
 from notary.http.problems import MethodNotAllowed
 from notary.http.query import wants_receipts
@@ -44,9 +44,14 @@ def asked_of(scope: Message) -> Asked:
     headers = scope["headers"]
     check_json(headers)
     receipts = wants_receipts(scope["query_string"])
-    wait = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
-    traceparent = header(headers, b"traceparent") or b""
-    return Asked(receipts, None if wait is None else int(wait[1]) * 1000, traceparent[:TRACEPARENT_BYTES_MAX].decode("latin-1"))
+    prefer = traceparent = b""
+    for name, value in headers:
+        if name == b"prefer":
+            prefer = prefer + b"," + value if prefer else value
+        elif name == b"traceparent":
+            traceparent = value[:TRACEPARENT_BYTES_MAX]
+    wait = _WAIT(prefer)
+    return Asked(receipts, None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1"))
 
 
 async def body_of(headers: Headers, receive: Receive, take: Callable[[int], None], reading: Patience, seconds_max: float) -> bytes:
