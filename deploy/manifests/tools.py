@@ -7,14 +7,13 @@ Go modules are pinned by version and hash; kustomize is built with the `go.sum` 
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.commands import run
 from deploy.local.errors import CannotRun
 from deploy.local.files import locked
 from deploy.local.jars import Jars, cache_folder, fetch_jars
@@ -71,17 +70,6 @@ def fetch() -> Tools:
     with locked(home / "fetch.lock"):
         promtool, prometheus = _prometheus(home)
         return Tools(kustomize=_kustomize(home), promtool=promtool, prometheus=prometheus, crds=_definitions(home))
-
-
-def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """Return what a command prints on stdout. Raises CannotRun with what it said when it fails."""
-    try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError as problem:
-        raise CannotRun(f"{command[0]} does not run: {problem}") from None
-    if done.returncode:
-        raise CannotRun(f"`{' '.join(map(str, command))}` ended with {done.returncode}:\n{done.stderr or done.stdout}")
-    return done.stdout
 
 
 def _kustomize(home: Path) -> Path:
