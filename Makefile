@@ -13,7 +13,7 @@ ALONE := not spark and (kafka or chaos or peers)
 LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-tools image image-tools simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-tools image image-tools simulate scopes mutants chaos sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,10 @@ mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the s
 
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
 	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
+
+sites: $(VENV)/.dev kafka  ## long, as root: three sites under load; each dies and is cut off (RATE=1000 DELAY=2.5 ms each way PLAIN=1 FAULTS="dies,is cut off"); sites.jsonl
+	$(PYTEST) tests/deploy/test_sites_under_load.py -s --sites-rate $(or $(RATE),1000) --chaos-delay-ms $(or $(DELAY),2.5) \
+		$(if $(PLAIN),--sites-plain) $(if $(FAULTS),--sites-faults "$(FAULTS)")
 
 bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))

@@ -232,7 +232,7 @@ class Driver(Generic[Decision]):
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
-        return offsets | {stream: min(mark.offset, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
+        return offsets | {stream: min(mark.offset_first, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read on with this reader until another is needed; returns why."""

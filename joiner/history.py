@@ -42,13 +42,27 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     partition: int = NO_CONTENT
     content_offset: int = 0
     content_fingerprint: bytes = b""
+    skipped: int = 0
+    """The number of ordering records between the effect before and this one; they had none."""
+    between: bytes = b""
+    """The running hash over their fingerprints (`passed_over`): another record in the place of one of them may have an effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The record with the highest offset of its topic-partition that took effect: what is read again after an interruption."""
+    """The record with the highest offset of its topic-partition that took effect: what is read again after an interruption.
+
+    In the ordering topic with what was skipped before it, as in `Effect`.
+    """
 
     offset: int
     fingerprint: bytes
+    skipped: int = 0
+    between: bytes = b""
+
+    @property
+    def offset_first(self) -> int:
+        """The offset of the first record skipped before it; its own where none was."""
+        return self.offset - self.skipped
 
 
 class Comparison(enum.Enum):
@@ -70,6 +84,11 @@ def fingerprint(record: Record, value_hash: bytes) -> bytes:
 def fingerprint_of(record: Record) -> bytes:
     """The same of a record as it was read."""
     return fingerprint(record, sha256(record.value or b"").digest())
+
+
+def passed_over(between: bytes, record: Record) -> bytes:
+    """The running hash over fingerprints, with one more record; it begins with b""."""
+    return sha256(between + fingerprint_of(record)).digest()
 
 
 def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: bool) -> bytes:

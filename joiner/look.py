@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
-from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of
+from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of, passed_over
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
@@ -25,6 +25,23 @@ from ordering.stream import describe
 RUNBOOK: Final = "docs/runbook.md"
 EXAMINE_S_MAX: Final = 60.0
 POLL_MS: Final = 1_000
+
+
+class Sought:
+    """Finds a record that took effect among those that are read again, and what was skipped before it."""
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        self._between = b""
+
+    def found(self, record: Record) -> bool | None:
+        """True: this is the record; None: it lies further on; False: another one is in its place, or in that of one skipped before it."""
+        mark = self.mark
+        if record.offset < mark.offset:
+            if record.offset >= mark.offset_first:
+                self._between = passed_over(self._between, record)
+            return None
+        return record.offset == mark.offset and fingerprint_of(record) == mark.fingerprint and self._between == mark.between
 
 
 class Recheck:
@@ -44,7 +61,8 @@ class Recheck:
         kept: Mapping[int, Kept] | None = None,
         may_count: Callable[[Record], bool] = lambda record: True,
     ) -> None:
-        self._wanted = dict(marks)
+        self._marks = dict(marks)
+        self._wanted = {stream: Sought(mark) for stream, mark in marks.items()}
         self._kept = {} if kept is None else {partition: kept[partition] for partition in kept.keys() & marks.keys()}
         self._may_count = may_count
         self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]
@@ -68,13 +86,14 @@ class Recheck:
         if not self._wanted and self.done:
             return list(records)
         for record in records:
-            mark = self._wanted.get(record.stream)
-            if mark is None or record.offset < mark.offset:
+            sought = self._wanted.get(record.stream)
+            found = None if sought is None else sought.found(record)
+            if found is None:
                 if self._may_count(record):
                     self._held.append(record)
                 continue
-            if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:
-                self.lost = self.lost or another(record.stream, mark.offset)
+            if not found:
+                self.lost = self.lost or another(record.stream, self._marks[record.stream])
                 return []
             self._held.append(record)  # so that the joiner knows how far reading got
             del self._wanted[record.stream]
@@ -109,30 +128,32 @@ async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark]
 
     Raises `NotReady` when the log does not give them, and what opening a reader or polling raises.
     """
-    places: dict[int, dict[int, bytes]] = {stream: {mark.offset: mark.fingerprint} for stream, mark in marks.items()}
+    places: dict[int, dict[int, Mark]] = {stream: {mark.offset: mark} for stream, mark in marks.items()}
     for effect in effects:
-        places.setdefault(ORDERING, {})[effect.offset] = effect.fingerprint
+        mark = Mark(effect.offset, effect.fingerprint, effect.skipped, effect.between)
+        places.setdefault(ORDERING, {})[effect.offset] = mark
         if effect.partition != NO_CONTENT:
-            places.setdefault(effect.partition, {})[effect.content_offset] = effect.content_fingerprint
+            places.setdefault(effect.partition, {})[effect.content_offset] = Mark(effect.content_offset, effect.content_fingerprint)
     if not places:
         return ""
-    wanted = {stream: deque(sorted(of_stream.items())) for stream, of_stream in places.items()}
+    wanted = {stream: deque(Sought(of_stream[offset]) for offset in sorted(of_stream)) for stream, of_stream in places.items()}
     bounds = await log.bounds()
     for stream, expected in wanted.items():
         bound = bounds.get(stream)
         if bound is None:
             raise NotReady(f"{describe(stream)} has no leader now, and has to be compared with the index")
-        for offset, _ in (expected[0], expected[-1]):
-            if not bound.offset_first <= offset < bound.offset_end:
-                return another(stream, offset)
-    reader = await log.open_reader({stream: expected[0][0] for stream, expected in wanted.items()})
+        if expected[0].mark.offset_first < bound.offset_first:
+            return another(stream, expected[0].mark)
+        if expected[-1].mark.offset >= bound.offset_end:
+            return another(stream, expected[-1].mark)
+    reader = await log.open_reader({stream: expected[0].mark.offset_first for stream, expected in wanted.items()})
     try:
         return await _read_again(reader, wanted, set(range(ORDERING, log.payload_partitions)))
     finally:
         await reader.close()
 
 
-async def _read_again(reader: Reader, wanted: dict[int, deque[tuple[int, bytes]]], streams: set[int]) -> str:
+async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams: set[int]) -> str:
     while wanted:
         reader.pause(streams - wanted.keys())
         try:
@@ -143,19 +164,20 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[tuple[int, bytes]]
             raise NotReady(f"the log did not give {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
         for record in records:
             expected = wanted.get(record.stream)
-            if expected is None or record.offset < expected[0][0]:
+            if expected is None or (found := expected[0].found(record)) is None:
                 continue
-            offset, fingerprint = expected.popleft()
-            if record.offset != offset or fingerprint_of(record) != fingerprint:
-                return another(record.stream, offset)
+            if not found:
+                return another(record.stream, expected[0].mark)
+            expected.popleft()
             if not expected:
                 del wanted[record.stream]
     return ""
 
 
-def another(stream: int, offset: int) -> str:
-    """The message for a record that took effect and that the log does not hold any more."""
+def another(stream: int, mark: Mark) -> str:
+    """The message for a record that took effect and that the log does not hold any more, or not behind what was skipped before it."""
+    before = f", or one from {mark.offset_first} on is not the one that was skipped before it" if mark.skipped else ""
     return (
-        f"record {offset} of {describe(stream)} is not the one that this index has applied: the log was cut and has grown again, or is"
-        f" another one. See {RUNBOOK}, 'The index is ahead of its log'"
+        f"record {mark.offset} of {describe(stream)} is not the one that this index has applied{before}: the log was cut and has grown"
+        f" again, or is another one. See {RUNBOOK}, 'The index is ahead of its log'"
     )

@@ -70,7 +70,7 @@ def make_context(folder: Path, images: Iterable[str]) -> None:
         # An environment of its own: this one's pip and setuptools are of any version, and those that build are pinned too.
         run([sys.executable, "-m", "venv", tools])
         python = tools / "bin/python"
-        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check"]
         pinned = ["--quiet", "--require-hashes", "--no-deps", "--requirement"]
         run([*pip, "install", *pinned, ROOT / "requirements/build.txt"])
         run([*pip, "download", *pinned, ROOT / "requirements/build.txt", "--dest", wheels])

@@ -10,7 +10,7 @@
 | `doubts` | MessagePack: how many records others last agreed on, and per worker name the open doubt about it (R10) |
 | `agreement` | what is known of the other workers' roots, MessagePack of `notary.agreement.Agreement` |
 | `offset` + i32 stream | u64 next offset; stream -1 is the ordering topic |
-| `mark` + i32 stream | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
+| `mark` + i32 stream | u64 offset, 32-byte fingerprint, u64 skipped, 32-byte hash of those: the furthest record there that took effect |
 | `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, u16 format version, 16-byte nonce, worker name |
 """
@@ -42,8 +42,8 @@ U64 = Struct(">Q")
 PROGRESS = Struct(">Qq")
 _STREAM = Struct(">i")
 _LIFE = Struct(">QqBH16s")
-_MARK = Struct(">Q32s")
-_EFFECT = Struct(">Q32sQq32siQ32s")
+_MARK = Struct(">Q32sQ32s")
+_EFFECT = Struct(">Q32sQq32siQ32sQ32s")
 _STATE = Struct(">32sQ")
 _TILE = Struct(">BQ")
 
@@ -92,16 +92,17 @@ def mark_key(stream: int) -> bytes:
 
 def mark_row(mark: Mark) -> bytes:
     """The meta value of a mark."""
-    return _MARK.pack(mark.offset, mark.fingerprint)
+    return _MARK.pack(*msgspec.structs.astuple(mark))
 
 
 def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
     """The topic-partition and mark of a meta row; `CorruptRecord` when it is none."""
     try:
         (stream,) = _STREAM.unpack_from(key, len(MARK_PREFIX))
-        return int(stream), Mark(*_MARK.unpack(row))
+        mark = Mark(*_MARK.unpack(row))
     except error as problem:
         raise CorruptRecord(f"an index row of a mark does not decode: {problem}") from problem
+    return int(stream), mark if mark.skipped else msgspec.structs.replace(mark, between=b"")
 
 
 def effect_key(seen: int) -> bytes:
@@ -113,7 +114,7 @@ def effect_row(effect: Effect) -> bytes:
     """The meta value of an effect.
 
     u64 seen, 32-byte history, u64 offset, i64 append time, 32-byte fingerprint, i32 partition (-1: none), u64 content offset, 32-byte
-    content fingerprint.
+    content fingerprint, u64 skipped before it, 32-byte hash of those.
     """
     return _EFFECT.pack(*msgspec.structs.astuple(effect))
 
@@ -124,7 +125,9 @@ def effect_of(row: bytes) -> Effect:
         effect = Effect(*_EFFECT.unpack(row))
     except error as problem:
         raise CorruptRecord(f"an index row of a record that took effect does not decode: {problem}") from problem
-    return effect if effect.partition != NO_CONTENT else msgspec.structs.replace(effect, content_fingerprint=b"")
+    if effect.partition == NO_CONTENT:
+        effect = msgspec.structs.replace(effect, content_fingerprint=b"")
+    return effect if effect.skipped else msgspec.structs.replace(effect, between=b"")
 
 
 def state_row(transaction_id: TransactionId, position: int) -> bytes:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from deploy.centres import Centres
 from deploy.local.jars import BROKER, TOOLS, fetch_jars
 from deploy.local.java import find_java
@@ -61,12 +63,18 @@ class Installed:
     services: list[Service] = field(default_factory=list)
 
     @classmethod
-    def install(cls, directory: Path, centres: Centres, text: str) -> "Installed":
-        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders."""
+    def install(cls, directory: Path, centres: Centres, text: str, *, tls: bool = True) -> "Installed":
+        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders.
+
+        Without `tls` brokers speak as no sites file lets them speak over a line, so that the price of TLS can be measured.
+        """
         folders = {name: directory / name for name in ("config", "data", "kafka", "notary")} | {"java": Path(find_java().path)}
         lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items())]
         (directory / "sites.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
         sites = read_sites(directory / "sites.toml")
+        if not tls:
+            kafka, ports = msgspec.structs.replace(sites.kafka, security="PLAINTEXT"), msgspec.structs.replace(sites.ports, scram=0)
+            sites = msgspec.structs.replace(sites, kafka=kafka, ports=ports)
         write(render(sites), directory / "rendered")
         issue_all(directory / "pki", sites.certificates)
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))

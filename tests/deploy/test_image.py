@@ -67,20 +67,8 @@ class Image:
             (self.root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)  # a runtime makes the places of its mounts too
         mounts = [str(part) for inside, outside in folders.items() for part in (outside, inside)]
         begun = [*self.config["Entrypoint"], *words] if entrypoint else words
-        command = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "sh",
-            "-ec",
-            script,
-            "sh",
-            str(self.root),
-            str(len(folders)),
-            *mounts,
-        ]
+        unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", script, "sh"]
+        command = [*unshare, str(self.root), str(len(folders)), *mounts]
         environment = os.environ | {"USER_OF_IMAGE": self.config["User"], "FOLDER_OF_IMAGE": self.config["WorkingDir"]}
         with subprocess.Popen(
             [*command, *self.config["Env"], *begun], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -122,7 +110,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def _image(store: Store, name: str) -> Image:
     container = store.buildah("from", f"localhost/{name}")
     config = json.loads(store.buildah("inspect", "--type", "image", f"localhost/{name}"))["OCIv1"]["config"]
-    return Image(config, Path(store.buildah("mount", container)))
+    root = Path(store.buildah("mount", container))
+    (root / "etc/hosts").write_text("127.0.0.1 localhost pod\n")  # as a runtime does
+    return Image(config, root)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,10 @@ import asyncio
 import datetime
 import json
 import shutil
-import signal
 import socket
 import ssl
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -18,124 +16,25 @@ import pytest
 from aiokafka.helpers import create_ssl_context
 from cryptography import x509
 
-from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
 from deploy.pki import Authority
 from deploy.render.kafka import directory_id
-from notary import parties
 from tests.asking.http import Answer, Http
 from tests.asking.load import Client, Load, until
-from tests.asking.party import Party, spend, state
+from tests.asking.party import spend, state
 from tests.checkers.history import History
 from tests.deploy.forbidden import OPERATIONS, Who
-from tests.deploy.installed import OPERATOR, Installed, Service
+from tests.deploy.installed import OPERATOR, Installed
+from tests.deploy.sites import PARTY, done, urls, workers
 from tests.kafka.workers import connect_from
 from tests.rights import needs_root
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(600)]
 
-NAME = "O=Notary Service,L=London,C=GB"
-SITES = ("london", "paris", "zurich")
-JAVA_STOPPED = 143
 TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
 EXISTS, DELETION_DISABLED = 36, 73
 NO_ANSWER = -1
 REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
-
-TEXT = f"""
-[notary]
-name = "{NAME}"
-origin = "notary.example/london"
-payload_partitions = 3
-
-[ports]
-scram = 9094
-
-[kafka]
-cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"
-broker_heap_mib = 256
-controller_heap_mib = 128
-java_options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-""" + "".join(
-    f"""
-[[site]]
-name = "{name}"
-controllers = [{{ id = {100 + number}, host = "10.77.{number}.1" }}]
-brokers = [{{ id = {number}, host = "10.77.{number}.1" }}]
-workers = [{{ name = "{name}-1", host = "10.77.{number}.1" }}]
-"""
-    for number, name in enumerate(SITES, 1)
-)
-
-
-@pytest.fixture(scope="module")
-def centres(request: pytest.FixtureRequest) -> Iterator[Centres]:
-    with Centres(3, delay_ms=request.config.getoption("--chaos-delay-ms")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def installed(centres: Centres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Everything runs as in deploy/sites/README.md: formatted, started, with rights and a notary. At the end all stop in order."""
-    made = Installed.install(tmp_path_factory.mktemp("sites"), centres, TEXT)
-    try:
-        set_up(made)
-        yield made
-        stop(made)
-    finally:
-        made.end()
-
-
-def set_up(made: Installed) -> None:
-    config = made.directory / "config"
-    hosts = made.sites.bootstrap.replace(":9092", "").split(",")
-    for host in hosts:
-        made.make_folders(host)
-        for script in ("format-controller.sh", "format-broker.sh"):
-            done(made.run(host, script))
-        made.start(host, "kafka-controller.service")
-        made.start(host, "kafka-broker.service")
-    done(made.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
-    done(made.run(OPERATOR, "init.sh", str(config / "keys")))
-    keys = made.host(OPERATOR) / "config" / "keys"
-    assert parties.add(keys / "parties.json", PARTY.name, PARTY.public_pem, "the test's party")
-    for host in hosts:
-        for name in ("notary-key.pem", "notary-keys.json", "parties.json"):
-            target = made.host(host) / "config" / "keys" / name
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes((keys / name).read_bytes())
-            target.chmod(0o600)
-        made.start(host, "notary-worker.service")
-    for service in workers(made):
-        while "ready at" not in service.out.read_text():
-            assert service.process.poll() is None, service.said
-            time.sleep(0.1)
-
-
-def stop(made: Installed) -> None:
-    """Workers first, then brokers, then controllers: each hears SIGTERM and ends as its unit calls success."""
-    for kind, code in (("notary-worker", 0), ("kafka-broker", JAVA_STOPPED), ("kafka-controller", JAVA_STOPPED)):
-        services = [service for service in made.services if service.name.startswith(kind)]
-        for service in services:
-            assert service.process.poll() is None, service.said
-            service.process.send_signal(signal.SIGTERM)
-        for service in services:
-            assert service.process.wait() == code, service.said
-
-
-PARTY = Party(NAME)
-
-
-def done(run: subprocess.CompletedProcess[str]) -> None:
-    assert run.returncode == 0, f"{run.args}\n{run.stdout}\n{run.stderr}"
-
-
-def workers(made: Installed) -> list[Service]:
-    return [service for service in made.services if service.name == "notary-worker.service"]
-
-
-def urls(made: Installed) -> list[str]:
-    return [f"http://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]
 
 
 def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLContext:
@@ -158,9 +57,10 @@ class Watched(Http):
 @pytest.fixture
 async def client(installed: Installed) -> AsyncIterator[Client]:
     """A client that reaches every site."""
+    trust = ssl.create_default_context(cafile=installed.directory / "pki" / "ca.pem")
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await connect_from(installed.networks[host], host, port)
+        return await connect_from(installed.networks[host], host, port, trust)
 
     async with Watched(connect) as http:
         yield Client(http, History(), 10)

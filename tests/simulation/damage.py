@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from joiner.history import Comparison, fingerprint_of
+from joiner.history import Comparison
 from joiner.lives import Lives
+from joiner.look import Sought
 from notary.decision import to_json
 from notary.index import rows
 from notary.index.store import META
@@ -288,11 +289,12 @@ def name_of(record: Ordering | None, lives: Lives) -> str:
 
 
 def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
-    """Whether a record that took effect in this index is not the one that the log has there: of each topic-partition the furthest."""
+    """Whether a record that took effect in this index, of each topic-partition the furthest, is not the one that the log has there."""
     for key, row in disk.families[META].items():
         if key.startswith(rows.MARK_PREFIX):
             stream, mark = rows.mark_of(key, row)
             records = cluster.streams[stream]
-            if mark.offset >= len(records) or fingerprint_of(records[mark.offset]) != mark.fingerprint:
+            sought = Sought(mark)
+            if not any(sought.found(record) for record in records[mark.offset_first : mark.offset + 1]):
                 return True
     return False
