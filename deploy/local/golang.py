@@ -3,10 +3,10 @@
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.commands import run
 from deploy.local.errors import CannotRun
 from deploy.local.files import locked
 
@@ -26,9 +26,7 @@ def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") ->
             beside = cache / f"{digest}.new"
             beside.mkdir(exist_ok=True)
             command = ["go", "build", "-mod=readonly", "-buildvcs=false", f"-ldflags={link}", "-o", f"{beside}{os.sep}", *packages]
-            done = subprocess.run(command, cwd=module, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise CannotRun(f"{packages[0]} does not build (the first time its modules are fetched):\n{done.stderr}")
+            run(command, cwd=module)  # the first time its modules are fetched
             # A crash before this line leaves a folder that nobody takes for the programs.
             beside.rename(folder)
     return folder

@@ -9,14 +9,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.commands import run
 from deploy.local import golang
 from deploy.local.errors import CannotRun
 from deploy.local.files import locked
@@ -104,17 +103,6 @@ def build_kubernetes() -> Kubernetes:
         link=f"-s -w -X k8s.io/component-base/version.gitVersion={version}",
     )
     return Kubernetes(version, *[folder / name for name in names])
-
-
-def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """Return what a command prints on stdout. Raises CannotRun with what it said when it fails."""
-    try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError as problem:
-        raise CannotRun(f"{command[0]} does not run: {problem}") from None
-    if done.returncode:
-        raise CannotRun(f"`{' '.join(map(str, command))}` ended with {done.returncode}:\n{done.stderr or done.stdout}")
-    return done.stdout
 
 
 def _kustomize(home: Path) -> Path:
