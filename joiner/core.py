@@ -24,7 +24,7 @@ import msgspec
 from joiner.buffer import Buffer, Buffered
 from joiner.control import LogState
 from joiner.evidence import Doubts, Evidence
-from joiner.history import NO_CONTENT, Comparison, Effect, History, Mark, extended, fingerprint
+from joiner.history import NO_CONTENT, Comparison, Effect, History, Mark, extended, fingerprint, passed_over
 from joiner.lives import Life, Lives
 from joiner.ready import (
     Fenced,
@@ -137,6 +137,8 @@ class Joiner:
         self._hole: Entry | None = None
         # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
         self._skipped: tuple[int, int] | None = None
+        # The ordering records judged since the last that took effect: how many, and the running hash over them.
+        self._since_effect = 0, b""
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
@@ -229,6 +231,7 @@ class Joiner:
         self._buffer = Buffer()
         self._dropped.clear()
         self._hole, self._skipped, self._fills_due_ms = None, None, 0
+        self._since_effect = 0, b""
         self._fill_proposed_ms.clear()
         self._silent.clear()
         return kept
@@ -333,9 +336,12 @@ class Joiner:
                 self._hole = None
                 break
             head = self._queue[0]
-            batches_before = len(ready.batches)
+            batches_before, seen_before = len(ready.batches), self.history.seen
             if not self._judge_head(head, ready):
                 break
+            if self.history.seen == seen_before:
+                skipped, between = self._since_effect
+                self._since_effect = skipped + 1, passed_over(between, head.source)
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
@@ -605,7 +611,9 @@ class Joiner:
         value_hash = sha256(source.value or b"").digest()
         history = first or extended(self.history.view.history, source.append_time_ms, value_hash, mark=mark)
         print_ = fingerprint(source, value_hash)
-        effect = Effect(self.history.seen + 1, history, source.offset, source.append_time_ms, print_)
+        skipped, between = self._since_effect
+        self._since_effect = 0, b""
+        effect = Effect(self.history.seen + 1, history, source.offset, source.append_time_ms, print_, skipped=skipped, between=between)
         self._mark(ORDERING, Mark(source.offset, print_), ready)
         if content is not None:
             entry, found, found_hash = content

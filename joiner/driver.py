@@ -228,11 +228,11 @@ class Driver(Generic[Decision]):
         """Where the next reader begins: at the last records that took effect, or before them where something is still needed."""
         # A partition whose mark had not been found again when this reading was interrupted, too, has given the joiner nothing.
         kept = self.joiner.forget_unjudged() | self._recheck.kept
-        self._recheck = Recheck(self.joiner.marks, kept, self.joiner.may_count)
+        self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
-        return offsets | {stream: min(mark.offset, offsets.get(stream, mark.offset)) for stream, mark in self.joiner.marks.items()}
+        return offsets | {stream: min(first, offsets.get(stream, first)) for stream, first in self._recheck.offsets_first.items()}
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read on with this reader until another is needed; returns why."""
@@ -430,7 +430,7 @@ class Driver(Generic[Decision]):
     async def _look_once_more(self) -> None:
         """Records without a good signature may mean that a rotation was missed: look at the log, without falling silent."""
         try:
-            if lost := await examine(self._log, (), self.joiner.marks):
+            if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
                 self._contradicted(lost)
         except (NotReady, Fatal) as problem:
             logger.info("cannot look at the log now: %s", problem)

@@ -42,6 +42,10 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     partition: int = NO_CONTENT
     content_offset: int = 0
     content_fingerprint: bytes = b""
+    skipped: int = 0
+    """The number of ordering records between the effect before and this one; they had none."""
+    between: bytes = b""
+    """The running hash over their fingerprints (`passed_over`): another record in the place of one of them may have an effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +74,11 @@ def fingerprint(record: Record, value_hash: bytes) -> bytes:
 def fingerprint_of(record: Record) -> bytes:
     """The same of a record as it was read."""
     return fingerprint(record, sha256(record.value or b"").digest())
+
+
+def passed_over(between: bytes, record: Record) -> bytes:
+    """The running hash over fingerprints, with one more record; it begins with b""."""
+    return sha256(between + fingerprint_of(record)).digest()
 
 
 def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: bool) -> bytes:
@@ -104,6 +113,19 @@ class History:
     def last(self) -> Effect | None:
         """The last effect."""
         return self._effects[-1] if self._effects else None
+
+    @property
+    def last_run(self) -> list[Effect]:
+        """The last effect, all before it that have its append time, and the one before these: what is read again after an interruption.
+
+        While a clock stands still, a copy of a record that was lost has its append time; only what is older cannot be made again.
+        """
+        run: list[Effect] = []
+        for effect in reversed(self._effects):
+            run.append(effect)
+            if effect.append_time_ms != run[0].append_time_ms:
+                break
+        return run[::-1]
 
     def append(self, effect: Effect) -> None:
         """One more record took effect."""

@@ -2,8 +2,8 @@
 
 Two kinds of looks, both by reading records again and comparing their fingerprints:
 
-- After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect.
-  `Recheck` does it with the reader that goes on reading behind them.
+- After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect, and
+  in the ordering topic those before it that a copy might stand in for. `Recheck` does it with the reader that goes on reading behind them.
 - When a foreign view was met: every record that took effect since somebody last had our history, with its content. `examine` does that
   with a reader of its own.
 
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
-from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of
+from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of, passed_over
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
@@ -27,8 +27,41 @@ EXAMINE_S_MAX: Final = 60.0
 POLL_MS: Final = 1_000
 
 
+class Sought:
+    """Finds a record that took effect among those that are read again, and what was skipped before it."""
+
+    def __init__(self, offset: int, fingerprint: bytes, skipped: int = 0, between: bytes = b"") -> None:
+        self.offset = offset
+        self.offset_first = offset - skipped
+        """The offset of the first record that was skipped before it; its own where none was."""
+        self._wanted = fingerprint, between
+        self._between = b""
+
+    def found(self, record: Record) -> bool | None:
+        """True: this is the record; None: it lies further on; False: another one is in its place, or in that of one skipped before it."""
+        if record.offset < self.offset:
+            if record.offset >= self.offset_first:
+                self._between = passed_over(self._between, record)
+            return None
+        return record.offset == self.offset and self._wanted == (fingerprint_of(record), self._between)
+
+
+def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
+    """Returns what to find in each topic-partition, in the order of offsets: marks, and effects with their contents or without."""
+    places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
+    for effect in effects:
+        found = Sought(effect.offset, effect.fingerprint, effect.skipped, effect.between)
+        places.setdefault(ORDERING, {})[effect.offset] = found
+        if contents and effect.partition != NO_CONTENT:
+            content = Sought(effect.content_offset, effect.content_fingerprint)
+            places.setdefault(effect.partition, {})[effect.content_offset] = content
+    return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in places.items()}
+
+
 class Recheck:
     """Holds what a new reader returns until the marks were found among it. `marks`: per topic-partition the record to be found.
+
+    `run`: the effects of the ordering topic that have to be found with its mark (`History.last_run`).
 
     `kept`: per payload partition what was read before and need not be read again; it is handed on first, once the partition's mark was
     found. `may_count` says of a record whether it may still be asked for: one forged payload that nobody asks for makes reading begin far
@@ -41,10 +74,11 @@ class Recheck:
     def __init__(
         self,
         marks: Mapping[int, Mark],
+        run: Sequence[Effect] = (),
         kept: Mapping[int, Kept] | None = None,
         may_count: Callable[[Record], bool] = lambda record: True,
     ) -> None:
-        self._wanted = dict(marks)
+        self._wanted = sought(run, marks, contents=False)
         self._kept = {} if kept is None else {partition: kept[partition] for partition in kept.keys() & marks.keys()}
         self._may_count = may_count
         self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]
@@ -59,6 +93,11 @@ class Recheck:
         return {partition: kept for partition, kept in self._kept.items() if partition in self._wanted}
 
     @property
+    def offsets_first(self) -> dict[int, int]:
+        """Where to begin to read, in each topic-partition that has something to be found."""
+        return {stream: expected[0].offset_first for stream, expected in self._wanted.items()}
+
+    @property
     def waits_for(self) -> frozenset[int]:
         """The topic-partitions whose marks have not been found yet."""
         return frozenset(self._wanted)
@@ -68,16 +107,19 @@ class Recheck:
         if not self._wanted and self.done:
             return list(records)
         for record in records:
-            mark = self._wanted.get(record.stream)
-            if mark is None or record.offset < mark.offset:
+            expected = self._wanted.get(record.stream)
+            found = None if expected is None else expected[0].found(record)
+            if expected is None or found is None:
                 if self._may_count(record):
                     self._held.append(record)
                 continue
-            if record.offset > mark.offset or fingerprint_of(record) != mark.fingerprint:
-                self.lost = self.lost or another(record.stream, mark.offset)
+            if not found:
+                self.lost = self.lost or another(record.stream, expected[0])
                 return []
             self._held.append(record)  # so that the joiner knows how far reading got
-            del self._wanted[record.stream]
+            expected.popleft()
+            if not expected:
+                del self._wanted[record.stream]
         self.done = self.done or not any(stream in led for stream in self._wanted)
         if not self.done:
             return []
@@ -104,35 +146,31 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
     return ""
 
 
-async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark]) -> str:
-    """Read all these effects again, with their contents, and the marks; return what is missing, empty when nothing is.
+async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool = True) -> str:
+    """Read all these effects again, with their contents or without, and the marks; return what is missing, empty when nothing is.
 
     Raises `NotReady` when the log does not give them, and what opening a reader or polling raises.
     """
-    places: dict[int, dict[int, bytes]] = {stream: {mark.offset: mark.fingerprint} for stream, mark in marks.items()}
-    for effect in effects:
-        places.setdefault(ORDERING, {})[effect.offset] = effect.fingerprint
-        if effect.partition != NO_CONTENT:
-            places.setdefault(effect.partition, {})[effect.content_offset] = effect.content_fingerprint
-    if not places:
+    wanted = sought(effects, marks, contents=contents)
+    if not wanted:
         return ""
-    wanted = {stream: deque(sorted(of_stream.items())) for stream, of_stream in places.items()}
     bounds = await log.bounds()
     for stream, expected in wanted.items():
         bound = bounds.get(stream)
         if bound is None:
             raise NotReady(f"{describe(stream)} has no leader now, and has to be compared with the index")
-        for offset, _ in (expected[0], expected[-1]):
-            if not bound.offset_first <= offset < bound.offset_end:
-                return another(stream, offset)
-    reader = await log.open_reader({stream: expected[0][0] for stream, expected in wanted.items()})
+        if expected[0].offset_first < bound.offset_first:
+            return another(stream, expected[0])
+        if expected[-1].offset >= bound.offset_end:
+            return another(stream, expected[-1])
+    reader = await log.open_reader({stream: expected[0].offset_first for stream, expected in wanted.items()})
     try:
         return await _read_again(reader, wanted, set(range(ORDERING, log.payload_partitions)))
     finally:
         await reader.close()
 
 
-async def _read_again(reader: Reader, wanted: dict[int, deque[tuple[int, bytes]]], streams: set[int]) -> str:
+async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams: set[int]) -> str:
     while wanted:
         reader.pause(streams - wanted.keys())
         try:
@@ -143,19 +181,21 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[tuple[int, bytes]]
             raise NotReady(f"the log did not give {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
         for record in records:
             expected = wanted.get(record.stream)
-            if expected is None or record.offset < expected[0][0]:
+            if expected is None or (found := expected[0].found(record)) is None:
                 continue
-            offset, fingerprint = expected.popleft()
-            if record.offset != offset or fingerprint_of(record) != fingerprint:
-                return another(record.stream, offset)
+            if not found:
+                return another(record.stream, expected[0])
+            expected.popleft()
             if not expected:
                 del wanted[record.stream]
     return ""
 
 
-def another(stream: int, offset: int) -> str:
-    """The message for a record that took effect and that the log does not hold any more."""
+def another(stream: int, lost: Sought) -> str:
+    """The message for a record that took effect and that the log does not hold any more, or not behind what was skipped before it."""
+    skipped = lost.offset_first < lost.offset
+    before = f", or one from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
     return (
-        f"record {offset} of {describe(stream)} is not the one that this index has applied: the log was cut and has grown again, or is"
-        f" another one. See {RUNBOOK}, 'The index is ahead of its log'"
+        f"record {lost.offset} of {describe(stream)} is not the one that this index has applied{before}: the log was cut and has grown"
+        f" again, or is another one. See {RUNBOOK}, 'The index is ahead of its log'"
     )

@@ -87,7 +87,7 @@ class Proposals:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
             assert log_state is not None
             marks = {stream: mark for stream, mark in joiner.marks.items() if stream in (ORDERING, partition)}
-            if await examine(self._log, (), marks):
+            if await examine(self._log, joiner.history.last_run, marks, contents=False):
                 return  # the driver will notice: this is not the log that it was
             if head is None:
                 return

@@ -20,6 +20,7 @@ nothing is appended but fills.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -118,6 +119,8 @@ class Sender(Generic[Decision]):
         """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
         """Why nothing but fills may be appended now; None when it may. The driver sets it."""
+        self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
+        """Entered around the appends of each batch, for whoever wants to see them."""
         self._life: _Life | None = None
         self._writer: Writer | None = None
         self._writer_failed = ""
@@ -404,10 +407,11 @@ class Sender(Generic[Decision]):
         ordering = life.writer.append(ORDERING, None, batch.entry_value)
         both: list[BaseException | None]
         try:
-            if asyncio.get_running_loop().time() < self._sequential_until_s:
-                both = await _in_turn(payload, ordering)
-            else:
-                both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
+            with self.sending((life.incarnation, sequence), batch):
+                if asyncio.get_running_loop().time() < self._sequential_until_s:
+                    both = await _in_turn(payload, ordering)
+                else:
+                    both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
             del life.appending_since[sequence]
             self._wake.set()

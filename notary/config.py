@@ -121,6 +121,14 @@ class IndexConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write_buffer_bytes: int = 64 << 20
 
 
+class TracingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tracing]`: where OpenTelemetry's spans are sent to (empty: there are none), and the share of submissions that have some."""
+
+    endpoint: str = ""
+    ratio: float = 0.01
+    queue_spans_max: int = 8_192
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything `notary serve` needs."""
 
@@ -134,6 +142,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
     index: IndexConfig = IndexConfig()
+    tracing: TracingConfig = TracingConfig()
     directory: str = ""
     """The folder of the file. It is no setting of its own."""
     clock_accepted: bool = False
@@ -300,7 +309,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         )
     if config.log.kind == "kafka" and not config.log.bootstrap:
         yield "log.bootstrap", "names no broker (HOST:PORT,...), and log.kind is kafka"
-    for section in ("log", "worker", "http", "limits", "index"):
+    for section in ("log", "worker", "http", "limits", "index", "tracing"):
         settings = getattr(config, section)
         for field in msgspec.structs.fields(settings):
             value = getattr(settings, field.name)
@@ -315,6 +324,10 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
             yield f"http.{needs}", f"is empty, and http.{key} is set: give both, or neither for plain HTTP"
     if http.tls_client_cert == "optional" and not http.tls_client_ca_file:
         yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file, by which such certificates are known, is empty: set it"
+    if not 0 <= config.tracing.ratio <= 1:
+        yield "tracing.ratio", f"{config.tracing.ratio} should be 0 to 1, the share of submissions that are traced"
+    if config.tracing.endpoint and not config.tracing.endpoint.startswith(("http://", "https://")):
+        yield "tracing.endpoint", f"{config.tracing.endpoint!r} should be a URL for OTLP over HTTP: e.g. http://127.0.0.1:4318/v1/traces"
     for key in ("listen", "health_listen"):
         text = getattr(config.http, key)
         if text or key == "listen":

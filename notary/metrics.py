@@ -1,8 +1,13 @@
 """What a worker counts, for Prometheus (docs/metrics.md). One registry a worker, so that two in one process do not mix."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from joiner import Driver, Ready, Sender
 from notary.decision import REASONS, Decision
@@ -12,9 +17,25 @@ from notary.self_check import SelfCheck
 from notary.tls import Certificates
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
+from ordering.log import BrokerSeen
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_STATM = Path("/proc/self/statm")  # Linux's
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+
+
+class Spans(Protocol):
+    """What becomes of the spans of traces."""
+
+    @property
+    def exported(self) -> int:
+        """How many the collector has taken."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """How many are lost."""
+        ...
 
 
 class Metrics:
@@ -36,6 +57,8 @@ class Metrics:
         self._fills = Counter("notary_fills_proposed", "Holes for which this worker proposed a fill.", registry=of)
         self._lives = Counter("notary_lives", "What happened to lives, anyone's.", ["event"], registry=of)
         Gauge("notary_build_info", "The software version.", ["version"], registry=of).labels(VERSION).set(1)
+        memory = Gauge("notary_memory_bytes", "Resident memory of the worker's process, 0 where it cannot be read.", registry=of)
+        memory.set_function(resident_bytes)
 
     def observe(self, ready: Ready) -> None:
         """Count what a step saw."""
@@ -128,6 +151,46 @@ class Metrics:
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
 
+    def watch_spans(self, spans: Spans) -> None:
+        """Gauges of what became of the spans of traces."""
+        for name, text, read in (
+            ("notary_spans_exported", "Spans that the collector has taken.", lambda: spans.exported),
+            ("notary_spans_dropped", "Spans that found no room, or that the collector did not take.", lambda: spans.dropped),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_brokers(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
+        """Gauges a broker, as this worker's client knows them when it is asked."""
+        self.registry.register(_Brokers(brokers))
+
     def text(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+
+class _Brokers(Collector):
+    """Brokers come and go, so their series are made anew at each scrape."""
+
+    def __init__(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
+        self._brokers = brokers
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One family for the connection, one for the partitions by what the broker is to them."""
+        connected = GaugeMetricFamily("notary_broker_connected", "1 while this worker has a connection to the broker.", labels=["broker"])
+        partitions = GaugeMetricFamily(
+            "notary_broker_partitions", "The log's partitions, by what this broker is to them.", labels=["broker", "role"]
+        )
+        for node, seen in self._brokers().items():
+            connected.add_metric([str(node)], int(seen.connected))
+            for role, count in (("leader", seen.leads), ("in-sync", seen.in_sync), ("replica", seen.replicas)):
+                partitions.add_metric([str(node), role], count)
+        yield connected
+        yield partitions
+
+
+def resident_bytes() -> int:
+    """The memory that this process has in RAM; 0 where the system does not say."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +33,9 @@ from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
 from ordering.records import Genesis
 
+if TYPE_CHECKING:
+    from notary.tracing import Tracing
+
 logger = logging.getLogger("notary.worker")
 
 
@@ -57,6 +61,19 @@ def check_genesis(config: Config, genesis: Genesis) -> None:
                 f"the configuration says {what} = {configured!r}, and this log's is {found!r}: it belongs to notary"
                 f" {genesis.notary_name!r}. Correct the {what}, or name this notary's own log"
             )
+
+
+def _tracing(config: Config) -> "Tracing | None":
+    """The traces that the configuration asks for. Raises `ConfigurationError` where OpenTelemetry is missing."""
+    if not config.tracing.endpoint:
+        return None
+    try:
+        from notary.tracing import Tracing  # here: who does not trace needs no OpenTelemetry, and pays nothing for it
+    except ImportError as problem:
+        raise ConfigurationError(
+            f"`[tracing] endpoint` is set, and OpenTelemetry is not installed ({problem}): pip install 'kafka-notary[traces]'"
+        ) from None
+    return Tracing(config.tracing, config.name, config.worker.name)
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -114,10 +131,14 @@ class Worker:
             around.nonce,
         )
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
+        self.tracing = _tracing(config)
+        if self.tracing is not None:
+            self.sender.sending = self.tracing.sending
+            self.metrics.watch_spans(self.tracing.spans)
         self.driver: Driver[Decision] = Driver(
             log,
             joiner,
-            index,
+            index if self.tracing is None else self.tracing.applier(index),
             self.sender,
             config.driver_settings,
             around.clock_ms,
@@ -132,6 +153,8 @@ class Worker:
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
+        if isinstance(log, KafkaLog):
+            self.metrics.watch_brokers(log.brokers)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
@@ -196,6 +219,8 @@ class Worker:
         if self._verifiers is not None:
             self._verifiers.shutdown(wait=False, cancel_futures=True)
         self.index.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
     def _observe(self, ready: Ready) -> None:
         self.metrics.observe(ready)

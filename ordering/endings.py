@@ -2,7 +2,7 @@
 
 aiokafka 0.14 ends politely: a producer first sends all that is queued, and a consumer waits for what it has under way. With brokers
 away both may take for ever, or fail half-way and leave connections and tasks behind. What is done here reaches into aiokafka's
-private parts, and only here, in `leadership.py` and in four lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
+private parts, and only here, in `leadership.py` and in a few lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, Bounds, BrokerSeen, Record
 from ordering.stream import check_partitions, describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -84,6 +84,7 @@ class KafkaLog:
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
         self._leaders: dict[int, str | None] = {}
+        self._brokers: dict[int, BrokerSeen] = {}
         self._prefix = prefix
         self._closed = False
 
@@ -228,6 +229,28 @@ class KafkaLog:
                     leaders[stream] = broker.rack if broker is not None else None
             self._leaders = leaders
         return self._leaders
+
+    def brokers(self) -> Mapping[int, BrokerSeen]:
+        """The brokers that the cluster names, or that have a replica of the log, by node id; as of a few seconds ago at most.
+
+        While none can be reached, those of the last look, without a connection. Empty before the first look.
+        """
+        if self._watcher is None or not (cluster := self._watcher._client.cluster).topics():
+            return {node: msgspec.structs.replace(seen, connected=False) for node, seen in self._brokers.items()}
+        partitions = [cluster._partitions.get(each.topic, {}).get(each.partition) for each in self._partitions.values()]
+        known = [partition for partition in partitions if partition is not None]
+        nodes = {broker.nodeId for broker in cluster.brokers() if not cluster.is_bootstrap(broker.nodeId)}
+        connected = {node for (node, _), connection in self._watcher._client._conns.items() if connection.connected()}
+        self._brokers = {
+            node: BrokerSeen(
+                connected=node in connected,
+                leads=sum(partition.leader == node for partition in known),
+                in_sync=sum(node in partition.isr for partition in known),
+                replicas=sum(node in partition.replicas for partition in known),
+            )
+            for node in sorted(nodes.union(*[partition.replicas for partition in known]))
+        }
+        return self._brokers
 
     async def close(self) -> None:
         """Close what the log itself holds; its writers and readers are closed by whoever opened them."""

@@ -85,6 +85,17 @@ class Reader(Protocol):
         ...
 
 
+class BrokerSeen(msgspec.Struct, frozen=True):
+    """A broker as one worker's client knows it; partitions are those of the log's two topics."""
+
+    connected: bool
+    """Whether the client that asks for the log's bounds has a connection to it now."""
+    leads: int
+    in_sync: int
+    replicas: int
+    """How many replicas it has been assigned; fewer of them in sync means that it is behind, or away."""
+
+
 class Log(Protocol):
     """A log that exists already; creating one is separate (`ordering.topics`, `EmbeddedLog.create`)."""
 

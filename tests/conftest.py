@@ -27,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     chaos.addoption("--chaos-seed", type=int, default=1, help="what draws the faults (default: 1)")
     chaos.addoption("--chaos-rounds", type=int, default=1, help="how many seeds, from that one on (default: 1)")
     chaos.addoption("--chaos-delay-ms", type=float, default=20.0, help="between data centres, each way (default: 20)")
+    sites = parser.getgroup("sites", "three sites under a steady load (tests/deploy/test_sites_under_load.py)")
+    sites.addoption("--sites-rate", type=float, default=0.0, help="requests a second; 0: a short run with one fault")
+    sites.addoption("--sites-faults", default="dies,is cut off,sends nothing,hears nothing", help="which of these; none: -")
+    sites.addoption("--sites-plain", action="store_true", help="brokers without TLS, for its price")
+    sites.addoption("--sites-out", default="sites.jsonl", help="a JSON line for each measured run is appended here")
 
 
 @pytest.fixture(scope="session")

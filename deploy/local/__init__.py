@@ -28,6 +28,7 @@ N`, `down`.
 | `tether` | ends the brokers of a `with` block whose process died |
 | `runtime` | a Java, Kafka's jars and a class archive: ready to run |
 | `java`, `jars` | finding a Java; fetching the jars once |
+| `golang` | Go programs of others, built once |
 | `files` | locks and atomic writes |
 
 What is fetched stays in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; what Spark reads Kafka with in

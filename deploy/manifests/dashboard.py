@@ -93,6 +93,7 @@ PANELS: Final = (
         "none",
         (("notary_interruptions", "interruptions of {{pod}}"), ("notary_readers_remade", "readers of {{pod}}")),
     ),
+    Panel("Memory", "Resident memory", "bytes", _each("notary_memory_bytes")),
     Panel("Memory", "Payloads without an entry yet", "bytes", _each("notary_buffered_bytes")),
     Panel("Memory", "The same, in records", "none", _each("notary_buffered_records")),
     Panel("Memory", "Payloads of nobody registered", "bytes", _each("notary_unregistered_bytes")),

@@ -5,7 +5,8 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from deploy.manifests.tools import Tools, run
+from deploy.commands import run
+from deploy.manifests.tools import Tools
 
 Manifest: TypeAlias = dict[str, Any]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import yaml
 
+from deploy.commands import run
 from deploy.local.errors import CannotRun
 from deploy.manifests.render import Manifest
-from deploy.manifests.tools import Tools, run
+from deploy.manifests.tools import Tools
 
 
 def rules_of(manifests: Iterable[Manifest]) -> str:

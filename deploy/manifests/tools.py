@@ -2,25 +2,28 @@
 
 Go modules are pinned by version and hash; kustomize is built with the `go.sum` that its module carries. Strimzi's jars come through Ivy
 (`deploy/kafka/ivy.xml`). Promtool and Prometheus are the machine's, else Debian's package unpacked: nothing is installed or started.
+Kubernetes' own programs are built from `kubernetes/go.mod`, for `make manifests-live` alone.
 """
 
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.commands import run
+from deploy.local import golang
 from deploy.local.errors import CannotRun
 from deploy.local.files import locked
 from deploy.local.jars import Jars, cache_folder, fetch_jars
 from deploy.local.java import find_java
 
 STRIMZI: Final = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
+JMX: Final = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)
 STRIMZI_JAVA_MIN: Final = 21
 _STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser")
 
@@ -52,6 +55,18 @@ DEFINING: Final = (
     ),
 )
 
+KUBERNETES_MODULE: Final = Path(__file__).parent / "kubernetes"
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """Programs of Kubernetes, all of one version."""
+
+    version: str
+    apiserver: Path
+    controller_manager: Path
+    kubectl: Path
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -60,6 +75,8 @@ class Tools:
     kustomize: Path
     promtool: Path
     prometheus: Path
+    jmx_exporter: Path
+    """The JMX exporter's jar, a Java agent."""
     crds: Path
     """A folder of CustomResourceDefinitions, one a file."""
 
@@ -70,18 +87,22 @@ def fetch() -> Tools:
     home.mkdir(parents=True, exist_ok=True)
     with locked(home / "fetch.lock"):
         promtool, prometheus = _prometheus(home)
-        return Tools(kustomize=_kustomize(home), promtool=promtool, prometheus=prometheus, crds=_definitions(home))
+        exporter = fetch_jars(find_java(), JMX) / "libs" / JMX.landmark
+        return Tools(kustomize=_kustomize(home), promtool=promtool, prometheus=prometheus, jmx_exporter=exporter, crds=_definitions(home))
 
 
-def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """Return what a command prints on stdout. Raises CannotRun with what it said when it fails."""
-    try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError as problem:
-        raise CannotRun(f"{command[0]} does not run: {problem}") from None
-    if done.returncode:
-        raise CannotRun(f"`{' '.join(map(str, command))}` ended with {done.returncode}:\n{done.stderr or done.stdout}")
-    return done.stdout
+def build_kubernetes() -> Kubernetes:
+    """Return the API server, the controller manager and kubectl, built where they are missing: many minutes. Raises CannotRun."""
+    (version,) = re.findall(r"^\s*k8s\.io/kubernetes (v\S+)", (KUBERNETES_MODULE / "go.mod").read_text(), re.MULTILINE)
+    names = ("kube-apiserver", "kube-controller-manager", "kubectl")
+    folder = golang.build(
+        KUBERNETES_MODULE,
+        [f"k8s.io/kubernetes/cmd/{name}" for name in names],
+        cache_folder() / "manifests" / "kubernetes",
+        # Kubernetes' own builds set the version so.
+        link=f"-s -w -X k8s.io/component-base/version.gitVersion={version}",
+    )
+    return Kubernetes(version, *[folder / name for name in names])
 
 
 def _kustomize(home: Path) -> Path:

@@ -170,7 +170,8 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         url = f"file://{self.folders.config}/tls/crl.pem"
         servers = [(controller_name(node), node.host) for node in self.controllers]
         servers += [(broker_name(node), node.host) for node in self.brokers]
-        clients = [worker_principal(worker) for worker in self.workers] + [*self.clients.readers, *self.clients.operators]
+        servers += [(worker_principal(worker), worker.host) for worker in self.workers]
+        clients = [*self.clients.readers, *self.clients.operators]
         return [Certificate(name, (host,), server=True, crl_url=url) for name, host in servers] + [
             Certificate(name, crl_url=url) for name in clients
         ]

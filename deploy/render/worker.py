@@ -10,6 +10,7 @@ from deploy.render.sites import Site, Sites, WorkerPlace, worker_principal
 def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
     """The configuration of one worker."""
     config = sites.folders.config
+    tls = f"{config}/tls/{worker_principal(worker)}"
     return _toml(
         {
             "": {
@@ -23,12 +24,13 @@ def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
                 "kind": "kafka",
                 "bootstrap": sites.bootstrap,
                 "topic_prefix": sites.notary.topic_prefix,
-                **_security(sites, f"{config}/tls/{worker_principal(worker)}", f"{config}/tls/ca.pem"),
+                **_security(sites, tls, f"{config}/tls/ca.pem"),
             },
             "worker": {"name": worker.name, "data_centre": site.name},
             "http": {
                 "listen": f"{worker.host}:{sites.ports.worker}",
                 "health_listen": f"{worker.host}:{sites.ports.health}",
+                **({"tls_cert_file": f"{tls}/cert.pem", "tls_key_file": f"{tls}/key.pem"} if sites.tls else {}),
             },
             "index": {"directory": f"{sites.folders.data}/worker/index"},
         }

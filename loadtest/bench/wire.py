@@ -5,6 +5,7 @@ Whatever a load costs is missing from the worker beside it.
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -76,9 +77,11 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(url: str, make: Callable[[], Connection]) -> Connection:
-    """A connection to the service at that URL."""
+    """A connection to the service at that URL; of https, OpenSSL's own settings (SSL_CERT_FILE) say whom to trust."""
     address = urlsplit(url)
-    _, connection = await asyncio.get_running_loop().create_connection(make, address.hostname or "127.0.0.1", address.port or 80)
+    host, port = address.hostname or "127.0.0.1", address.port or 80
+    trust = ssl.create_default_context() if address.scheme == "https" else None
+    _, connection = await asyncio.get_running_loop().create_connection(make, host, port, ssl=trust)
     return connection
 
 

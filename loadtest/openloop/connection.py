@@ -5,6 +5,7 @@ that README's figures are from. What is left out of a load's time is left over f
 """
 
 import socket
+import ssl
 from typing import Any, NamedTuple
 
 import gevent
@@ -72,8 +73,12 @@ class Connections:
 
 
 def connect(url: str) -> HTTPClient:
-    """A client for one connection at a time."""
-    client = HTTPClient.from_url(url, concurrency=1, connection_timeout=CONNECT_S_MAX, network_timeout=READ_S_MAX, block_size=BLOCK_BYTES)
+    """A client for one connection at a time; of https, OpenSSL's own settings (SSL_CERT_FILE) say whom to trust."""
+    # The library brings a list of authorities of its own.
+    tls = {"ssl_options": {"ca_certs": ssl.get_default_verify_paths().cafile}} if url.startswith("https:") else {}
+    client = HTTPClient.from_url(
+        url, concurrency=1, connection_timeout=CONNECT_S_MAX, network_timeout=READ_S_MAX, block_size=BLOCK_BYTES, **tls
+    )
     # The pool's own hook. Without it the last piece of a submission of many segments waits for an acknowledgement, up to 40 ms.
     setattr(client._connection_pool, "after_connect", _no_delay)  # noqa: B010 - a hook, which types call a method
     return client

@@ -52,6 +52,7 @@ class Coordinator:
         self._problems: list[str] = []
         self._spawned = False
         self._over_at_s = float("inf")
+        self._began_unix_s = 0.0
         self._ledger = Ledger(0)
         self._begun = False
 
@@ -140,7 +141,7 @@ class Coordinator:
             return
         assert plan is not None
         self.exit_code = 0
-        found = figure(plan, whole)
+        found = figure(plan, whole) | {"began_unix_s": round(self._began_unix_s, 3)}
         told = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
         print("\n".join(["", *lines_of(found), ""]), flush=True)
         if options.figure:
@@ -158,8 +159,10 @@ class Coordinator:
             return
         self._environment.stats.clear_all()
         self._over_at_s = time.monotonic() + START_IN_S + plan.seconds + plan.deadline_s + GRACE_S
+        self._began_unix_s = time.time() + START_IN_S
+        _log.info("the schedule begins at %.3f", self._began_unix_s)
         for send in self._sends:
-            send({"say": "go", "run": plan.run, "at_unix_s": time.time() + START_IN_S})
+            send({"say": "go", "run": plan.run, "at_unix_s": self._began_unix_s})
 
     def _finished(self) -> bool:
         return bool(self._sends) and len([tally for tally in self._tallies.values() if tally.finished]) == len(self._sends)

@@ -31,6 +31,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     _add(group, "--steps", default=",".join(map(str, STEPS)), metavar="N,N,...", help="requests a second, one after the other")
     _add(group, "--spike-rate", type=float, default=0.0, metavar="N", help="in the middle fifth of a spike (default: 5 times --rate)")
     _add(group, "--warm-up", type=float, default=0.0, metavar="S", help="seconds before the schedule that are checked but not timed")
+    _add(
+        group,
+        "--attempt",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="after so long the next worker is asked (default: half of what is left)",
+    )
     _add(group, "--deadline", type=float, default=DEADLINE_S, metavar="S", help="a submission fails so long after its intended start")
     asked = parser.add_argument_group("notary: what is asked, made and signed before the start")
     mix = Mix()
@@ -91,6 +99,8 @@ def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, n
         raise Unusable("--receipt-sample is a share, 0 to 1")
     if options.deadline <= 0:
         raise Unusable("--deadline is more than nothing")
+    if options.attempt < 0:
+        raise Unusable("--attempt is a number of seconds, or 0 for half of what is left")
     try:
         steps = [float(step) for step in options.steps.split(",")]
         stages = stages_of(options.shape, options.rate, options.run_time or None, steps, options.spike_rate or None, options.warm_up)
@@ -108,4 +118,5 @@ def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, n
         verifier_key=None if options.no_receipts else options.verifier_key or verifier_key,
         receipt_sample=options.receipt_sample,
         deadline_s=options.deadline,
+        attempt_s=options.attempt,
     )

@@ -61,6 +61,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The share of receipts that is verified; all must be there."""
     deadline_s: float
     """After its intended start, a submission without its whole answer has failed."""
+    attempt_s: float = 0.0
+    """So long one worker is waited for; 0: half of what is left until the deadline."""
     process: int = 0
     processes: int = 1
 

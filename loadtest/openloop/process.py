@@ -141,6 +141,7 @@ class Process:
             stage.latency.add(latency_ms)
             stage.late.add((sent_s - due_s) * 1000)
             stage.answered_last_s = answered_s - self._start_s
+            self.tally.answered_at(stage.answered_last_s)
             self._record(name, latency_ms, octets, requests, None)
             return
         self.tally.fail(f"submission {number} of process {plan.process}: {kind}: {text}")
@@ -157,7 +158,8 @@ class Process:
                 raise Failed("no answer by the deadline", f"after {attempt} attempts, the last brought {last}")
             try:
                 # Half of what is left where there is another worker: one that hangs must not use up all of it.
-                reply = connections.post((number + attempt) % urls, asked.body, left_s if urls == 1 else max(left_s / 2, min(left_s, 1.0)))
+                limit_s = left_s if urls == 1 else min(left_s, self.plan.attempt_s or max(left_s / 2, 1.0))
+                reply = connections.post((number + attempt) % urls, asked.body, limit_s)
             except NoReply as problem:
                 last = str(problem)
                 turns = (attempt + 1) // urls

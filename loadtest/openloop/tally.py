@@ -5,11 +5,12 @@ any length of run fit in a message.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
+_Key = TypeVar("_Key")
 _STEP: Final = math.log(1.01)
 FAILURES_TOLD: Final = 10
 
@@ -63,6 +64,8 @@ class Tally(msgspec.Struct):
     """Submissions that left at least once."""
     answered: int = 0
     """Submissions whose decisions are all here and as they must be."""
+    answered_by_tenth: dict[int, int] = {}
+    """The same, by the tenth of a second since the start of the run in which the whole answer was here."""
     failed: int = 0
     """Submissions that are not, or were never sent."""
     failures: list[str] = []
@@ -75,6 +78,11 @@ class Tally(msgspec.Struct):
     cpu_seconds: float = 0.0
     finished: bool = False
     """Whether every slot is accounted for, and the decisions were settled."""
+
+    def answered_at(self, seconds: float) -> None:
+        """Count an answer so long after the start."""
+        tenth = int(seconds * 10)
+        self.answered_by_tenth[tenth] = self.answered_by_tenth.get(tenth, 0) + 1
 
     def fail(self, text: str) -> None:
         """One submission more that failed."""
@@ -98,9 +106,14 @@ def total(tallies: Sequence[Tally], stages: int) -> Tally:
             mine.answered_last_s = max(mine.answered_last_s, theirs.answered_last_s)
         for name in ("sent", "answered", "failed", "decided", "cpu_seconds"):
             setattr(whole, name, getattr(whole, name) + getattr(each, name))
-        for into, more in ((whole.retried, each.retried), (whole.counts, each.counts)):
-            for what, count in more.items():
-                into[what] = into.get(what, 0) + count
+        _add(whole.retried, each.retried)
+        _add(whole.counts, each.counts)
+        _add(whole.answered_by_tenth, each.answered_by_tenth)
         whole.failures += each.failures[: FAILURES_TOLD - len(whole.failures)]
         whole.violations += each.violations
     return whole
+
+
+def _add(into: dict[_Key, int], more: Mapping[_Key, int]) -> None:
+    for what, count in more.items():
+        into[what] = into.get(what, 0) + count

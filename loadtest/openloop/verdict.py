@@ -46,6 +46,7 @@ def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
         "receipts_verified": whole.counts.get("receipts_verified", 0),
         "attempts_retried": dict(sorted(whole.retried.items())),
         "load_cpu_seconds": round(whole.cpu_seconds, 1),
+        "answered_by_tenth": [whole.answered_by_tenth.get(tenth, 0) for tenth in range(max(whole.answered_by_tenth, default=-1) + 1)],
         "stages": [_stage(plan, at, whole.stages[at]) for at in counted],
     }
 

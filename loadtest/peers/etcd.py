@@ -15,10 +15,7 @@ over the members. `load_alone` lets that program make transactions by itself, wi
 
 import asyncio
 import contextlib
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -28,8 +25,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from deploy.local import CannotRun
-from deploy.local.files import locked
+from deploy.local import CannotRun, golang
 from deploy.local.ports import free_ports
 from loadtest.peers import front
 from loadtest.peers.front import Verdict
@@ -138,24 +134,8 @@ def started(members: int = 3) -> Iterator[Etcd]:
 
 def build() -> Binaries:
     """Build etcd and our client of it, if that has not been done for these sources. Raises `CannotRun`."""
-    digest = hashlib.sha256(b"".join([(MODULE / name).read_bytes() for name in ("go.mod", "go.sum", "main.go")])).hexdigest()[:16]
-    folder = _CACHE / digest
-    binaries = Binaries(folder / "server", folder / "etcd-client")
-    if binaries.client.exists():
-        return binaries
-    if shutil.which("go") is None:
-        raise CannotRun("etcd is built with Go 1.25 or newer, and there is none on the PATH (https://go.dev/dl)")
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with locked(_CACHE / "build.lock"):
-        if not binaries.client.exists():
-            beside = _CACHE / f"{digest}.new"
-            command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", f"{beside}{os.sep}", SERVER_PACKAGE, "."]
-            beside.mkdir(exist_ok=True)
-            done = subprocess.run(command, cwd=MODULE, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise CannotRun(f"etcd does not build (the first time its modules are fetched):\n{done.stderr}")
-            beside.rename(folder)
-    return binaries
+    folder = golang.build(MODULE, [SERVER_PACKAGE, "."], _CACHE)
+    return Binaries(folder / "server", folder / "etcd-client")
 
 
 # ---- in the front's process ----

@@ -1,10 +1,8 @@
 """What the peers need, once: `python -m loadtest.peers.fetch`. Debian's PostgreSQL if there is none, and etcd built from its modules."""
 
-import os
-import shutil
-import subprocess
 import sys
 
+from deploy.commands import install_debian
 from deploy.local import CannotRun
 from loadtest.peers import etcd, postgresql
 
@@ -26,16 +24,12 @@ def _fetch_postgresql() -> None:
     try:
         postgresql.find_binaries()
         return
-    except CannotRun:
-        if shutil.which("apt-get") is None or os.geteuid() != 0:
-            raise
-    print(f"peers: installing Debian's {DEBIAN_PACKAGE}", file=sys.stderr, flush=True)
-    # At this level Debian's packages do not start what they install: the server that they would run on port 5432 is none of ours.
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", DEBIAN_PACKAGE]):
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode:
-            raise CannotRun(f"`{' '.join(command)}` ended with {done.returncode}:\n{done.stdout}")
+    except CannotRun as problem:
+        missing = problem
+    try:
+        install_debian(DEBIAN_PACKAGE)
+    except CannotRun as problem:
+        raise CannotRun(f"{missing}\n{problem}") from None
     postgresql.find_binaries()
 
 

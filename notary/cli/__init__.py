@@ -39,6 +39,7 @@ COMMANDS = {
     "settle": "say that the history which an index has stands",
     "size": "say how many workers, cores and disks a load takes",
     "submit": "have requests decided in a party's name",
+    "top": "show workers and brokers at work: rates, latency, lag",
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a whole log again in Spark, and compare",
 }

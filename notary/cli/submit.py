@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from ssl import SSLContext
 from typing import IO, Final, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -66,13 +67,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
     parser.add_argument(
-        "--deadline", metavar="SECONDS", type=_seconds, default=60.0, help="how long to try for each submission (default 60)"
+        "--deadline", metavar="SECONDS", type=seconds, default=60.0, help="how long to try for each submission (default 60)"
     )
+    add_tls_arguments(parser)
+    parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
+    parser.add_argument("--json", action="store_true", help="decisions as JSON, a line each: what is written anyway")
+
+
+def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a client that speaks TLS its own way; `notary top` has them too."""
     parser.add_argument("--tls-ca", metavar="FILE", help="authorities by which the workers are known, PEM (default: those of this machine)")
     parser.add_argument("--tls-cert", metavar="FILE", help="what to show to workers that ask for a certificate, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM (default: it is in the certificate's file)")
-    parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
-    parser.add_argument("--json", action="store_true", help="decisions as JSON, a line each: what is written anyway")
+
+
+def tls_of(arguments: argparse.Namespace) -> SSLContext | None:
+    """The context of those arguments; None for the machine's. Raises `ConfigurationError`."""
+    files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
+    return tls_context(*files) if any(files) else None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,8 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     signer = Signer.from_file(arguments.key)
     urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
     # Made before the file is opened: its arguments are checked, and nothing is left open if they are wrong.
-    files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
-    tls = tls_context(*files) if any(files) else None
+    tls = tls_of(arguments)
     client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name, tls=tls)
     stream, name = _open(arguments.file)
     tally = _Tally()
@@ -324,11 +335,12 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """An argument's value: a number of seconds above 0."""
     try:
-        seconds = float(text)
+        given = float(text)
     except ValueError:
-        seconds = 0.0
-    if 0 < seconds < float("inf"):
-        return seconds
+        given = 0.0
+    if 0 < given < float("inf"):
+        return given
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")

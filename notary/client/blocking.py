@@ -18,6 +18,7 @@ from notary.client.client import DEADLINE_S, LOOKUP_DEADLINE_S, AsyncClient
 from notary.client.requests import RequestLike
 from notary.client.route import Patience
 from notary.client.signer import Signer
+from notary.client.transport import current_traceparent
 
 T = TypeVar("T")
 
@@ -60,10 +61,13 @@ class Client:
                 self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def submit(self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True) -> list[Answer]:
+    def submit(
+        self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
+    ) -> list[Answer]:
         """As `AsyncClient.submit`."""
         asked = list(requests)  # here, not in the other thread: an iterable may be bound to its own
-        return self._call(lambda client: client.submit(asked, deadline_s=deadline_s, receipts=receipts))
+        span = current_traceparent() if traceparent is None else traceparent  # the same for the span of this thread
+        return self._call(lambda client: client.submit(asked, deadline_s=deadline_s, receipts=receipts, traceparent=span))
 
     def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> Answer | None:
         """As `AsyncClient.transaction`."""

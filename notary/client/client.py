@@ -20,7 +20,7 @@ from notary.client.errors import Contradiction, Refused, Unanswered, Unreachable
 from notary.client.requests import Prepared, RequestLike, prepare
 from notary.client.route import Patience
 from notary.client.signer import Signer
-from notary.client.transport import Exhausted, Reply, Transport, refused
+from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
@@ -63,12 +63,15 @@ class AsyncClient:
         """Close all connections. What is still being asked fails."""
         await self._transport.close()
 
-    async def submit(self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True) -> list[Answer]:
+    async def submit(
+        self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
+    ) -> list[Answer]:
         """Have the requests decided as one submission; their answers, in order, when all are decided.
 
         The same bytes are sent, again and again, to URL after URL until each request has an answer. Raises `Malformed` before
         anything is sent, `Refused`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if not even the notary's
-        name could be had by then. `receipts=False` asks for answers without them.
+        name could be had by then. `receipts=False` asks for answers without them. `traceparent` (W3C Trace Context) names the span that the
+        notary's spans belong to; None: the caller's current span, if OpenTelemetry is in use and there is one.
         """
         ends = asyncio.get_running_loop().time() + deadline_s
         if self._signer is None:
@@ -77,9 +80,11 @@ class AsyncClient:
         name = self._notary_name or (await self._notary(ends)).name
         # All of it before the first byte is sent: what is wrong with the input is found here, not at a worker.
         known = _Known(prepare(asked, name, self.party, self._signer))
+        span = current_traceparent() if traceparent is None else traceparent
+        headers = {"traceparent": span} if span else None
         path = "/v1/submissions" if receipts else "/v1/submissions?receipts=false"
         try:
-            return await self._transport.exchange("POST", path, known.read, ends, known.prepared.body)
+            return await self._transport.exchange("POST", path, known.read, ends, known.prepared.body, headers)
         except Exhausted as problem:
             raise Unanswered(deadline_s, known.prepared.transaction_ids, known.answers, problem.reasons) from None
         except (Refused, Contradiction) as problem:

@@ -13,7 +13,8 @@ What may follow from a reply is decided here, once:
 import asyncio
 import random
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ssl import SSLContext
@@ -82,36 +83,58 @@ class Exhausted(Exception):
         super().__init__("no URL is left before the deadline")
 
 
+def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClient:
+    """A client of workers; the caller limits whole exchanges. Raises `ConfigurationError` for an environment that it cannot use."""
+    try:
+        return httpx.AsyncClient(
+            # The whole attempt has a limit, so single reads need none.
+            timeout=httpx.Timeout(None, connect=connect_s_max),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"User-Agent": f"kafka-notary/{VERSION}"},
+            follow_redirects=False,
+            verify=True if tls is None else tls,
+        )
+    except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
+        # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
+        raise ConfigurationError(
+            f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
+        ) from None
+
+
+def current_traceparent() -> str:
+    """The caller's span in OpenTelemetry, as W3C Trace Context writes it; empty without one, or where nobody has imported OpenTelemetry."""
+    opentelemetry = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is None:
+        return ""
+    span = opentelemetry.get_current_span().get_span_context()
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}" if span.is_valid else ""
+
+
 class Transport:
     """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
 
     def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
-        self._urls = [_checked(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
+        self._urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
         if not self._urls:
             raise ConfigurationError("no URL of a notary is given; give at least one, such as http://127.0.0.1:8080")
         self._patience = patience
         self._random = random.Random()  # noqa: S311 - it only spreads retries
         self._route = Route(self._urls, patience, self._random.random)
-        try:
-            self._http = httpx.AsyncClient(
-                # The whole attempt has a limit (below), so single reads need none.
-                timeout=httpx.Timeout(None, connect=patience.connect_s_max),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-                headers={"User-Agent": f"kafka-notary/{VERSION}"},
-                follow_redirects=False,
-                verify=True if tls is None else tls,
-            )
-        except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
-            # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
-            raise ConfigurationError(
-                f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
-            ) from None
+        self._http = http_client(tls, patience.connect_s_max)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
-    async def exchange(self, method: str, path: str, read: Callable[[Reply], T | None], ends: float, body: bytes | None = None) -> T:
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Reply], T | None],
+        ends: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
         """What `read` makes of the first reply that it can use, asking URL after URL until the loop's time `ends`.
 
         `read` raises `Malformed` for nonsense, and returns None for an answer that leaves something open: then the same is sent
@@ -132,7 +155,7 @@ class Transport:
             if started >= ends:
                 raise refusals.first or Exhausted(reasons)
             try:
-                reply = await self._attempt(method, url, path, body, ends - started)
+                reply = await self._attempt(method, url, path, body, ends - started, headers or {})
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s)
                 result = read(reply)
@@ -166,15 +189,15 @@ class Transport:
             # Never at once, even where a worker says so: an undecided submission that is sent again costs the log its bytes.
             resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
 
-    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float) -> Reply:
+    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         """One attempt: the whole reply, or `_Unusable`. A cancelled or late one closes its connection."""
         # Where there are other URLs, one that hangs must not use up all the time that is left.
         share_s = left_s if len(self._urls) == 1 else max(left_s / 2, min(left_s, 1.0))
         limit_s = min(share_s, self._patience.attempt_s_max)
-        headers = {}
+        headers = dict(more)
         if body is not None:
             wait_s = max(1, min(self._patience.wait_s_max, int(limit_s * 0.7)))
-            headers = {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
+            headers |= {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         try:
             async with (
                 asyncio.timeout(limit_s),
@@ -228,7 +251,8 @@ def _retry_after_s(value: str) -> float:
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """The URL, if it can be a worker's; else raises `ConfigurationError`."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL as problem:

@@ -117,7 +117,7 @@ class App:
         with self._under_way_until_answered():
             started_s = time.perf_counter()
             route = self._route(scope["path"])
-            answering = self._submit(scope, receive) if route == SUBMISSIONS else self._look_up(route, scope)
+            answering = self._submit(scope, receive, started_s) if route == SUBMISSIONS else self._look_up(route, scope)
             try:
                 answer = await self._answer(route, answering, started_s)
             except Disconnected:
@@ -127,7 +127,7 @@ class App:
     async def decide(self, body: bytes, asked: Asked, since_s: float) -> Answer:
         """The answer to a submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
         with self._under_way_until_answered():
-            answer = await self._answer(SUBMISSIONS, self._take(body, asked), since_s)
+            answer = await self._answer(SUBMISSIONS, self._take(body, asked, since_s), since_s)
         if answer[0] == 503:
             self.taking_changed()
         return answer
@@ -192,13 +192,13 @@ class App:
 
     # ---- submissions ----
 
-    async def _submit(self, scope: Message, receive: Receive) -> Answer:
+    async def _submit(self, scope: Message, receive: Receive, since_s: float) -> Answer:
         asked = asked_of(scope)
         submission = await self._read(scope["headers"], receive)
         # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
-        return await self._decide(self._ready_worker(), submission, asked)
+        return await self._decide(self._ready_worker(), submission, asked, since_s)
 
-    async def _take(self, body: bytes, asked: Asked) -> Answer:
+    async def _take(self, body: bytes, asked: Asked, since_s: float) -> Answer:
         """The same for one whose signature an intake process has verified."""
         worker = self._ready_worker()
         queue = worker.sender.queue
@@ -207,9 +207,16 @@ class App:
         if submission not in queue:
             queue.check_room(len(submission.requests), len(submission.encoded))
             worker.admission.charge(submission)
-        return await self._decide(worker, submission, asked)
+        return await self._decide(worker, submission, asked, since_s)
 
-    async def _decide(self, worker: Worker, submission: Submission, asked: Asked) -> Answer:
+    async def _decide(self, worker: Worker, submission: Submission, asked: Asked, since_s: float) -> Answer:
+        """The answer to what is admitted; its call began at `since_s`."""
+        if worker.tracing is None:
+            return await self._decide_untraced(worker, submission, asked)
+        with worker.tracing.submission(submission.encoded, len(submission.requests), asked.traceparent, since_s):
+            return await self._decide_untraced(worker, submission, asked)
+
+    async def _decide_untraced(self, worker: Worker, submission: Submission, asked: Asked) -> Answer:
         """Take in what there is room for, and wait for it as long as it is asked."""
         # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look tells.
         decisions: Sequence[Decision] | None = worker.index.decisions([request.transaction_id for request in submission.requests])

@@ -136,6 +136,7 @@ _SUBMIT = {
             "description": "false: decisions without receipts",
         },
         {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "description": "`wait=N`: seconds to wait (RFC 7240)"},
+        {"name": "traceparent", "in": "header", "schema": {"type": "string"}, "description": "The client's span (W3C Trace Context)"},
     ],
     "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Submission")}}},
     "responses": {

@@ -18,6 +18,7 @@ SUBMISSIONS: Final = "/v1/submissions"
 _PATH: Final = SUBMISSIONS.encode()
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 
+TRACEPARENT_BYTES_MAX: Final = 128  # of 55; later versions may add to it
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
 
@@ -32,6 +33,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     receipts: bool
     wait_ms: int | None
     """At most so long after it was taken in; None when the client does not say."""
+    traceparent: str = ""
+    """The client's span, as W3C Trace Context writes it; unchecked."""
 
 
 def asked_of(scope: Message) -> Asked:
@@ -41,8 +44,14 @@ def asked_of(scope: Message) -> Asked:
     headers = scope["headers"]
     check_json(headers)
     receipts = wants_receipts(scope["query_string"])
-    wait = _WAIT(b",".join(value for name, value in headers if name == b"prefer"))
-    return Asked(receipts, None if wait is None else int(wait[1]) * 1000)
+    prefer = traceparent = b""
+    for name, value in headers:
+        if name == b"prefer":
+            prefer = prefer + b"," + value if prefer else value
+        elif name == b"traceparent":
+            traceparent = value[:TRACEPARENT_BYTES_MAX]
+    wait = _WAIT(prefer)
+    return Asked(receipts, None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1"))
 
 
 async def body_of(headers: Headers, receive: Receive, take: Callable[[int], None], reading: Patience, seconds_max: float) -> bytes:

@@ -49,7 +49,7 @@ class Http:
     async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send one request, return its answer."""
         idle = self._idle.setdefault(url, [])  # one list for each process that listened there
-        host, port = url.removeprefix("http://").split(":")
+        host, port = url.partition("://")[2].split(":")
         writer = None
         try:
             async with asyncio.timeout(self._call_s_max):

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, rendered once, and the tools that check them."""
+"""The Kubernetes manifests, rendered once, and the tools that check them; three sites on this machine."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, fetch, render
+from tests.deploy.installed import Installed
 from tests.deploy.scraped import Scraped, scraped
+from tests.deploy.sites import installed_sites
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +36,10 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     """A worker that is ready."""
     with scraped(tmp_path_factory.mktemp("scraped") / "notary") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Three sites with mutual TLS, a worker in each, all ready."""
+    with installed_sites(tmp_path_factory.mktemp("sites"), request.config.getoption("--chaos-delay-ms")) as made:
+        yield made

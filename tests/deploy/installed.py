@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from deploy.centres import Centres
 from deploy.local.jars import BROKER, TOOLS, fetch_jars
 from deploy.local.java import find_java
@@ -28,34 +30,6 @@ from notary import parties
 from tests.asking.party import Party
 
 ROOT = Path(__file__).parents[2]
-NAME = "O=Notary Service,L=London,C=GB"
-SITES = ("london", "paris", "zurich")
-THREE_SITES = f"""
-[notary]
-name = "{NAME}"
-origin = "notary.example/london"
-payload_partitions = 3
-
-[ports]
-scram = 9094
-
-[kafka]
-cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"
-broker_heap_mib = 256
-controller_heap_mib = 128
-java_options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-""" + "".join(
-    f"""
-[[site]]
-name = "{name}"
-controllers = [{{ id = {100 + number}, host = "10.77.{number}.1" }}]
-brokers = [{{ id = {number}, host = "10.77.{number}.1" }}]
-workers = [{{ name = "{name}-1", host = "10.77.{number}.1" }}]
-"""
-    for number, name in enumerate(SITES, 1)
-)
-"""A sites file without its folders."""
-
 _TOOLS = {
     "kafka-storage.sh": "kafka.tools.StorageTool",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
@@ -107,12 +81,18 @@ class Installed:
     """Those that were stopped, as an operator stops them."""
 
     @classmethod
-    def install(cls, directory: Path, centres: Centres, text: str) -> "Installed":
-        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders."""
+    def install(cls, directory: Path, centres: Centres, text: str, *, tls: bool = True) -> "Installed":
+        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders.
+
+        Without `tls` brokers speak as no sites file lets them speak over a line, so that the price of TLS can be measured.
+        """
         folders = {name: directory / name for name in ("config", "data", "kafka", "notary")} | {"java": Path(find_java().path)}
         lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items())]
         (directory / "sites.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
         sites = read_sites(directory / "sites.toml")
+        if not tls:
+            kafka, ports = msgspec.structs.replace(sites.kafka, security="PLAINTEXT"), msgspec.structs.replace(sites.ports, scram=0)
+            sites = msgspec.structs.replace(sites, kafka=kafka, ports=ports)
         write(render(sites), directory / "rendered")
         issue_all(directory / "pki", sites.certificates)
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))
@@ -151,7 +131,8 @@ class Installed:
                 done(self.run(host, script))
             self.start(host, "kafka-controller.service")
             self.start(host, "kafka-broker.service")
-        done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
+        if self.sites.tls:
+            done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
         done(self.run(OPERATOR, "init.sh", str(config / "keys")))
         keys = self.host(OPERATOR) / "config" / "keys"
         assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party")

@@ -2,12 +2,16 @@
 
 import re
 import subprocess
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.local import Cluster
+from deploy.local.ports import free_ports
 from deploy.manifests import Manifest, Tools, check_rules, rules_of
 from notary.config import LimitsConfig
 from tests.deploy.scraped import Scraped, names_in
@@ -17,6 +21,13 @@ pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
 OTHERS = {"up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_status_failed"}
 """Metrics that Prometheus, the kubelet and kube-state-metrics have."""
+OF_KAFKA = {
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "kafka_controller_kafkacontroller_activecontrollercount",
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+}
+"""Metrics of brokers and controllers; the last test here asks a real one for them."""
 WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds"}
 """Metrics of a worker that speaks TLS (`tests/notary/http/test_tls.py`); the one that is scraped here does not."""
 
@@ -57,8 +68,13 @@ def _answers(slow_per_step: int) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _disk(free: int) -> tuple[tuple[str, str], ...]:
-    claim = 'persistentvolumeclaim="index-worker-0"'
+def _kafka(metric: str, *values: str) -> tuple[tuple[str, str], ...]:
+    """A series for each node of Kafka, every 5 s."""
+    return tuple((f'{metric}{{job="notary/kafka",namespace="notary",pod="log-{at}"}}', each) for at, each in enumerate(values))
+
+
+def _disk(free: int, of: str = "index-worker-0") -> tuple[tuple[str, str], ...]:
+    claim = f'persistentvolumeclaim="{of}"'
     return (
         (f"kubelet_volume_stats_available_bytes{{{claim}}}", f"{free}x240"),
         (f"kubelet_volume_stats_capacity_bytes{{{claim}}}", "100x240"),
@@ -148,6 +164,35 @@ CASES = (
     Case("NotarySlowAnswers", False, "15m", _answers(0)),
     Case("NotaryIndexDiskFills", True, "6m", _disk(14)),
     Case("NotaryIndexDiskFills", False, "6m", _disk(16)),
+    Case("KafkaNodeDown", True, "7m", _kafka("up", "1x240", "1x6 0x240")),
+    Case("KafkaNodeDown", False, "7m", _kafka("up", "1x240", "0x50 1x240")),
+    Case("KafkaPartitionsUnderReplicated", True, "7m", _kafka("kafka_server_replicamanager_underreplicatedpartitions", "0x240", "3x240")),
+    # A restart of a broker.
+    Case(
+        "KafkaPartitionsUnderReplicated",
+        False,
+        "7m",
+        _kafka("kafka_server_replicamanager_underreplicatedpartitions", "0x240", "3x40 0x240"),
+    ),
+    Case("KafkaPartitionsUnderMinIsr", True, "2m", _kafka("kafka_server_replicamanager_underminisrpartitioncount", "0x240", "1x240")),
+    Case("KafkaPartitionsUnderMinIsr", False, "2m", _kafka("kafka_server_replicamanager_underminisrpartitioncount", "1x3 0x240", "0x240")),
+    # One controller of three knows it, the others are away.
+    Case("KafkaPartitionsOffline", True, "2m", _kafka("kafka_controller_kafkacontroller_offlinepartitionscount", "0x240", "1x240")),
+    Case("KafkaPartitionsOffline", False, "2m", _kafka("kafka_controller_kafkacontroller_offlinepartitionscount", "1x3 0x240", "0x240")),
+    *(
+        Case("KafkaNoActiveController", fires, "3m", _kafka("kafka_controller_kafkacontroller_activecontrollercount", *values))
+        for fires, values in ((True, ("0x240", "0x240")), (True, ("1x240", "1x240")), (True, ("1x6 stale",)), (False, ("0x240", "1x240")))
+    ),
+    # Another cluster of Kafka in the same Prometheus.
+    Case(
+        "KafkaPartitionsUnderMinIsr",
+        False,
+        "2m",
+        (('kafka_server_replicamanager_underminisrpartitioncount{job="other/kafka",namespace="other",pod="k-0"}', "1x240"),),
+    ),
+    Case("KafkaDiskFills", True, "6m", _disk(14, "data-0-log-broker-a-3")),
+    Case("KafkaDiskFills", False, "6m", _disk(16, "data-0-log-broker-a-3")),
+    Case("KafkaDiskFills", False, "6m", _disk(14, "data-0-other-broker-3")),
     *(
         Case("NotaryVerificationFailed", True, "1m", ((f'kube_job_status_failed{{job_name="{job}-29"}}', "1x240"),))
         for job in ("verify", "archive")
@@ -232,7 +277,7 @@ def test_every_metric_exists(rules: str, worker: Scraped) -> None:
     for name, rule in alerts(rules).items():
         named = names_in(rule["expr"])
         assert named, name
-        assert named <= known | OTHERS | WITH_TLS, name
+        assert named <= known | OTHERS | WITH_TLS | OF_KAFKA, name
 
 
 def test_all_that_is_to_be_watched_is(rules: str) -> None:
@@ -251,3 +296,18 @@ def test_thresholds_follow_the_limits(rules: str) -> None:
     expression = str(alerts(rules)["NotaryNearlyOverloaded"]["expr"])
     assert f"> {limits.pending_requests_max * 4 // 5}\n" in expression
     assert f"> {limits.pending_ms_max / 1000 * 0.8:g} *" in expression
+
+
+@pytest.mark.kafka
+def test_a_broker_has_the_metrics(
+    tools: Tools, rendered: dict[str, list[Manifest]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real broker and controller under the JMX exporter, with the manifests' rules, has what the alerts look at, and nothing is wrong."""
+    (config,) = (each for each in rendered["three-zones"] if each["metadata"]["name"] == "kafka-metrics")
+    (tmp_path / "rules.yaml").write_text(config["data"]["rules.yaml"])
+    (port,) = free_ports(1)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-javaagent:{tools.jmx_exporter}=127.0.0.1:{port}:{tmp_path / 'rules.yaml'}")
+    with Cluster.create(tmp_path / "cluster", brokers=1), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        families = {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
+    found = {name: [sample.value for sample in families[name].samples] for name in OF_KAFKA if name in families}
+    assert found == {name: [float(name.endswith("activecontrollercount"))] for name in OF_KAFKA}

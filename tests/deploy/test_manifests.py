@@ -232,13 +232,35 @@ def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, ov
     container = worker_container(rendered[overlay])
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     files = [config.key_file, config.key_history_file, config.parties_file, config.log.ca_file, config.log.cert_file, config.log.key_file]
+    files += [config.http.tls_cert_file, config.http.tls_key_file]
     for file in [*files, container["command"][container["command"].index("--config") + 1]]:
         assert str(Path(file).parent) in mounts
     assert config.index.directory in mounts
     ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    assert (config.http.listen, config.http.health_listen) == (f"0.0.0.0:{ports['http']}", f"0.0.0.0:{ports['health']}")
+    assert (config.http.listen, config.http.health_listen) == (f"0.0.0.0:{ports['https']}", f"0.0.0.0:{ports['health']}")
     (listener,) = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["listeners"]
     assert config.log.bootstrap == f"log-kafka-bootstrap:{listener['port']}"
+
+
+@overlays
+def test_a_worker_speaks_tls_by_the_names_of_its_services(rendered: Rendered, overlay: str) -> None:
+    """The certificate has every name by which the cluster reaches a worker, and the pod mounts it so that a renewal is seen."""
+    certificates = of_kind(rendered[overlay], "Certificate")
+    names = set(certificates["worker"]["spec"]["dnsNames"])
+    for service in of_kind(rendered[overlay], "Service").values():
+        of_each = "*." if service["spec"].get("clusterIP") == "None" else ""
+        name = of_each + service["metadata"]["name"]
+        assert {name, f"{name}.notary.svc", f"{name}.notary.svc.cluster.local"} <= names
+        assert [port["targetPort"] for port in service["spec"]["ports"]] == ["https"]
+    template = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]["template"]["spec"]
+    (tls,) = (volume["secret"] for volume in template["volumes"] if volume["name"] == "tls")
+    assert (tls["secretName"], tls["defaultMode"]) == (certificates["worker"]["spec"]["secretName"], 0o440)
+    (mount,) = (each for each in worker_container(rendered[overlay])["volumeMounts"] if each["name"] == "tls")
+    assert "subPath" not in mount, "the kubelet never changes such a file again"
+    issuers = of_kind(rendered[overlay], "Issuer")
+    assert issuers["workers"]["spec"]["ca"]["secretName"] == certificates["authority"]["spec"]["secretName"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert worker_container(rendered[overlay])[probe]["httpGet"]["port"] == "health"
 
 
 @overlays
@@ -333,7 +355,7 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
     policies = of_kind(rendered[overlay], "NetworkPolicy")
     assert policies["default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     rules = policies["to-workers"]["spec"]["ingress"]
-    assert [[port["port"] for port in rule["ports"]] for rule in rules] == [["http"], ["health"]]
+    assert [[port["port"] for port in rule["ports"]] for rule in rules] == [["https"], ["health"]]
     assert all(rule["from"] for rule in rules)
     (broker_port,) = (port["port"] for rule in policies["to-brokers"]["spec"]["egress"] for port in rule["ports"])
     (listener,) = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["listeners"]

@@ -10,21 +10,23 @@ import asyncio
 import re
 import shutil
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from urllib.request import urlopen
+from http.client import HTTPConnection, HTTPSConnection
 
 import msgspec
 import pytest
 from aiokafka.helpers import create_ssl_context
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
+from loadtest.bench import generate
 from notary import keys
 from notary.client import AsyncClient, Patience, Signer
 from notary.client.transport import Reply, Transport
@@ -32,13 +34,14 @@ from notary.config import load as load_config
 from notary.version import VERSION
 from tests.asking.http import Http
 from tests.asking.load import Client, Load
-from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
 from tests.deploy.desk import Desk
-from tests.deploy.installed import NAME, OPERATOR, ROOT, THREE_SITES, Installed, make_program
+from tests.deploy.installed import OPERATOR, ROOT, Installed, make_program
+from tests.deploy.sites import CLIENTS as EXTRA
+from tests.deploy.sites import NAME, PARTY, sites_text, urls
 from tests.kafka.reading_back import read_rows, read_streams
 from tests.rights import needs_root
 
@@ -62,7 +65,7 @@ WORDS = {
 }
 WORDS |= {"kafka2.london.example": "10.77.4.1", "notary2.london.example": "10.77.4.1"}
 FOLDERS = {"/etc/notary": "config", "/var/lib/notary": "data", "/opt/kafka": "kafka", "/opt/notary": "notary"}
-NEW_WORKER = "http://10.77.4.1:8080"
+NEW_WORKER = "https://10.77.4.1:8080"
 
 _ITEM = re.compile(r"^```(?P<kind>sh|toml)\n(?P<text>.*?)^```$|^\d+\. Do \[[^]]+\]\(#(?P<section>[a-z-]+)\)", re.MULTILINE | re.DOTALL)
 
@@ -98,18 +101,18 @@ class Attempt:
 class Recorded(Transport):
     """The client's own transport, which writes down every attempt and changes none."""
 
-    def __init__(self, urls: list[str], history: History, attempts: list[Attempt]) -> None:
-        super().__init__(urls, Patience(), None)
+    def __init__(self, urls: list[str], trust: ssl.SSLContext, history: History, attempts: list[Attempt]) -> None:
+        super().__init__(urls, Patience(), trust)
         self._history = history
         self._attempts = attempts
         self.asked = Submission(b"", (), ())
 
-    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float) -> Reply:
+    async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         submission = Submission(body or b"", self.asked.requests, self.asked.ids)
         self._history.submissions.append(submission)
         sent_s = time.monotonic()
         try:
-            reply = await super()._attempt(method, url, path, body, left_s)
+            reply = await super()._attempt(method, url, path, body, left_s, more)
         except Exception as problem:
             self._attempts.append(Attempt(url, NOBODY_LISTENS if str(problem).startswith("ConnectError") else str(problem)))
             self._history.calls.append(Call(submission, url, sent_s, time.monotonic(), 0, ()))
@@ -133,19 +136,20 @@ def _attempt(url: str, reply: Reply) -> Attempt:
 class Steady(Load):
     """A load by the project's own client, each of whom makes a few submissions and is followed by another."""
 
-    def __init__(self, party: Party, signer: Signer, urls: list[str], clients: int) -> None:
+    def __init__(self, urls: list[str], trust: ssl.SSLContext, clients: int) -> None:
         self.history = History()
         self.attempts: list[Attempt] = []
         self.longest_s = 0.0
-        self._signer = signer
-        super().__init__(Client(Http(), self.history), party, urls, seed=1, clients=clients)
+        self._trust = trust
+        self._signer = Signer(generate.party_key().sign)
+        super().__init__(Client(Http(), self.history), PARTY, urls, seed=1, clients=clients)
 
     async def _keep_asking(self) -> None:
         while not self._stop:
             urls = self._random.sample(list(self._urls), len(self._urls))
-            async with AsyncClient(urls, self._party.name, self._signer, notary_name=NAME) as client:
+            async with AsyncClient(urls, PARTY.name, self._signer, notary_name=NAME) as client:
                 await client._transport.close()
-                client._transport = recorded = Recorded(urls, self.history, self.attempts)
+                client._transport = recorded = Recorded(urls, self._trust, self.history, self.attempts)
                 for _ in range(SUBMISSIONS_OF_A_CLIENT):
                     recorded.asked = self._next()
                     began_s = time.monotonic()
@@ -200,23 +204,12 @@ class Asking:
 
 
 @pytest.fixture(scope="module")
-def key() -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.generate()
-
-
-@pytest.fixture(scope="module")
-def party(key: Ed25519PrivateKey) -> Party:
-    return Party(NAME, key=key)
-
-
-@pytest.fixture(scope="module")
-def installed(request: pytest.FixtureRequest, party: Party, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """Three sites, and one more machine in London."""
-    text = THREE_SITES.replace("payload_partitions = 3", f"payload_partitions = {PARTITIONS}")
-    with Centres(4, delay_ms=request.config.getoption("--chaos-delay-ms")) as centres:
-        made = Installed.install(tmp_path_factory.mktemp("operations"), centres, text)
+    with Centres(EXTRA, delay_ms=request.config.getoption("--chaos-delay-ms")) as centres:
+        made = Installed.install(tmp_path_factory.mktemp("operations"), centres, sites_text(partitions=PARTITIONS))
         try:
-            made.begin(party)
+            made.begin(PARTY)
             yield made
         finally:
             made.end()
@@ -235,10 +228,11 @@ def make_next_version(made: Installed) -> None:
 
 def get(made: Installed, host: str, path: str) -> str:
     """What a worker answers."""
-    port = made.sites.ports.health if path == "/metrics" else made.sites.ports.worker
-    with inside(made.networks[host]), urlopen(f"http://{host}:{port}{path}") as answer:
-        text: str = answer.read().decode()
-    return text
+    ports, trust = made.sites.ports, ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
+    asked = HTTPConnection(host, ports.health) if path == "/metrics" else HTTPSConnection(host, ports.worker, context=trust)
+    with inside(made.networks[host]), closing(asked) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
 
 
 def metric(made: Installed, host: str, name: str) -> float:
@@ -368,7 +362,7 @@ def remains(made: Installed, history: History, worker_names: dict[str, str]) -> 
     return Remains([each.verifier_key for each in known], streams, rows, history)
 
 
-def test_every_command_of_the_page_under_load(installed: Installed, party: Party, key: Ed25519PrivateKey) -> None:
+def test_every_command_of_the_page_under_load(installed: Installed) -> None:
     """Each change is made as the page says while clients ask; no request fails or takes longer than a failover, and all indexes agree."""
     made = installed
     assert not list((made.directory / "rendered").rglob("*session.timeout*"))
@@ -377,12 +371,12 @@ def test_every_command_of_the_page_under_load(installed: Installed, party: Party
     desk = Desk(made, WORDS | {word: str(made.directory / folder) for word, folder in FOLDERS.items()})
     preamble, *sections = page.items()
     shell = preamble[1][0].text
-    urls = [f"http://{host}:8080" for host in hosts(made)]
-    load = Steady(party, Signer(key.sign), urls, CLIENTS)
+    reached = urls(made)
+    load = Steady(reached, ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem"), CLIENTS)
     done: set[str] = set()
     with Asking(load, made.networks[OPERATOR]) as asking:
         asking.goes_on()
-        checks = Checks(made, asking, urls)
+        checks = Checks(made, asking, reached)
 
         def do(section: str) -> None:
             done.add(section)

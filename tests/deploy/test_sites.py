@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -16,16 +16,16 @@ import pytest
 from aiokafka.helpers import create_ssl_context
 from cryptography import x509
 
-from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
 from deploy.pki import Authority
 from deploy.render.kafka import directory_id
 from tests.asking.http import Answer, Http
 from tests.asking.load import Client, Load, until
-from tests.asking.party import Party, spend, state
+from tests.asking.party import spend, state
 from tests.checkers.history import History
 from tests.deploy.forbidden import OPERATIONS, Who
-from tests.deploy.installed import NAME, OPERATOR, THREE_SITES, Installed, done
+from tests.deploy.installed import OPERATOR, Installed, done
+from tests.deploy.sites import PARTY, urls
 from tests.kafka.workers import connect_from
 from tests.rights import needs_root
 
@@ -35,30 +35,6 @@ TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
 EXISTS, DELETION_DISABLED = 36, 73
 NO_ANSWER = -1
 REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
-
-PARTY = Party(NAME)
-
-
-@pytest.fixture(scope="module")
-def centres(request: pytest.FixtureRequest) -> Iterator[Centres]:
-    with Centres(3, delay_ms=request.config.getoption("--chaos-delay-ms")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def installed(centres: Centres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Everything runs as in deploy/sites/README.md: formatted, started, with rights and a notary. At the end all stop in order."""
-    made = Installed.install(tmp_path_factory.mktemp("sites"), centres, THREE_SITES)
-    try:
-        made.begin(PARTY)
-        yield made
-        made.stop()
-    finally:
-        made.end()
-
-
-def urls(made: Installed) -> list[str]:
-    return [f"http://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]
 
 
 def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLContext:
@@ -81,9 +57,10 @@ class Watched(Http):
 @pytest.fixture
 async def client(installed: Installed) -> AsyncIterator[Client]:
     """A client that reaches every site."""
+    trust = ssl.create_default_context(cafile=installed.directory / "pki" / "ca.pem")
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await connect_from(installed.networks[host], host, port)
+        return await connect_from(installed.networks[host], host, port, trust)
 
     async with Watched(connect) as http:
         yield Client(http, History(), 10)

@@ -138,9 +138,10 @@ def test_pages_and_sections_that_the_code_names() -> None:
             assert section.lower().replace(" ", "-") in runbook, f"{file}: {section}"
 
 
-def test_tests_that_the_readme_names() -> None:
-    """A test or a folder of tests that the README names is there."""
-    for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", text("README.md")):
+@pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
+def test_tests_that_a_page_names(page: Path) -> None:
+    """A test or a folder of tests that a page names is there."""
+    for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / path).exists(), path
         assert not name or f"def {name}(" in text(path), f"{path}::{name}"
 

@@ -106,7 +106,7 @@ def test_what_can_never_be_asked_for_is_not_held() -> None:
 def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None:
     """It is handed on when its own partition's mark was found, and stays for the next reading when that was not."""
     kept = {partition: Kept(8, [_record(partition, 2), _record(partition, 5)]) for partition in (0, 1)}
-    recheck = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), kept)
+    recheck = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), (), kept)
     assert recheck.take([_record(ORDERING, 3), _record(0, 7), _record(0, 8)], {ORDERING, 0}) == [
         _record(0, 2),
         _record(0, 5),
@@ -115,7 +115,7 @@ def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None
         _record(0, 8),
     ]
     assert recheck.kept == {1: kept[1]}
-    again = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), recheck.kept)
+    again = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), (), recheck.kept)
     assert again.take([_record(ORDERING, 3), _record(0, 7)], {ORDERING, 0, 1}) == []
     assert again.take([_record(1, 7)], {ORDERING, 0, 1})[:2] == kept[1].records
     assert again.kept == {}
@@ -222,12 +222,85 @@ async def test_an_append_time_that_is_another() -> None:
     assert "record 2 of the ordering stream" in await _examine(log, reading)
 
 
-async def test_what_took_no_effect_may_be_another() -> None:
-    """Records that were skipped are not compared."""
+async def test_what_was_skipped_before_an_effect_is_compared() -> None:
+    """What stands now in the place of an ordering record that was skipped may have an effect."""
     log, reading = _applied()
     log.put_back(Record(ORDERING, 3, 0, None, b"other garbage"))
+    assert [await _examine(log, reading, since) for since in (4, 5)] == [await _examine(log, reading, 0), ""]
+    found = await _examine(log, reading)
+    assert "record 4 of the ordering stream" in found
+    assert "or one from 3 on is not the one that was skipped before it" in found
+
+
+async def test_what_nobody_asked_for_may_be_another() -> None:
+    """Payload records that were skipped are not compared: an entry names its content by a hash."""
+    log, reading = _applied()
     log.put_back(Record(0, 2, 0, batch_key(9, 9), b"other junk"))
     assert await _examine(log, reading) == ""
+
+
+def _lost_and_copied() -> tuple[History, Reading]:
+    """The log lost a checkpoint and an entry; a worker registered in the checkpoint's place, and the entry came again at its own time."""
+    before, after = History(), History()
+    for one in (before, after):
+        one.register("w1")
+        one.payload(1, 1, "a")
+    before.checkpoint(1, 0)
+    after.register("w2")
+    for one in (before, after):
+        one.entry(1, 1, "a", at=2_000_000)
+    reading = Reading()
+    reading.step(*before.streams[ORDERING], *before.streams[0])
+    assert reading.joiner.history.seen == 3
+    assert before.streams[ORDERING][3] == after.streams[ORDERING][3]
+    return after, reading
+
+
+async def test_a_copy_of_the_last_record_does_not_hide_another_before_it() -> None:
+    """A clock that stands still lets a copy have the append time of what was lost; that alone must not say that nothing was lost."""
+    after, reading = _lost_and_copied()
+    joiner = reading.joiner
+    assert "is not the one that this index has applied" in await examine(_Log(after), joiner.history.last_run, joiner.marks)
+    recheck = Recheck({ORDERING: joiner.marks[ORDERING]}, joiner.history.last_run)
+    assert recheck.offsets_first == {ORDERING: 1}
+    assert recheck.take(after.streams[ORDERING][1:], ALL) == []
+    assert "or one from 2 on is not the one that was skipped before it" in recheck.lost
+
+
+async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
+    """The count and the hash of skipped records are those of one reading, whatever was forgotten and read again on the way."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1"), *[history.put(ORDERING, None, b"garbage %d" % number) for number in range(3)])
+    reading.joiner.forget_unjudged()
+    again = reading.restarted()
+    rest = history.streams[ORDERING][2:]
+    entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
+    for one in (reading, again):
+        one.step(*rest, entry, payload)
+        run = one.joiner.history.last_run
+        assert [effect.skipped for effect in run] == [0, 3]
+        recheck = Recheck({ORDERING: one.joiner.marks[ORDERING]}, run)
+        assert recheck.take(history.streams[ORDERING][1:], ALL) == history.streams[ORDERING][1:]
+        assert not recheck.lost
+
+
+def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
+    """Records with the append time of the last one may have been written again while the clock stood still; the one before them was not."""
+    before, after, reading = History(), History(), Reading()
+    for one in (before, after):
+        one.register("w1")
+    before.entry(1, 1, "a", at=2_000_000)
+    after.register("w2", at=2_000_000)
+    for one in (before, after):
+        one.entry(1, 2, "b", at=2_000_000)
+        for sequence, label in ((1, "a"), (2, "b")):
+            one.payload(1, sequence, label)
+    reading.step(*before.streams[ORDERING], *before.streams[0])
+    run = reading.joiner.history.last_run
+    assert [effect.offset for effect in run] == [1, 2, 3]
+    recheck = Recheck({ORDERING: reading.joiner.marks[ORDERING]}, run)
+    assert recheck.take(after.streams[ORDERING][1:], ALL) == []
+    assert "record 2 of the ordering stream" in recheck.lost
 
 
 async def test_only_what_is_asked_for_is_compared() -> None:

@@ -10,10 +10,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from deploy.local import Cluster
+from notary.cli.top import brokers_of, samples_of
 from ordering.topics import topic_names
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
-from tests.kafka.workers import Notary
+from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
 
@@ -61,6 +62,13 @@ async def ordering_leader(notary: Notary, away: int | None = None) -> int:
     return leader
 
 
+async def sees(notary: Notary, worker: Worker, broker: int, **expected: bool) -> bool:
+    """Whether the worker's metrics say of a broker now that it is connected, leads anything, is in sync with anything."""
+    seen = brokers_of(samples_of((await notary.http.get(worker.url, "/metrics")).body.decode()))[str(broker)]
+    assert seen.replicas > 1
+    return all(bool(getattr(seen, name)) is value for name, value in expected.items())
+
+
 @pytest.mark.parametrize("how", ["kill", "pause"])
 async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str) -> None:
     """The ordering leader dies, or freezes and thaws, under load: answers resume, no answer is lost or contradicted."""
@@ -72,10 +80,13 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
         await asyncio.to_thread(brokers.kill if how == "kill" else brokers.pause, leader)
         await load.until(300)
         assert await ordering_leader(notary, away=leader) != leader
+        if how == "kill":
+            await until(partial(sees, notary, workers[0], leader, connected=False, leads=False, in_sync=False))
         # A worker that starts now finds its way around the broker that does not answer.
         workers += await notary.start_all("c")
         await asyncio.to_thread(brokers.start if how == "kill" else brokers.resume, leader)
         await asyncio.to_thread(brokers.wait_until_serving)
+        await until(partial(sees, notary, workers[0], leader, connected=True, in_sync=True))
         await load.until(200)
     await notary.same_height(*workers)
     for submission in notary.history.submissions[::20]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -212,14 +213,16 @@ class Notary:
         return list(left.replayed.decisions[:height])
 
 
-async def connect_from(network: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that begins in this network namespace."""
+async def connect_from(
+    network: str, host: str, port: int, trust: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that begins in this network namespace; with TLS if it is told whom to trust."""
     with inside(network):
         connection = socket.socket()
     try:
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, (host, port))
-        return await asyncio.open_connection(sock=connection)
+        return await asyncio.open_connection(sock=connection, ssl=trust, server_hostname=host if trust else None)
     except BaseException:
         connection.close()
         raise

@@ -11,7 +11,7 @@ What the value leaves open, and why that is sound:
 - *The offsets of what is buffered, of the marks and of the last effect*, where no restart can come any more and nothing is dropped to be
   read again (`keep` is false): they say only where that begins.
 - *The history.* The views of all records are the one after genesis, which `thawed` keeps, so every comparison comes out alike; what else
-  is in the history decides no step. That it is the log's own is tested elsewhere (tests/properties).
+  is in the history, or was skipped since its last record, decides no step. That it is the log's own is tested elsewhere (tests/properties).
 - *What never changes*: what the log says of itself, limits; they are taken from a model, and must be the model's own.
 """
 
@@ -36,7 +36,7 @@ _Queued = joiner_core._Queued
 _CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own"}
 _VARYING = {
     "lives", "history", "doubts", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer",
-    "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
+    "_since_effect", "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
 }  # fmt: skip
 _LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
 _BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records"}
@@ -159,6 +159,7 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner.marks = {partition: Mark(OFFSET + at, b"") for partition, at in marks}
     joiner._dropped = {partition: (OFFSET + at, hole if waits else _GONE) for partition, at, waits in dropped}
     joiner._queue_ids = queue_ids
+    joiner._since_effect = 0, b""
     joiner._hole = hole
     joiner._skipped = None if skipped is None else (skipped[0], OFFSET + skipped[1])
     joiner._fills_due_ms = -1 if due_ms < 0 else NOW_MS + due_ms

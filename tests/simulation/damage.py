@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from joiner.history import Comparison, fingerprint_of
+from joiner.history import Comparison, History
 from joiner.lives import Lives
+from joiner.look import sought
 from notary.decision import to_json
 from notary.index import rows
 from notary.index.store import META
@@ -288,11 +289,14 @@ def name_of(record: Ordering | None, lives: Lives) -> str:
 
 
 def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
-    """Whether a record that took effect in this index is not the one that the log has there: of each topic-partition the furthest."""
-    for key, row in disk.families[META].items():
-        if key.startswith(rows.MARK_PREFIX):
-            stream, mark = rows.mark_of(key, row)
-            records = cluster.streams[stream]
-            if mark.offset >= len(records) or fingerprint_of(records[mark.offset]) != mark.fingerprint:
-                return True
+    """Whether a record that took effect in this index, of each topic-partition the furthest, is not the one that the log has there."""
+    meta = disk.families[META].items()
+    marks = dict([rows.mark_of(key, row) for key, row in meta if key.startswith(rows.MARK_PREFIX)])
+    effects = sorted([rows.effect_of(row) for key, row in meta if key.startswith(rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
+    for stream, expected in sought(History(effects).last_run, marks, contents=False).items():
+        for record in cluster.streams[stream]:
+            if expected and expected[0].found(record):
+                expected.popleft()
+        if expected:
+            return True
     return False

@@ -1,0 +1,32 @@
+"""Go programs, built once from a module of ours that pins others: `go.mod` says which versions, `go.sum` with which content."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.commands import run
+from deploy.local.errors import CannotRun
+from deploy.local.files import locked
+
+
+def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") -> Path:
+    """Return the folder of the programs, built unless that was done for these files. `link`: the linker's flags. Raises CannotRun."""
+    content = b"".join(file.read_bytes() for file in sorted(module.iterdir()))
+    digest = hashlib.sha256(b"\0".join([content, *[each.encode() for each in (*packages, link)]])).hexdigest()[:16]
+    folder = cache / digest
+    if folder.exists():
+        return folder
+    if shutil.which("go") is None:
+        raise CannotRun(f"{packages[0]} is built with Go 1.26 or newer, and there is none on the PATH (https://go.dev/dl)")
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache / "build.lock"):
+        if not folder.exists():
+            beside = cache / f"{digest}.new"
+            beside.mkdir(exist_ok=True)
+            command = ["go", "build", "-mod=readonly", "-buildvcs=false", f"-ldflags={link}", "-o", f"{beside}{os.sep}", *packages]
+            run(command, cwd=module)  # the first time its modules are fetched
+            # A crash before this line leaves a folder that nobody takes for the programs.
+            beside.rename(folder)
+    return folder

@@ -1,0 +1,353 @@
+"""`notary top`: workers and brokers in the terminal (docs/command-line.md).
+
+It asks each worker for `/metrics` and `/readyz?verbose`, twice an interval apart, and shows what changed, as Prometheus computes it: a
+counter that fell began again at 0. Workers are asked together, and each has a limit, so that one that does not answer is a row that says
+so, and delays the others by one interval at most.
+"""
+
+import argparse
+import asyncio
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE
+from notary.cli.submit import add_tls_arguments, seconds, tls_of
+from notary.client.transport import checked_url, http_client
+from ordering.log import BrokerSeen
+
+ANSWER_S_MIN: Final = 1.0
+"""A worker has the interval to answer, and not less than this."""
+ANSWER_BYTES_MAX: Final = 4 << 20
+SUBMISSIONS: Final = "/v1/submissions"
+NOTHING: Final = "-"
+NOT_READY, WORKER = "not ready: ", "worker: "  # lines of /readyz?verbose
+
+Samples: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
+"""Per series name its values by the values of its labels, in the order of their names."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker in one interval. None: it did not say, or there was nothing to compute it from."""
+
+    url: str
+    worker: str = ""
+    state: str
+    """`ready`, `not-ready` or `no-answer`."""
+    reasons: tuple[str, ...] = ()
+    submissions_per_s: float | None = None
+    refused_per_s: float | None = None
+    """Of these, the ones that were answered with a status of 400 or more."""
+    decisions_per_s: dict[str, float] = {}
+    """By outcome: `committed`, or the reason of a rejection."""
+    p50_s: float | None = None
+    p99_s: float | None = None
+    pending_requests: int | None = None
+    lag_records: int | None = None
+    behind_s: float | None = None
+    """Log time between its last step and that of the worker of this table that is the furthest."""
+    tree_size: int | None = None
+    agreed_size: int | None = None
+    memory_bytes: int | None = None
+    log_time_s: float | None = None
+    brokers: dict[str, BrokerSeen] = {}
+
+
+class Scrape(msgspec.Struct, frozen=True):
+    """One look at a worker: when, whether it takes submissions or why not, and its samples."""
+
+    at_s: float
+    ready: bool
+    health: tuple[str, ...]
+    samples: Samples
+
+    @property
+    def worker(self) -> str:
+        """Its name; empty while it has no log."""
+        return next((line.removeprefix(WORKER) for line in self.health if line.startswith(WORKER)), "")
+
+
+class _NoAnswer(Exception):
+    """Nothing that a worker would say; the message is the reason."""
+
+
+# ---- asking ----
+
+
+async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape | str:
+    """What the worker says now, or why there is nothing."""
+    try:
+        async with asyncio.timeout(limit_s):
+            metrics, health = await asyncio.gather(_get(http, f"{url}/metrics"), _get(http, f"{url}/readyz?verbose"))
+    except TimeoutError:
+        return f"no answer within {limit_s:g} s"
+    except httpx.HTTPError as problem:
+        return str(problem) or type(problem).__name__
+    except _NoAnswer as problem:
+        return str(problem)
+    if health[0] not in (200, 503) or metrics[0] != 200:
+        status = metrics[0] if metrics[0] != 200 else health[0]
+        return f"status {status}: no worker's health is here; with `http.health_listen` it is at that address"
+    try:
+        return Scrape(time.monotonic(), health[0] == 200, tuple(health[1].splitlines()), samples_of(metrics[1]))
+    except ValueError as problem:
+        return f"its /metrics are not Prometheus text ({problem}): is this a worker?"
+
+
+async def _get(http: httpx.AsyncClient, url: str) -> tuple[int, str]:
+    async with http.stream("GET", url) as answer:
+        body = bytearray()
+        async for chunk in answer.aiter_bytes():
+            body += chunk
+            if len(body) > ANSWER_BYTES_MAX:
+                raise _NoAnswer(f"an answer of more than {ANSWER_BYTES_MAX} bytes: is this a worker?")
+    return answer.status_code, body.decode(errors="replace")
+
+
+def samples_of(text: str) -> Samples:
+    """The finite samples of `/metrics`; `ValueError` for another text."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in filter(lambda sample: math.isfinite(sample.value), family.samples):
+            found.setdefault(sample.name, {})[tuple(sample.labels[name] for name in sorted(sample.labels))] = sample.value
+    return found
+
+
+# ---- computing ----
+
+
+def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
+    """The worker's row, from two looks at it; rates only where both brought something."""
+    if isinstance(now, str):
+        return Row(url=url, state="no-answer", reasons=(now,))
+    reasons = tuple(line.removeprefix(NOT_READY) for line in now.health if line.startswith(NOT_READY))
+    row = Row(url=url, worker=now.worker, state="ready" if now.ready else "not-ready", reasons=reasons)
+    if "notary_positions" not in now.samples:
+        return row  # it waits for its log, and counts nothing yet
+
+    def gauge(name: str) -> float:
+        return now.samples.get(name, {}).get((), 0.0)
+
+    row = msgspec.structs.replace(
+        row,
+        pending_requests=int(gauge("notary_pending_requests")),
+        lag_records=int(gauge("notary_lag_records")),
+        tree_size=int(gauge("notary_tree_size")),
+        agreed_size=int(gauge("notary_agreed_size")),
+        memory_bytes=int(gauge("notary_memory_bytes")),
+        log_time_s=gauge("notary_log_time_seconds") or None,
+        brokers=brokers_of(now.samples),
+    )
+    if not isinstance(before, Scrape):
+        return row
+    if before.worker != now.worker:
+        shared = f"{url} leads to several workers, {before.worker} and {now.worker}: name an address of each"
+        return msgspec.structs.replace(row, reasons=(*reasons, shared))
+    passed_s = now.at_s - before.at_s
+    answers = {labels: count for labels, count in _grown("notary_http_answers_total", before, now).items() if labels[0] == SUBMISSIONS}
+    buckets = {float(labels[0]): count for labels, count in _grown("notary_submission_seconds_bucket", before, now).items()}
+    decisions = _grown("notary_decisions_total", before, now)
+    return msgspec.structs.replace(
+        row,
+        submissions_per_s=sum(answers.values()) / passed_s,
+        refused_per_s=sum(count for labels, count in answers.items() if int(labels[1]) >= 400) / passed_s,
+        decisions_per_s={labels[0]: count / passed_s for labels, count in decisions.items()},
+        p50_s=quantile(buckets, 0.5),
+        p99_s=quantile(buckets, 0.99),
+    )
+
+
+def _grown(name: str, before: Scrape, now: Scrape) -> dict[tuple[str, ...], float]:
+    """By how much each series of a counter grew. One that fell belongs to a new process, and began at 0."""
+    old = before.samples.get(name, {})
+    return {
+        labels: value - old.get(labels, 0.0) if value >= old.get(labels, 0.0) else value
+        for labels, value in now.samples.get(name, {}).items()
+    }
+
+
+def quantile(buckets: Mapping[float, float], share: float) -> float | None:
+    """A quantile of a histogram, from cumulative counts by upper bound, as Prometheus computes it; None for an empty one."""
+    bounds = sorted(buckets)
+    if not bounds or not buckets[bounds[-1]]:
+        return None
+    rank, low, below = share * buckets[bounds[-1]], 0.0, 0.0
+    for bound in bounds:
+        if buckets[bound] >= rank:
+            # Nothing is known of what is beyond the last bound but that it is.
+            return low if math.isinf(bound) else low + (bound - low) * (rank - below) / (buckets[bound] - below)
+        low, below = bound, buckets[bound]
+    return None
+
+
+def brokers_of(samples: Samples) -> dict[str, BrokerSeen]:
+    """The brokers that a worker knows, by node id; none with an embedded log."""
+    partitions = samples.get("notary_broker_partitions", {})
+
+    def count(broker: str, role: str) -> int:
+        return int(partitions.get((broker, role), 0))
+
+    return {
+        broker: BrokerSeen(bool(connected), count(broker, "leader"), count(broker, "in-sync"), count(broker, "replica"))
+        for (broker,), connected in samples.get("notary_broker_connected", {}).items()
+    }
+
+
+def _compared(rows: Sequence[Row]) -> list[Row]:
+    """The rows, each with how far it is behind; a single worker is behind nobody."""
+    times = [row.log_time_s for row in rows if row.log_time_s is not None]
+    if len(times) < 2:
+        return list(rows)
+    return [msgspec.structs.replace(row, behind_s=max(times) - row.log_time_s) if row.log_time_s is not None else row for row in rows]
+
+
+# ---- showing ----
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
+    ("WORKER", lambda row: row.worker or row.url),
+    ("STATE", lambda row: row.state),
+    ("SUBM/S", lambda row: _number(row.submissions_per_s)),
+    ("REFUSED/S", lambda row: _number(row.refused_per_s)),
+    ("COMMIT/S", lambda row: _number(row.decisions_per_s.get("committed"))),
+    ("REJECT/S", lambda row: _number(_rejected(row))),
+    ("P50 MS", lambda row: _number(row.p50_s, 1000)),
+    ("P99 MS", lambda row: _number(row.p99_s, 1000)),
+    ("LAG REC", lambda row: _number(row.lag_records)),
+    ("LAG S", lambda row: _number(row.behind_s)),
+    ("PENDING", lambda row: _number(row.pending_requests)),
+    ("TREE", lambda row: _number(row.tree_size)),
+    ("AGREED", lambda row: _number(row.agreed_size)),
+    ("MIB", lambda row: _number(row.memory_bytes, 1 / (1 << 20))),
+)
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The lines for people: workers, why some are not ready, what was rejected for which reason, brokers."""
+    lines = _aligned([[title for title, _ in _COLUMNS], *([_printable(cell(row)) for _, cell in _COLUMNS] for row in rows)])
+    for row in rows:
+        name = row.worker or row.url
+        lines += [_printable(f"{name}: {reason}") for reason in row.reasons]
+        rejected = {outcome: rate for outcome, rate in row.decisions_per_s.items() if rate and outcome != "committed"}
+        if rejected:
+            lines.append(_printable(f"{name}: rejected/s " + ", ".join(f"{why} {_number(rate)}" for why, rate in rejected.items())))
+    seen: dict[str, list[BrokerSeen]] = {}
+    for row in rows:
+        for broker, one in row.brokers.items():
+            seen.setdefault(broker, []).append(one)
+    if seen:
+        cells = [
+            [
+                _printable(broker),
+                f"{sum(one.connected for one in views)} of {len(views)}",
+                *(_span(getattr(one, what) for one in views) for what in ("leads", "in_sync", "replicas")),
+            ]
+            for broker, views in sorted(seen.items(), key=lambda item: (len(item[0]), item[0]))
+        ]
+        lines += ["", *_aligned([["BROKER", "CONNECTED", "LEADS", "IN SYNC", "REPLICAS"], *cells])]
+    return lines
+
+
+def _rejected(row: Row) -> float | None:
+    if not row.decisions_per_s:
+        return None
+    return sum(rate for outcome, rate in row.decisions_per_s.items() if outcome != "committed")
+
+
+def _number(value: float | None, scale: float = 1) -> str:
+    if value is None:
+        return NOTHING
+    value *= scale
+    return f"{value:,.1f}" if 0 < abs(value) < 100 and not isinstance(value, int) else f"{value:,.0f}"
+
+
+def _span(values: Iterable[int]) -> str:
+    """One number where all workers say the same, else the least and the most."""
+    least, *others = sorted(values)
+    return f"{least}-{others[-1]}" if others and others[-1] != least else f"{least}"
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    names = 2 if cells[0][0] == "WORKER" else 1  # to the left; numbers to the right
+    return [
+        "  ".join(cell.ljust(width) if at < names else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
+
+
+def _printable(text: str) -> str:
+    """What a worker says must not move the cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def frame(lines: Sequence[str], columns: int, rows: int) -> str:
+    """What draws these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
+    if len(lines) > rows:
+        lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
+    return "\x1b[H" + "\n".join(f"{line[: columns - 1]}\x1b[K" for line in lines) + "\x1b[J"
+
+
+# ---- the command ----
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `notary top`."""
+    parser.add_argument("urls", metavar="URL", nargs="+", help="workers; with `http.health_listen` set, the URL of that address")
+    parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=2.0, help="how often to ask (default 2)")
+    parser.add_argument("--once", action="store_true", help="show one interval and end; 2 if no worker answered")
+    add_tls_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object an interval, for programs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show until Ctrl-C, or once."""
+    try:
+        return asyncio.run(_watch(arguments))
+    except KeyboardInterrupt:
+        if sys.stdout.isatty():
+            print()  # what follows begins below the table
+        return EXIT_DONE  # the way to end it
+
+
+async def _watch(arguments: argparse.Namespace) -> int:
+    urls = [checked_url(url.rstrip("/")) for url in dict.fromkeys(arguments.urls)]
+    draws = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not arguments.json and not arguments.once
+    tls = tls_of(arguments)
+    limit_s = max(arguments.interval, ANSWER_S_MIN)
+    async with http_client(tls, limit_s) as http:
+        before: list[Scrape | str | None] = [None] * len(urls)
+        first = True
+        while True:
+            asked_s = time.monotonic()
+            now = await asyncio.gather(*[_scrape(http, url, limit_s) for url in urls])
+            rows = _compared([row_of(url, old, new) for url, old, new in zip(urls, before, now, strict=True)])
+            # On a terminal the first look shows already who is there.
+            if draws or not first:
+                _show(arguments, rows, draws=draws, first=first)
+            if arguments.once and not first:
+                return EXIT_COULD_NOT if all(row.state == "no-answer" for row in rows) else EXIT_DONE
+            before, first = list(now), False
+            await asyncio.sleep(max(0.0, asked_s + arguments.interval - time.monotonic()))
+
+
+def _show(arguments: argparse.Namespace, rows: Sequence[Row], *, draws: bool, first: bool) -> None:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    if arguments.json:
+        print(msgspec.json.encode({"time": at, "interval_s": arguments.interval, "workers": rows}).decode(), flush=True)
+        return
+    lines = [f"{at}  every {arguments.interval:g} s", *table(rows)]
+    if draws:
+        size = shutil.get_terminal_size()
+        sys.stdout.write(("\x1b[2J" if first else "") + frame(lines, size.columns, size.lines))
+        sys.stdout.flush()
+        return
+    print("\n".join(lines), end="\n" if arguments.once else "\n\n", flush=True)

@@ -1,0 +1,244 @@
+"""OpenTelemetry traces from a client's call to its decision (docs/metrics.md, Traces). Imported only where `[tracing] endpoint` is set.
+
+A submission that is sampled has a span, a child of the client's where the call has a `traceparent` (W3C Trace Context), and five in it:
+
+    submission  |------------------------------------------------|  from the head of its call to its answer
+      admitted  |-----|                                              read, decoded, verified, taken in
+      appended           |--------|                                  both records sent, until both are acknowledged
+      joined             |------------|                              ... until the joiner has the content at its place in the order
+      applied                         |---------|                    decided and durable
+      answered                                  |----------------|   until the answer is made
+
+A batch that carries such a submission is a trace of its own: a span `batch` with a link to each of them; `appended` links back to it.
+Nothing here waits for a collector. Ended spans go into a bounded queue, which a thread of the SDK empties; what does not fit is counted and
+dropped. Whether a submission is sampled changes nothing for it.
+"""
+
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags
+
+from joiner import Batch, Ready
+from joiner.driver import Applier
+from notary.config import TracingConfig
+from notary.decision import Decision
+from notary.version import VERSION
+
+logger = logging.getLogger("notary.tracing")
+
+EXPORT_S_MAX: Final = 2.0
+"""The most that the collector may take for one export, and that the end of a worker waits for the last ones."""
+EXPORTED_AT_ONCE: Final = 512
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
+
+
+class _Traced:
+    """A sampled submission until its answer; times in nanoseconds since 1970, 0 for what has not happened."""
+
+    __slots__ = ("applied", "batch", "context", "sent", "span")
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self.context = trace.set_span_in_context(span, Context())
+        self.batch: tuple[int, int] | None = None
+        self.sent = self.applied = 0
+
+
+class Tracing:
+    """The traces of one worker. One event loop; to be closed."""
+
+    def __init__(self, settings: TracingConfig, notary_name: str, worker_name: str) -> None:
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `_Exporter` says once what its loggers repeat
+        resource = Resource.create(
+            {"service.name": "notary", "service.version": VERSION, "service.instance.id": worker_name, "notary.name": notary_name}
+        )
+        self._ratio = settings.ratio
+        self.spans = _Spans(settings.endpoint, settings.queue_spans_max)
+        # Sampled here, before anything is made for a trace: what is not sampled costs one random number.
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(self.spans)
+        self._tracer = self._provider.get_tracer("notary", VERSION)
+        self._traced: dict[bytes, _Traced] = {}
+        self._batches: dict[tuple[int, int], list[_Traced]] = {}
+
+    @contextmanager
+    def submission(self, encoded: bytes, requests: int, traceparent: str, since_s: float) -> Iterator[None]:
+        """Around what is done with a submission from when it is admitted; its call began at `since_s` of `time.perf_counter`.
+
+        The same bytes again, while the first wait, are not traced: they wait with them.
+        """
+        parent = _parent_of(traceparent)
+        sampled = parent.trace_flags.sampled if parent is not None else random.random() < self._ratio  # noqa: S311 - no secret
+        if not sampled or encoded in self._traced:
+            yield
+            return
+        admitted = time.time_ns()
+        began = admitted - int((time.perf_counter() - since_s) * 1e9)
+        span = self._tracer.start_span(
+            "submission",
+            Context() if parent is None else trace.set_span_in_context(NonRecordingSpan(parent), Context()),
+            SpanKind.SERVER,
+            {"notary.requests": requests},
+            start_time=began,
+        )
+        traced = self._traced[encoded] = _Traced(span)
+        self._part(traced, "admitted", began, admitted)
+        try:
+            yield
+        finally:
+            del self._traced[encoded]
+            if traced.batch is not None:
+                self._batches.pop(traced.batch, None)
+            now = time.time_ns()
+            if traced.applied:
+                self._part(traced, "answered", traced.applied, now)
+            # Without it: decided before, or not decided when the wait was over.
+            span.set_attribute("notary.decided_here", bool(traced.applied))
+            span.end(now)
+
+    @contextmanager
+    def sending(self, name: tuple[int, int], batch: Batch[Decision]) -> Iterator[None]:
+        """Around the appends of a batch, from when it is sent until both have returned."""
+        all_traced = [traced for pending in batch.submissions if (traced := self._traced.get(pending.encoded)) is not None]
+        if not all_traced:
+            yield
+            return
+        sent = time.time_ns()
+        links = [Link(traced.span.get_span_context()) for traced in all_traced]
+        attributes = {"notary.incarnation": name[0], "notary.sequence": name[1], "notary.requests": len(batch.requests)}
+        span = self._tracer.start_span("batch", Context(), SpanKind.PRODUCER, attributes, links, sent)
+        for traced in all_traced:
+            if traced.batch is not None:
+                self._batches.pop(traced.batch, None)  # that one will never count
+            traced.batch, traced.sent = name, sent
+        self._batches[name] = all_traced
+        try:
+            yield
+        finally:
+            now = time.time_ns()
+            span.end(now)
+            for traced in all_traced:
+                self._part(traced, "appended", sent, now, span)
+
+    def applier(self, applier: Applier[Decision]) -> Applier[Decision]:
+        """The same applier, with its work traced."""
+        return _TracedApplier(self, applier)
+
+    def joined(self, ready: Ready) -> list[_Traced]:
+        """The traced submissions that this step decides. A filled batch decides nothing: its submissions are sent again."""
+        if not self._batches:
+            return []
+        found: list[_Traced] = []
+        for batch in ready.batches:
+            here = self._batches.pop((batch.incarnation, batch.sequence), [])
+            found += [] if batch.filled else here
+        return found
+
+    def applied(self, all_traced: Sequence[_Traced], began: int, ended: int) -> None:
+        """These were decided between the two times, and are durable."""
+        for traced in all_traced:
+            self._part(traced, "joined", traced.sent, began)
+            self._part(traced, "applied", began, ended)
+            traced.applied = ended
+
+    def close(self) -> None:
+        """Export what is left, as far as it goes in `EXPORT_S_MAX`."""
+        closing = threading.Thread(target=self._provider.shutdown, name="traces-close", daemon=True)
+        closing.start()
+        closing.join(EXPORT_S_MAX)
+
+    def _part(self, traced: _Traced, name: str, began: int, ended: int, linked: Span | None = None) -> None:
+        links = [] if linked is None else [Link(linked.get_span_context())]
+        self._tracer.start_span(name, traced.context, links=links, start_time=began).end(ended)
+
+
+class _TracedApplier:
+    def __init__(self, tracing: Tracing, applier: Applier[Decision]) -> None:
+        self._tracing = tracing
+        self._applier = applier
+
+    def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
+        """As the applier's."""
+        began = time.time_ns()
+        outcomes = self._applier.apply(ready)
+        if all_traced := self._tracing.joined(ready):
+            self._tracing.applied(all_traced, began, time.time_ns())
+        return outcomes
+
+
+class _Spans(BatchSpanProcessor):
+    """The SDK's queue and thread. It is full when it says so here: the SDK would drop without counting."""
+
+    def __init__(self, endpoint: str, spans_max: int) -> None:
+        self._exporter = _Exporter(endpoint)
+        self._spans_max = spans_max
+        self._put = 0
+        self._overflowed = 0
+        super().__init__(self._exporter, max_queue_size=spans_max, max_export_batch_size=min(EXPORTED_AT_ONCE, spans_max))
+
+    @property
+    def exported(self) -> int:
+        """Spans that the collector has taken."""
+        return self._exporter.exported
+
+    @property
+    def dropped(self) -> int:
+        """Spans for which the queue had no room, and those that the collector did not take."""
+        return self._overflowed + self._exporter.failed
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Put it into the queue, if there is room."""
+        if self._put - self._exporter.taken >= self._spans_max:
+            self._overflowed += 1
+            return
+        self._put += 1
+        super().on_end(span)
+
+
+class _Exporter(SpanExporter):
+    """OTLP by HTTP, in the SDK's thread, with what became of the spans."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._exporter = OTLPSpanExporter(endpoint, timeout=EXPORT_S_MAX)
+        self.taken = self.exported = self.failed = 0
+        self._away = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send them once; the exporter tries again until its time is over."""
+        self.taken += len(spans)
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+        else:
+            self.failed += len(spans)
+        if self._away is not (result is not SpanExportResult.SUCCESS):
+            self._away = not self._away
+            logger.warning("the collector %s traces: %s", "does not take" if self._away else "takes", self._endpoint)
+        return result
+
+    def shutdown(self) -> None:
+        """Close its connections."""
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _parent_of(traceparent: str) -> SpanContext | None:
+    """The client's span; None without one, or with one that breaks W3C Trace Context, which says to begin a new trace then."""
+    if not traceparent or (found := _TRACEPARENT(traceparent)) is None:
+        return None
+    context = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16)))
+    return context if context.is_valid else None

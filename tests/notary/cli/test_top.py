@@ -1,0 +1,255 @@
+"""`notary top` against workers under load: what it shows is what they did; on a terminal it draws over itself."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from deploy.local.ports import free_ports
+from notary.cli import main
+from notary.cli.top import Row, Scrape, quantile, row_of, table
+from ordering.log import BrokerSeen
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, fresh_state, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess, serve
+
+
+@contextmanager
+def load(url: str, bank: Bank) -> Iterator[None]:
+    """Submissions, one after the other, each with a request that commits and one that conflicts with the first of all."""
+    spent, over = fresh_state(), threading.Event()
+
+    def work() -> None:
+        with Asking(url) as asking:
+            asking.decide(bank, spend(spent))
+            while not over.is_set():
+                assert asking.post(bank.body(spend(), spend(spent))).status_code == 200
+                assert asking.post(b"nonsense").status_code == 400
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def nobody() -> str:
+    """A URL where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def once(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["top", "--once", "--json", "--interval", "1", *arguments]) == code
+    [line] = capsys.readouterr().out.splitlines()
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the answers half are refusals; of the decisions half are committed, half rejected; each number fits the others."""
+    with load(worker.url, bank):
+        [row] = once(capsys, worker.url)["workers"]
+    assert (row["worker"], row["state"], row["reasons"], row["brokers"]) == ("worker-1", "ready", [], {})
+    assert row["submissions_per_s"] == pytest.approx(2 * row["refused_per_s"], abs=3)
+    rates = row["decisions_per_s"]
+    assert rates["committed"] > 0
+    assert rates["input-conflict"] == pytest.approx(rates["committed"], abs=3)
+    assert rates["committed"] == pytest.approx(row["refused_per_s"], abs=3)
+    assert 0 < row["p50_s"] <= row["p99_s"]
+    assert row["memory_bytes"] > 10 << 20
+    with Asking(worker.url) as asking:
+        assert 0 < row["tree_size"] <= asking.metric("notary_tree_size")
+
+
+def test_people_read_a_table(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
+    """A head, a row a worker, the reasons of rejections; a program that reads it meets no control characters."""
+    with load(worker.url, bank):
+        assert main(["top", "--once", "--interval", "0.5", worker.url]) == 0
+    _, head, row, rejected = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["WORKER", "STATE", "SUBM/S"]
+    assert row.split()[:2] == ["worker-1", "ready"]
+    assert len(head) == len(row)
+    assert rejected.startswith("worker-1: rejected/s input-conflict ")
+
+
+def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """One is away, one accepts and is silent, one is no worker: the fourth is shown all the same. Without any the exit code is 2."""
+    away = nobody()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        rows = once(capsys, away, hanging, worker.url + "/v1", worker.url)["workers"]
+        assert [row["state"] for row in rows] == ["no-answer", "no-answer", "no-answer", "ready"]
+        reasons = [reason for row in rows for reason in row["reasons"]]
+        assert "refused" in reasons[0] or "failed" in reasons[0]
+        assert reasons[1:] == [
+            "no answer within 1 s",
+            "status 404: no worker's health is here; with `http.health_listen` it is at that address",
+        ]
+        once(capsys, away, code=2)
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost", "http://", "http://a/?b"])
+def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message shows it, and one that is right."""
+    assert main(["top", url]) == 2
+    told = capsys.readouterr().err
+    assert url in told
+    assert "http://127.0.0.1:8080" in told
+
+
+def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker that waits for its brokers answers, counts nothing yet, and says why."""
+    (port,) = free_ports(1)
+    settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": nobody().removeprefix("http://")}
+    process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)
+    try:
+        row: dict[str, Any] = {"state": "no-answer"}
+        while row["state"] == "no-answer" or "log" not in row["reasons"][0]:
+            assert main(["top", "--once", "--json", "--interval", "0.1", f"http://127.0.0.1:{port}"]) in (0, 2)
+            [row] = json.loads(capsys.readouterr().out)["workers"]
+    finally:
+        process.terminate()
+        process.communicate()
+    assert (row["state"], row["reasons"]) == ("not-ready", ["the log cannot be reached yet"])
+    assert (row["worker"], row["tree_size"], row["submissions_per_s"]) == ("", None, None)
+
+
+def scraped(at_s: float, decisions: float, worker: str = "w1") -> Scrape:
+    samples = {"notary_positions": {(): 7.0}, "notary_decisions_total": {("committed",): decisions}}
+    return Scrape(at_s, True, ("ok", f"worker: {worker}"), samples)
+
+
+def test_a_counter_that_fell_began_again() -> None:
+    """After a restart the rate is what the new process counted."""
+    assert row_of("u", scraped(1, 100), scraped(3, 104)).decisions_per_s == {"committed": 2.0}
+    assert row_of("u", scraped(1, 100), scraped(3, 4)).decisions_per_s == {"committed": 2.0}
+
+
+def test_an_address_that_workers_share() -> None:
+    """Counters of two workers are not subtracted from each other."""
+    row = row_of("http://all", scraped(1, 100), scraped(3, 104, "w2"))
+    assert row.decisions_per_s == {}
+    assert row.reasons == ("http://all leads to several workers, w1 and w2: name an address of each",)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 0.1), (0.25, 0.05), (0.9, 0.9), (1.0, 1.0)])
+def test_quantiles(share: float, expected: float) -> None:
+    """They are interpolated between the bounds; beyond the last one the last one is told, and of nothing there is none."""
+    assert quantile({0.1: 10, 1.0: 19, float("inf"): 20}, share) == pytest.approx(expected)
+    assert quantile({0.1: 0, float("inf"): 0}, share) is None
+
+
+def test_what_a_worker_says_moves_no_cursor() -> None:
+    """Control characters in names and reasons are replaced."""
+    brokers = {"1\x1b[2J": BrokerSeen(True, 1, 2, 3)}
+    assert "\x1b" not in "".join(table([Row(url="u", worker="w\x1b[H", state="not-ready", reasons=("\x1b[2J",), brokers=brokers)]))
+
+
+def test_brokers_of_several_workers() -> None:
+    """One line a broker: how many have a connection, and the least and most where they say different things."""
+    rows = [
+        Row(url="a", state="ready", brokers={"10": BrokerSeen(True, 1, 17, 17), "9": BrokerSeen(True, 16, 17, 17)}),
+        Row(url="b", state="ready", brokers={"10": BrokerSeen(False, 0, 9, 17)}),
+    ]
+    assert [line.split() for line in table(rows)[-2:]] == [
+        ["9", "1", "of", "1", "16", "17", "17"],
+        ["10", "1", "of", "2", "0-1", "9-17", "17"],
+    ]
+
+
+def run_top(*arguments: str, stdout: int, columns: int = 0, lines: int = 0) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES"):
+        environment.pop(name, None)
+    if columns:
+        fcntl.ioctl(stdout, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    command: Sequence[str] = [sys.executable, "-m", "notary", "top", "--interval", "0.2", *arguments]
+    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, env=environment)
+
+
+def test_lines_where_there_is_no_terminal(worker: NotaryProcess) -> None:
+    """Tables follow each other, without control characters; Ctrl-C is the way to end it."""
+    ours, theirs = os.pipe()
+    process = run_top(worker.url, stdout=theirs)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as told:
+        heads = [line for line in (told.readline() for _ in range(8)) if line.startswith(b"WORKER")]
+        process.send_signal(signal.SIGINT)
+        rest = told.read()
+    assert len(heads) == 2
+    assert b"\x1b" not in rest
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+
+
+class Screen:
+    """As much of a terminal as `notary top` uses: it shows what a person would see."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.columns, self.lines = columns, lines
+        self.shown = [""] * lines
+        self.at = 0
+        self.homes = 0
+
+    def take(self, told: str) -> None:
+        """Draw; fails on anything that would wrap or scroll."""
+        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r\n|[^\x1b\r\n]+", told):
+            if piece == "\x1b[H":
+                self.at, self.homes, column = 0, self.homes + 1, 0
+            elif piece == "\x1b[2J":
+                self.shown = [""] * self.lines
+            elif piece == "\x1b[J":
+                self.shown[self.at + 1 :] = [""] * (self.lines - self.at - 1)
+            elif piece == "\r\n":
+                self.at, column = self.at + 1, 0
+                assert self.at < self.lines, "it scrolls"
+            elif piece != "\x1b[K":
+                assert len(piece) < self.columns, "it wraps"
+                assert column == 0
+                self.shown[self.at] = piece
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(120, 30), (30, 4), (1, 1)], ids=["wide", "narrow", "tiny"])
+def test_a_terminal_is_drawn_over(worker: NotaryProcess, bank: Bank, columns: int, lines: int) -> None:
+    """Frame after frame begins at the top, none wraps or scrolls, however small it is; Ctrl-C ends it with 0."""
+    ours, theirs = pty.openpty()
+    process = run_top(worker.url, nobody(), stdout=theirs, columns=columns, lines=lines)
+    os.close(theirs)
+    told = b""
+    with load(worker.url, bank):
+        while told.count(b"\x1b[H") < 4:
+            told += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # Linux says so when the other side is closed
+            while piece := os.read(ours, 4096):
+                told += piece
+    os.close(ours)
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+    screen = Screen(columns, lines)
+    screen.take(told[: told.rindex(b"\x1b[J") + 3].decode())  # behind it only Ctrl-C's line
+    assert screen.homes >= 4
+    if columns == 120:
+        assert screen.shown[1].startswith("WORKER")
+        assert screen.shown[2].startswith("worker-1")
+        assert "no-answer" in screen.shown[3]
+    elif columns == 30:
+        assert screen.shown[1].startswith("WORKER")
+        assert re.fullmatch(r"\([23] more lines\)", screen.shown[3])  # whether anything was rejected in this interval

@@ -1,0 +1,228 @@
+"""Traces, as a collector receives them: one from the client to the decision, batches linked; and nothing of it where it is off or away."""
+
+import asyncio
+import gzip
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.sdk.trace import TracerProvider
+
+from notary import worker
+from notary.client import AsyncClient, Signer, TransactionRequest
+from notary.config import TracingConfig, load
+from notary.tracing import _parent_of
+from ordering.errors import ConfigurationError
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, fresh_hash, fresh_state, spend
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
+
+Start = Callable[..., NotaryProcess]
+PARTS = ("admitted", "appended", "joined", "applied", "answered")
+SAMPLED, NOT_SAMPLED = f"00-{7:032x}-{8:016x}-01", f"00-{9:032x}-{8:016x}-00"
+
+
+class Collector:
+    """An OTLP receiver over HTTP: it decodes what comes, and keeps the spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.services: set[str] = set()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if self.headers["content-encoding"] == "gzip":
+                    body = gzip.decompress(body)
+                collector.take(ExportTraceServiceRequest.FromString(body))
+                answer = ExportTraceServiceResponse().SerializeToString()
+                self.send_response(200 if self.path == "/v1/traces" else 404)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            self.services |= {each.value.string_value for each in resource.resource.attributes if each.key == "service.name"}
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in list(self.spans) if span.name == name]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+async def submit_in_spans(url: str, bank: Bank, clients: int) -> dict[bytes, bytes]:
+    """Submissions at once, each in a span of its caller; trace id -> span id."""
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("caller")
+    callers: dict[bytes, bytes] = {}
+
+    async def one(client: AsyncClient) -> None:
+        with tracer.start_as_current_span("caller") as span:
+            context = span.get_span_context()
+            callers[context.trace_id.to_bytes(16, "big")] = context.span_id.to_bytes(8, "big")
+            [answer] = await client.submit([TransactionRequest(inputs=[fresh_state()], content_hash=fresh_hash())])
+            assert answer.committed
+
+    async with AsyncClient([url], bank.name, Signer.from_pem(bank.private_pem)) as client:
+        await asyncio.gather(*[one(client) for _ in range(clients)])
+    return callers
+
+
+@pytest.mark.parametrize("intake", [0, 1], ids=["alone", "intake"])
+async def test_from_client_to_decision(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector, monkeypatch: pytest.MonkeyPatch, intake: int
+) -> None:
+    """Each caller's trace has the submission below the caller's span and its five parts in order; a batch links to all that it carried."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    settings = {"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 0, "HTTP_INTAKE_PROCESSES": intake}
+    process = notary_process(own_directory.config, settings=settings)
+    callers: dict[bytes, bytes] = {}
+    while not any(len(batch.links) > 1 for batch in collector.named("batch")):
+        callers |= await submit_in_spans(process.url, bank, 12)
+        await asyncio.sleep(0.1)
+    with Asking(process.url) as asking:
+        for more in ({}, {"traceparent": NOT_SAMPLED}, {"traceparent": "00-nonsense-01"}):
+            assert asking.post(bank.body(spend()), **more).status_code == 200
+        assert asking.metric("notary_spans_dropped") == 0
+    assert process.stop() == 0
+    assert collector.services == {"notary"}
+    submissions = {span.trace_id: span for span in collector.named("submission")}
+    assert {trace_id: span.parent_span_id for trace_id, span in submissions.items()} == callers
+    batches = {span.span_id: span for span in collector.named("batch")}
+    for trace_id, submission in submissions.items():
+        parts = [next(span for span in collector.named(name) if span.trace_id == trace_id) for name in PARTS]
+        assert {part.parent_span_id for part in parts} == {submission.span_id}
+        admitted, appended, joined, applied, answered = parts
+        starts = [part.start_time_unix_nano for part in parts]
+        assert starts == sorted(starts)
+        assert submission.start_time_unix_nano == admitted.start_time_unix_nano < admitted.end_time_unix_nano <= joined.start_time_unix_nano
+        assert joined.end_time_unix_nano == applied.start_time_unix_nano < applied.end_time_unix_nano == answered.start_time_unix_nano
+        assert answered.end_time_unix_nano == submission.end_time_unix_nano
+        [link] = appended.links
+        batch = batches[link.span_id]
+        assert (batch.trace_id, batch.start_time_unix_nano) == (link.trace_id, appended.start_time_unix_nano)
+        assert (trace_id, submission.span_id) in {(link.trace_id, link.span_id) for link in batch.links}
+    assert len(collector.spans) == len(batches) + len(submissions) * (1 + len(PARTS))
+
+
+def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
+    """They are decided in one batch and one trace. What is decided already is answered without parts that did not happen."""
+    process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 0})
+    body = bank.body(spend(), spend())
+    with Asking(process.url) as asking:
+        for _ in range(2):
+            assert asking.post(body, traceparent=SAMPLED).status_code == 200
+    assert process.stop() == 0
+    assert [span.name for span in sorted(collector.spans, key=lambda span: span.name)] == sorted(
+        [*PARTS, "admitted", "batch", *["submission"] * 2]
+    )
+    [batch] = collector.named("batch")
+    assert {each.key: each.value.int_value for each in batch.attributes}["notary.requests"] == 2
+
+
+def test_a_ratio_of_one(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
+    """Without a caller's span each submission begins a trace; a caller that says no has none."""
+    process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 1})
+    with Asking(process.url) as asking:
+        for more in ({}, {}, {"traceparent": NOT_SAMPLED}):
+            asking.post(bank.body(spend()), **more)
+    assert process.stop() == 0
+    assert [span.parent_span_id for span in collector.named("submission")] == [b"", b""]
+
+
+def test_a_collector_that_is_away(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every submission is decided and proved as ever, what finds no room is counted, and the worker ends as ever."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    settings = {"TRACING_ENDPOINT": "http://127.0.0.1:1/v1/traces", "TRACING_RATIO": 1, "TRACING_QUEUE_SPANS_MAX": 8}
+    process = notary_process(own_directory.config, settings=settings)
+    with Asking(process.url) as asking:
+        for _ in range(10):
+            asking.decide(bank, spend())
+        while asking.metric("notary_spans_dropped") < 10 * (2 + len(PARTS)) - 8:
+            pass
+        assert asking.metric("notary_spans_exported") == 0
+        assert asking.http.get("/readyz").status_code == 200
+    assert process.stop() == 0
+
+
+def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
+    """Neither a worker nor a client imports OpenTelemetry, unless the worker is configured to trace."""
+    program = (
+        "import sys, pathlib, notary.cli.serve, notary.client, notary.config, notary.intake.front, notary.worker as worker\n"
+        "assert worker._tracing(notary.config.load(pathlib.Path(sys.argv[1]))) is None\n"
+        "assert notary.client.transport.current_traceparent() == ''\n"
+        "print([name for name in sys.modules if 'opentelemetry' in name or 'protobuf' in name])"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(own_directory.config)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
+
+
+def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is to trace and cannot says what to install."""
+    monkeypatch.delitem(sys.modules, "notary.tracing")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    config = msgspec.structs.replace(load(own_directory.config), tracing=TracingConfig("http://127.0.0.1:1/v1/traces"))
+    with pytest.raises(ConfigurationError, match=r"pip install 'kafka-notary\[traces\]'"):
+        worker._tracing(config)
+
+
+@pytest.mark.parametrize(
+    "setting", [("TRACING_RATIO", "1.5"), ("TRACING_RATIO", "-1"), ("TRACING_RATIO", "nan"), ("TRACING_ENDPOINT", "collector:4318")]
+)
+def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[str, str]) -> None:
+    """The message names the setting."""
+    name, text = setting
+    with pytest.raises(ConfigurationError, match=name.lower().replace("_", r"\.", 1)):
+        load(Path(own_directory.config), environment={f"NOTARY_{name}": text})
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "expected"),
+    [
+        (SAMPLED, (7, 8, True)),
+        (NOT_SAMPLED, (9, 8, False)),
+        (SAMPLED.replace("00-", "cc-", 1) + "-what-later-versions-add", (7, 8, True)),
+        ("", None),
+        (SAMPLED.replace("00-", "ff-", 1), None),
+        (SAMPLED.upper().replace("7-", "A-"), None),
+        (f"00-{0:032x}-{8:016x}-01", None),
+        (SAMPLED[:-1], None),
+    ],
+)
+def test_traceparent(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
+    """As W3C Trace Context has it: what breaks it is no parent."""
+    parent = _parent_of(traceparent)
+    assert (None if parent is None else (parent.trace_id, parent.span_id, parent.trace_flags.sampled)) == expected
+    assert trace.get_current_span().get_span_context().is_valid is False
