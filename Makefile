@@ -13,7 +13,7 @@ ALONE := not spark and (kafka or chaos or peers)
 LONG := tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,7 +22,7 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive or live)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive or nightly)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 	$(MAKE) --jobs 2 test-alone test-exhaustive
 
 test-alone:
@@ -32,7 +32,7 @@ test-exhaustive:
 	nice -n 19 $(PYTEST) -m exhaustive -q --durations 10
 
 check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark and not live and not image"
+	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark and not nightly and not image"
 
 test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
 	$(PYTEST) tests/spark
@@ -60,7 +60,7 @@ manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare th
 	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
 
 manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
-	$(PYTEST) tests/deploy/test_live.py -m live -rP --durations 10
+	$(PYTEST) tests/deploy/test_live.py -m nightly -rP --durations 10
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
@@ -73,6 +73,9 @@ mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the s
 
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
 	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
+
+operations: $(VENV)/.dev kafka  ## nightly, as root: every command of docs/operations.md on three sites under load
+	$(PYTEST) tests/deploy/test_operations.py -m nightly -rP
 
 sites: $(VENV)/.dev kafka  ## long, as root: three sites under load; each dies and is cut off (RATE=1000 DELAY=2.5 ms each way PLAIN=1 FAULTS="dies,is cut off"); sites.jsonl
 	$(PYTEST) tests/deploy/test_sites_under_load.py -s --sites-rate $(or $(RATE),1000) --chaos-delay-ms $(or $(DELAY),2.5) \

@@ -22,7 +22,7 @@ from loadtest.peers import etcd
 from tests.deploy.api_server import OPERATOR, ApiServer, serving
 from tests.deploy.test_manifests import pods
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(5400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(5400)]
 
 
 @dataclass

@@ -45,7 +45,7 @@ from tests.deploy.sites import NAME, PARTY, sites_text, urls
 from tests.kafka.reading_back import read_rows, read_streams
 from tests.rights import needs_root
 
-pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.nightly, needs_root, pytest.mark.timeout(1_800)]
 
 PAGE = ROOT / "docs" / "operations.md"
 SESSION_S = 9.0
