@@ -25,16 +25,16 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 
 class Spans(Protocol):
-    """What becomes of the spans of traces."""
+    """Counts of exported and lost trace spans."""
 
     @property
     def exported(self) -> int:
-        """How many the collector has taken."""
+        """The number that the collector has taken."""
         ...
 
     @property
     def dropped(self) -> int:
-        """How many are lost."""
+        """The number of lost ones."""
         ...
 
 

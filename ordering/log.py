@@ -93,7 +93,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     leads: int
     in_sync: int
     replicas: int
-    """How many replicas it has been assigned; fewer of them in sync means that it is behind, or away."""
+    """The number of replicas that it has been assigned; fewer of them in sync means that it is behind, or away."""
 
 
 class Log(Protocol):

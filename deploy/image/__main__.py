@@ -25,7 +25,7 @@ EXTRAS: Final = {"notary": "", "notary-spark": "[spark,java]"}
 BUILDERS: Final = ("buildah", "podman", "docker")
 DEBIAN: Final = "bookworm"
 PACKAGES: Final = ("python3", "libstdc++6")
-"""What a base needs beyond Debian's essential packages, which have glibc and bash."""
+"""Debian packages that a base needs beyond Debian's essential packages, which have glibc and bash."""
 
 _SOURCE: Final = ("pyproject.toml", "README.md", "LICENSE", "ordering", "payload", "joiner", "notary", "spark_join", "deploy")
 _REQUIREMENTS: Final = {"notary": "runtime.txt", "notary-spark": "spark.txt"}

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     submissions_per_s: float | None = None
     refused_per_s: float | None = None
-    """Of these, the ones that were answered with a status of 400 or more."""
+    """Submissions of these that were answered with a status of 400 or more."""
     decisions_per_s: dict[str, float] = {}
     """By outcome: `committed`, or the reason of a rejection."""
     p50_s: float | None = None
@@ -84,7 +84,7 @@ class _NoAnswer(Exception):
 
 
 async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape | str:
-    """What the worker says now, or why there is nothing."""
+    """The worker's metrics as of now, or the reason why there are none."""
     try:
         async with asyncio.timeout(limit_s):
             metrics, health = await asyncio.gather(_get(http, f"{url}/metrics"), _get(http, f"{url}/readyz?verbose"))
@@ -285,12 +285,12 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """What a worker says must not move the cursor."""
+    """Replaces control characters: a text of a worker must not move the cursor."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def frame(lines: Sequence[str], columns: int, rows: int) -> str:
-    """What draws these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
+    """Returns the bytes that draw these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
     return "\x1b[H" + "\n".join(f"{line[: columns - 1]}\x1b[K" for line in lines) + "\x1b[J"

@@ -201,7 +201,7 @@ def test_what_is_in_them(worker: Image, spark: Image) -> None:
 
 
 def test_two_builds_are_one_image(worker: Image, store: Store, tmp_path: Path) -> None:
-    """What is made and built again has the same id, so the same files and configuration."""
+    """Two builds of one commit have the same id, so the same files and configuration."""
     before = store.buildah("inspect", "--type", "image", "--format", "{{.FromImageID}}", "localhost/notary")
     make_context(tmp_path, ["notary"])
     time.sleep(1)  # file times have whole seconds somewhere
@@ -235,7 +235,7 @@ def test_spark_has_its_jars_for_kafka(spark: Image) -> None:
 
 
 def test_a_base_that_is_not_there(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the builder says is reported."""
+    """An error of the builder is reported with its text."""
     (tmp_path / "wheels").mkdir()
     with pytest.raises(CannotRun, match="localhost/none"):
         build(tmp_path, ["notary"], "localhost/none", "buildah", store.options)

@@ -214,7 +214,7 @@ def test_a_wrong_change_is_refused(installed: Installed, tmp_path: Path, file: s
 
 
 def test_a_change_of_somebody_else_is_a_conflict(installed: Installed) -> None:
-    """Who scales by hand owns the number: the next apply says so and changes nothing, until it is forced."""
+    """After `kubectl scale` the number belongs to that command: the next apply reports a conflict and changes nothing unless forced."""
     scale = ("-n", "notary", "scale", "statefulset", "worker", "--replicas")
     former = installed.server.stored("-k", installed.folder)["StatefulSet/worker"]["spec"]["replicas"]
     installed.server.kubectl(*scale, "7")

@@ -227,7 +227,7 @@ def make_next_version(made: Installed) -> None:
 
 
 def get(made: Installed, host: str, path: str) -> str:
-    """What a worker answers."""
+    """Returns the body of a worker's answer."""
     ports, trust = made.sites.ports, ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
     asked = HTTPConnection(host, ports.health) if path == "/metrics" else HTTPSConnection(host, ports.worker, context=trust)
     with inside(made.networks[host]), closing(asked) as connection:

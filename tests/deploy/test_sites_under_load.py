@@ -201,7 +201,7 @@ def silences(seen: list[Seen], told: dict[str, Any]) -> None:
 
 
 def wrong(sites: Installed) -> list[str]:
-    """What is not well: workers that are not ready, partitions with a replica that is not in sync."""
+    """Returns a line for each worker that is not ready, and for each partition with a replica that is not in sync."""
     ports, hosts = sites.sites.ports, [worker.host for worker in sites.sites.workers]
     answers = from_clients(sites, lambda: {host: readiness(host, ports.health) for host in hosts})
     found = [f"worker on {host}: {answer}" for host, answer in answers.items() if answer]

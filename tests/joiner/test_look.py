@@ -223,7 +223,7 @@ async def test_an_append_time_that_is_another() -> None:
 
 
 async def test_what_was_skipped_before_an_effect_is_compared() -> None:
-    """What stands now in the place of an ordering record that was skipped may have an effect."""
+    """Another record in the place of an ordering record that was skipped is found: it may have an effect."""
     log, reading = _applied()
     log.put_back(Record(ORDERING, 3, 0, None, b"other garbage"))
     assert [await _examine(log, reading, since) for since in (4, 5)] == [await _examine(log, reading, 0), ""]

@@ -63,7 +63,7 @@ def once(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 
 def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the answers half are refusals; of the decisions half are committed, half rejected; each number fits the others."""
+    """Half of the answers are refusals, half of the decisions are commits; each number fits the others."""
     with load(worker.url, bank):
         [row] = once(capsys, worker.url)["workers"]
     assert (row["worker"], row["state"], row["reasons"], row["brokers"]) == ("worker-1", "ready", [], {})
