@@ -138,9 +138,10 @@ def test_prometheus_answers_every_query(tools: Tools, worker: Scraped, rendered:
 
 
 def test_probes_ask_what_a_worker_answers(worker: Scraped, rendered: dict[str, list[Manifest]]) -> None:
-    """Each probe's path, and that of the PodMonitor, is answered with 200 by a worker that is ready, on its health port."""
+    """Each probe's path, and that of the workers' PodMonitor, is answered with 200 by a worker that is ready, on its health port."""
     (workers,) = (each for each in rendered["three-zones"] if each["kind"] == "StatefulSet")
-    (monitor,) = (each for each in rendered["three-zones"] if each["kind"] == "PodMonitor")
+    monitors = {each["metadata"]["name"]: each for each in rendered["three-zones"] if each["kind"] == "PodMonitor"}
+    monitor = monitors["workers"]
     (container,) = workers["spec"]["template"]["spec"]["containers"]
     probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert {name: probe["path"] for name, probe in probes.items()} == {

@@ -18,7 +18,7 @@ from notary.cli import parquet
 from notary.cli.export import _folder
 from notary.index import rows
 from notary.index.rocks import RocksStore, open_store
-from notary.index.store import DECISIONS, META, STATES
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, STATES
 from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.tree import Tree, leaf_of
@@ -188,7 +188,7 @@ def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     store.write(batch)
     store.close()
     assert export(index, tmp_path / "out") == 2
-    assert "has format version 9 and this software reads 3" in capsys.readouterr().err
+    assert f"has format version 9 and this software reads {INDEX_FORMAT_VERSION}" in capsys.readouterr().err
 
 
 def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
