@@ -193,7 +193,7 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
 def silences(seen: list[Seen], told: dict[str, Any]) -> None:
     """Write down, for each fault, the longest time without an answer."""
     began_s, counts = told["began_unix_s"], told["answered_by_tenth"]
-    ends = [*[each.began_unix_s for each in seen[1:]], began_s + len(counts) / 10]
+    ends = [*[each.began_unix_s for each in seen], began_s + len(counts) / 10][1:]
     for each, end_s in zip(seen, ends, strict=True):
         first, last = (int((at_s - began_s) * 10) for at_s in (each.began_unix_s, end_s))
         answered = [first - 1, *[tenth for tenth in range(first, last) if counts[tenth]], last]
@@ -270,7 +270,7 @@ def spark_says(sites: Installed, out: Path) -> dict[str, Any]:
     words += ["--kafka-config", properties, "--out", out, "--master", "local[2]", "--memory", "2g"]
     here = sites.centres.host(CLIENTS)
     environment = os.environ | {"SPARK_LOCAL_IP": here}
-    command = [sys.executable, "-m", "spark_join", *map(str, words)]
+    command = [sys.executable, "-m", "spark_join", "verify", *map(str, words)]
     done = from_clients(sites, lambda: subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False))
     assert done.returncode == 0, done.stdout + done.stderr
     print_now(f"Spark: {re.sub(chr(27) + '.*?m', '', done.stdout.strip().splitlines()[-1])}")
