@@ -94,6 +94,8 @@ class Installed:
             kafka, ports = msgspec.structs.replace(sites.kafka, security="PLAINTEXT"), msgspec.structs.replace(sites.ports, scram=0)
             sites = msgspec.structs.replace(sites, kafka=kafka, ports=ports)
         write(render(sites), directory / "rendered")
+        for file in (directory / "rendered").rglob("*.properties") if not tls else ():
+            file.write_text(file.read_text().replace("://127.0.0.1:", "://:"))  # without TLS the rendered ones listen there alone
         issue_all(directory / "pki", sites.certificates)
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))
         for name in ("config", "data"):
@@ -132,7 +134,9 @@ class Installed:
             self.start(host, "kafka-controller.service")
             self.start(host, "kafka-broker.service")
         if self.sites.tls:
-            done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
+            done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))  # waits for the brokers
+        else:
+            self.wait_for_kafka()
         done(self.run(OPERATOR, "init.sh", str(config / "keys")))
         keys = self.host(OPERATOR) / "config" / "keys"
         assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party")
@@ -147,6 +151,12 @@ class Installed:
             while "ready at" not in service.out.read_text():
                 assert service.process.poll() is None, service.said
                 time.sleep(0.1)
+
+    def wait_for_kafka(self) -> None:
+        """Wait until the brokers answer, as Kafka's own tool finds."""
+        tool = [str(self.directory / "kafka" / "bin" / "kafka-topics.sh"), "--bootstrap-server", self.sites.bootstrap, "--list"]
+        while self.run(OPERATOR, *tool).returncode:
+            assert all(service.process.poll() is None for service in self.services), [service.said for service in self.services]
 
     def stop(self, *units: str) -> None:
         """Stop what runs of these units, or of all, each in order."""
