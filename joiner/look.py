@@ -110,15 +110,16 @@ class Recheck:
             expected = self._wanted.get(record.stream)
             found = None if expected is None else expected[0].found(record)
             if expected is None or found is None:
-                if self._may_count(record):
+                # Ordering records before the mark were judged: a flood of skipped ones among them must not fill the memory.
+                if (expected is None or record.stream != ORDERING) and self._may_count(record):
                     self._held.append(record)
                 continue
             if not found:
                 self.lost = self.lost or another(record.stream, expected[0])
                 return []
-            self._held.append(record)  # so that the joiner knows how far reading got
             expected.popleft()
             if not expected:
+                self._held.append(record)  # so that the joiner knows how far reading got
                 del self._wanted[record.stream]
         self.done = self.done or not any(stream in led for stream in self._wanted)
         if not self.done:

@@ -280,8 +280,23 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
         run = one.joiner.history.last_run
         assert [effect.skipped for effect in run] == [0, 3]
         recheck = Recheck({ORDERING: one.joiner.marks[ORDERING]}, run)
-        assert recheck.take(history.streams[ORDERING][1:], ALL) == history.streams[ORDERING][1:]
+        assert recheck.take(history.streams[ORDERING][1:], ALL) == [entry]
         assert not recheck.lost
+
+
+def test_a_flood_of_skipped_records_is_not_held() -> None:
+    """Records that anybody may write between two effects are compared at a look, and need no memory while other marks are waited for."""
+    history, reading = History(), Reading()
+    payload = history.payload(1, 1, "a")
+    reading.step(history.genesis, history.register("w1"), payload)
+    flood = [history.put(ORDERING, None, b"flood %d" % number) for number in range(1_000)]
+    reading.step(*flood, history.entry(1, 1, "a"))
+    joiner = reading.joiner
+    recheck = Recheck(joiner.marks, joiner.history.last_run)
+    assert recheck.take(history.streams[ORDERING][recheck.offsets_first[ORDERING] :], ALL) == []
+    assert recheck.waits_for == {0}
+    assert len(recheck._held) == 1
+    assert recheck.take([payload], ALL) == [history.streams[ORDERING][-1], payload]
 
 
 def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
