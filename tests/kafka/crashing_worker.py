@@ -1,7 +1,8 @@
 """`notary serve` that kills itself (SIGKILL) at a named point: `python -m tests.kafka.crashing_worker POINT NTH serve ...`.
 
 The worker is the real one; only its log and its index are wrapped, from outside, at the interfaces that they have. The point is met at
-the NTH batch that this process sends. From then on nothing more is read, but at the points behind the log, so that nobody is answered.
+the NTH batch that this process sends; batches after it stay in the process. From then on nothing more is read, but at the points behind
+the log, so that nobody is answered.
 
 | point | what is in the log, what is in the index |
 |---|---|
@@ -48,15 +49,22 @@ class Plan:
         self.point = point
         self._nth = nth
         self._payloads = 0
+        self._entries = 0
         self.armed = False
         """The batch has come: the point is the next one of its kind."""
         self.payload_durable = asyncio.Event()
         self.entry_durable = asyncio.Event()
 
-    def count_payload(self) -> None:
-        """A payload is about to be sent."""
+    def counts_payload(self) -> bool:
+        """Count a payload that is about to be sent; whether its batch is one that this process may send."""
         self._payloads += 1
         self.armed = self.armed or self._payloads == self._nth
+        return self._payloads <= self._nth
+
+    def counts_entry(self) -> bool:
+        """Count an entry that is about to be sent; whether its batch is one that this process may send."""
+        self._entries += 1
+        return self._entries <= self._nth
 
 
 class CrashingWriter:
@@ -70,8 +78,9 @@ class CrashingWriter:
         """Append, wait for ever, or die."""
         plan = self._plan
         is_entry = stream == ORDERING and isinstance(decode(value), Entry)
-        if stream != ORDERING and value is not None and len(value) != FILL_BYTES:
-            plan.count_payload()
+        is_payload = stream != ORDERING and value is not None and len(value) != FILL_BYTES
+        if (is_entry and not plan.counts_entry()) or (is_payload and not plan.counts_payload()):
+            await asyncio.Event().wait()
         if not plan.armed or plan.point not in POINTS_OF_THE_LOG:
             await self._inner.append(stream, key, value)
             return
