@@ -113,7 +113,8 @@ class KafkaLog:
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
         log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
-        await log.bounds()
+        # The first connections take longer than later questions, with TLS and on a machine without time: here they may.
+        await log._bounds_within(timeouts.open_ms)
         return log
 
     @property
@@ -193,13 +194,16 @@ class KafkaLog:
 
         A payload partition that the cluster says has no leader is left out: the others can go on without it.
         """
+        return await self._bounds_within(self._timeouts.bounds_ms)
+
+    async def _bounds_within(self, limit_ms: int) -> Mapping[int, Bounds]:
         self._check_open()
         async with self._watching:
             try:
-                async with asyncio.timeout(self._timeouts.bounds_ms / 1000):
+                async with asyncio.timeout(limit_ms / 1000):
                     if self._watcher is None:
                         # Several brokers may have to be tried within the limit, so one may take a third of it.
-                        self._watcher = self._consumer(max(self._timeouts.bounds_ms // 3, 1))
+                        self._watcher = self._consumer(max(limit_ms // 3, 1))
                         await self._watcher.start()
                     # A watcher that has not met the topics yet knows no leader: then all are asked.
                     led = {ORDERING, *(self.leaders() or self._partitions)}

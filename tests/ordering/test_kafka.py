@@ -298,6 +298,13 @@ async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: 
     await log.close()
 
 
+async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Cluster, kafka_prefix: str) -> None:
+    """A machine without time to spare connects more slowly than it asks later; a log on it opens all the same."""
+    await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=msgspec.structs.replace(QUICK, open_ms=30_000, bounds_ms=1))
+    await log.close()
+
+
 # Brokers that are away
 
 AWAY = [("kill", "start"), ("pause", "resume")]
