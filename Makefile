@@ -106,6 +106,7 @@ lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
+	$(COMPILE) --extra traces -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
 	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
 

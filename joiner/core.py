@@ -24,7 +24,19 @@ import msgspec
 from joiner.buffer import Buffer, Buffered
 from joiner.control import LogState
 from joiner.evidence import Doubts, Evidence
-from joiner.history import NO_CONTENT, Comparison, Effect, History, Mark, extended, fingerprint, passed_over
+from joiner.history import (
+    NO_CONTENT,
+    NONE_SKIPPED,
+    Comparison,
+    Effect,
+    History,
+    Mark,
+    extended,
+    fingerprint,
+    fingerprint_of,
+    last_of_one_time,
+    passed_over,
+)
 from joiner.lives import Life, Lives
 from joiner.ready import (
     Fenced,
@@ -137,8 +149,8 @@ class Joiner:
         self._hole: Entry | None = None
         # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
         self._skipped: tuple[int, int] | None = None
-        # The ordering records judged since the last that took effect: how many, and the running hash over them.
-        self._since_effect = 0, b""
+        # The ordering records judged since the last that took effect: the first one's offset, and the running hash over them.
+        self._since_effect = NONE_SKIPPED, b""
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
@@ -171,6 +183,22 @@ class Joiner:
     def queued_records(self) -> int:
         """How many ordering records wait, the head among them."""
         return len(self._queue)
+
+    @property
+    def queue_run(self) -> list[Effect]:
+        """What shows that the log still holds the ordering records that wait: the last one, as an effect behind all that a copy may stand
+        in for (`History.last_run`); empty when none waits.
+        """
+        if not self._queue:
+            return []
+        *run, last = last_of_one_time(queued.source for queued in reversed(self._queue))
+        judged: list[Effect] = []
+        skipped = NONE_SKIPPED, b""
+        if len(run) + 1 == len(self._queue):
+            judged, skipped = self.history.last_run, self._since_effect
+        for record in run:
+            skipped = _skipping(*skipped, record)
+        return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
     @property
     def buffered_bytes(self) -> int:
@@ -231,7 +259,7 @@ class Joiner:
         self._buffer = Buffer()
         self._dropped.clear()
         self._hole, self._skipped, self._fills_due_ms = None, None, 0
-        self._since_effect = 0, b""
+        self._since_effect = NONE_SKIPPED, b""
         self._fill_proposed_ms.clear()
         self._silent.clear()
         return kept
@@ -340,8 +368,7 @@ class Joiner:
             if not self._judge_head(head, ready):
                 break
             if self.history.seen == seen_before:
-                skipped, between = self._since_effect
-                self._since_effect = skipped + 1, passed_over(between, head.source)
+                self._since_effect = _skipping(*self._since_effect, head.source)
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
@@ -611,9 +638,17 @@ class Joiner:
         value_hash = sha256(source.value or b"").digest()
         history = first or extended(self.history.view.history, source.append_time_ms, value_hash, mark=mark)
         print_ = fingerprint(source, value_hash)
-        skipped, between = self._since_effect
-        self._since_effect = 0, b""
-        effect = Effect(self.history.seen + 1, history, source.offset, source.append_time_ms, print_, skipped=skipped, between=between)
+        skipped_first, skipped_hash = self._since_effect
+        self._since_effect = NONE_SKIPPED, b""
+        effect = Effect(
+            self.history.seen + 1,
+            history,
+            source.offset,
+            source.append_time_ms,
+            print_,
+            skipped_first=skipped_first,
+            skipped_hash=skipped_hash,
+        )
         self._mark(ORDERING, Mark(source.offset, print_), ready)
         if content is not None:
             entry, found, found_hash = content
@@ -730,6 +765,11 @@ class Joiner:
         if self._queue_full:
             paused.add(ORDERING)
         return frozenset(paused)
+
+
+def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, bytes]:
+    """The first offset and the running hash of what was skipped, with one more ordering record."""
+    return (record.offset if first == NONE_SKIPPED else first), passed_over(skipped_hash, record)
 
 
 def _weight(record: OrderingRecord | CorruptRecord) -> int:

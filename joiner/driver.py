@@ -9,6 +9,9 @@ records are read again. A crash after it leaves decisions that nobody was given:
 says that it was interrupted, a process that did not run for a while. Then what was read and did not take effect is forgotten, another
 reader begins at the last records that did, and what it returns is held until they were found there (`look.Recheck`).
 
+A reader sees no interruption of a topic-partition that it does not read. While so many ordering records wait that no more are read, the
+watchdog looks whether the log still holds those, and nothing is applied when the last such look is more than two seconds old.
+
 The watchdog asks the log for its bounds every second: whether the log can be reached, how far reading lags, what makes no progress while
 the log goes on (a reader is then made anew), whether it ends before what took effect, and when this worker has caught up: only then does it
 register.
@@ -46,6 +49,8 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """Fewer are verified in this thread: handing over costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
+QUEUE_LOOKS = 4
+"""While the ordering topic is not read: so many looks in the time between two of the watchdog's."""
 LOOK_AGAIN_S = 10.0
 """The least time between two looks at the log because of badly signed records."""
 
@@ -118,7 +123,7 @@ class Driver(Generic[Decision]):
             log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
-        self._ran_at_s = now_s()
+        self._ran_at_s = self._order_seen_at_s = now_s()
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
@@ -192,6 +197,7 @@ class Driver(Generic[Decision]):
         """Read, apply, answer, until cancelled. Raises `Fatal` when going on could contradict what was answered."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(tasks), name="watch")
+            tasks.create_task(self._watch_queue(), name="watch-queue")
             tasks.create_task(self._read(tasks), name="read")
             tasks.create_task(self._sender.run(), name="send")
 
@@ -244,6 +250,8 @@ class Driver(Generic[Decision]):
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
+            if ORDERING not in self._paused:
+                self._order_seen_at_s = self._polled_at_s
             if why := self._interruption(reader):
                 return why
             if self._remake_reader:
@@ -275,14 +283,17 @@ class Driver(Generic[Decision]):
 
     def _interruption(self, reader: Reader) -> str:
         """Why the log has to be looked at before anything more that this reader returned is applied; empty when it has not."""
-        stood_still_s = self._now_s() - self._ran_at_s
-        self._ran_at_s += stood_still_s
-        if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:
-            return ""
-        self.interruptions += 1
+        now_s, limit_s = self._now_s(), self._settings.stood_still_s
+        stood_still_s, self._ran_at_s = now_s - self._ran_at_s, now_s
+        why = ""
         if reader.interruptions != self._interruptions_seen:
-            return "reading was interrupted"
-        return f"this process did not run for {stood_still_s:.0f} s"
+            why = "reading was interrupted"
+        elif stood_still_s > limit_s:
+            why = f"this process did not run for {stood_still_s:.0f} s"
+        elif now_s - self._order_seen_at_s > limit_s:
+            why = f"the ordering topic was not read for more than {limit_s:g} s, and may have lost what waits here"
+        self.interruptions += bool(why)
+        return why
 
     async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Hand records to the joiner and see to what follows; returns why another reader is needed, empty when none is."""
@@ -434,6 +445,26 @@ class Driver(Generic[Decision]):
                 self._contradicted(lost)
         except (NotReady, Fatal) as problem:
             logger.info("cannot look at the log now: %s", problem)
+
+    async def _watch_queue(self) -> None:
+        """While the ordering topic is not read, its reader sees no interruption: look often whether the log still holds what waits (R10)."""
+        while True:
+            if ORDERING in self._paused:
+                await self._look_at_queue()
+            await asyncio.sleep(self._settings.watch_s / QUEUE_LOOKS)
+
+    async def _look_at_queue(self) -> None:
+        began_s, run = self._now_s(), self.joiner.queue_run
+        try:
+            lost = await examine(self._log, run, {}, contents=False)
+        except (NotReady, OutOfRange) as problem:
+            logger.info("cannot look at the log now: %s", problem)
+            return
+        if lost:
+            self._order_seen_at_s = float("-inf")
+            self._remake_reader = self._remake_reader or "the log does not hold the ordering records that wait here"
+        else:
+            self._order_seen_at_s = max(self._order_seen_at_s, began_s)
 
     def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()

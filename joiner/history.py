@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from itertools import islice
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,8 +27,23 @@ history does not count, and whether it does must not depend on the reader."""
 NO_CONTENT: Final = -1
 """The partition of an effect that has no content: of every record but an entry."""
 
+NONE_SKIPPED: Final = -1
+"""The first offset of what was skipped, where nothing was."""
+
 _LINK = Struct(">q")
 _PLACE = Struct(">iqqI")
+
+
+class HasTime(Protocol):
+    """A record, or what is kept of one."""
+
+    @property
+    def append_time_ms(self) -> int:
+        """The broker's time, milliseconds since 1970."""
+        ...
+
+
+Timed = TypeVar("Timed", bound=HasTime)
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
@@ -42,9 +57,9 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     partition: int = NO_CONTENT
     content_offset: int = 0
     content_fingerprint: bytes = b""
-    skipped: int = 0
-    """The number of ordering records between the effect before and this one; they had none."""
-    between: bytes = b""
+    skipped_first: int = NONE_SKIPPED
+    """The offset of the first ordering record between the effect before and this one; they had none. Offsets may have gaps."""
+    skipped_hash: bytes = b""
     """The running hash over their fingerprints (`passed_over`): another record in the place of one of them may have an effect."""
 
 
@@ -76,9 +91,22 @@ def fingerprint_of(record: Record) -> bytes:
     return fingerprint(record, sha256(record.value or b"").digest())
 
 
-def passed_over(between: bytes, record: Record) -> bytes:
+def passed_over(skipped_hash: bytes, record: Record) -> bytes:
     """The running hash over fingerprints, with one more record; it begins with b""."""
-    return sha256(between + fingerprint_of(record)).digest()
+    return sha256(skipped_hash + fingerprint_of(record)).digest()
+
+
+def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
+    """The last record, all before it that have its append time, and the one before these; the last one last.
+
+    While a clock stands still, a copy of a record that was lost has its append time; only what is older cannot be made again.
+    """
+    run: list[Timed] = []
+    for record in latest_first:
+        run.append(record)
+        if record.append_time_ms != run[0].append_time_ms:
+            break
+    return run[::-1]
 
 
 def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: bool) -> bytes:
@@ -116,16 +144,8 @@ class History:
 
     @property
     def last_run(self) -> list[Effect]:
-        """The last effect, all before it that have its append time, and the one before these: what is read again after an interruption.
-
-        While a clock stands still, a copy of a record that was lost has its append time; only what is older cannot be made again.
-        """
-        run: list[Effect] = []
-        for effect in reversed(self._effects):
-            run.append(effect)
-            if effect.append_time_ms != run[0].append_time_ms:
-                break
-        return run[::-1]
+        """What is read again after an interruption: the last effects, as far as a copy may stand in for one (`last_of_one_time`)."""
+        return last_of_one_time(reversed(self._effects))
 
     def append(self, effect: Effect) -> None:
         """One more record took effect."""

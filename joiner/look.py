@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
-from joiner.history import NO_CONTENT, Effect, Mark, fingerprint_of, passed_over
+from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, fingerprint_of, passed_over
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
@@ -30,27 +30,27 @@ POLL_MS: Final = 1_000
 class Sought:
     """Finds a record that took effect among those that are read again, and what was skipped before it."""
 
-    def __init__(self, offset: int, fingerprint: bytes, skipped: int = 0, between: bytes = b"") -> None:
+    def __init__(self, offset: int, fingerprint: bytes, skipped_first: int = NONE_SKIPPED, skipped_hash: bytes = b"") -> None:
         self.offset = offset
-        self.offset_first = offset - skipped
+        self.offset_first = offset if skipped_first == NONE_SKIPPED else skipped_first
         """The offset of the first record that was skipped before it; its own where none was."""
-        self._wanted = fingerprint, between
-        self._between = b""
+        self._wanted = fingerprint, skipped_hash
+        self._skipped_hash = b""
 
     def found(self, record: Record) -> bool | None:
         """True: this is the record; None: it lies further on; False: another one is in its place, or in that of one skipped before it."""
         if record.offset < self.offset:
             if record.offset >= self.offset_first:
-                self._between = passed_over(self._between, record)
+                self._skipped_hash = passed_over(self._skipped_hash, record)
             return None
-        return record.offset == self.offset and self._wanted == (fingerprint_of(record), self._between)
+        return record.offset == self.offset and self._wanted == (fingerprint_of(record), self._skipped_hash)
 
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
     """Returns what to find in each topic-partition, in the order of offsets: marks, and effects with their contents or without."""
     places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
     for effect in effects:
-        found = Sought(effect.offset, effect.fingerprint, effect.skipped, effect.between)
+        found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
         places.setdefault(ORDERING, {})[effect.offset] = found
         if contents and effect.partition != NO_CONTENT:
             content = Sought(effect.content_offset, effect.content_fingerprint)

@@ -1,6 +1,6 @@
 """deploy.image: the container images `notary` and `notary-spark`, built from one `Containerfile` by buildah, podman or docker.
 
-The promise: what is installed is pinned by hashes (`requirements/runtime.txt`, `spark.txt`, and `build.txt` for the pip and setuptools that
+The promise: what is installed is pinned by hashes (`requirements/worker.txt`, `spark.txt`, and `build.txt` for the pip and setuptools that
 build wheels). Everything is fetched and built into a context first, so the builder needs no network.
 
     python -m deploy.image build --base IMAGE      # both images; --image for one of them

@@ -20,7 +20,7 @@ from deploy.local.java import find_java
 DONE, COULD_NOT = 0, 2
 ROOT: Final = Path(__file__).parents[2]
 CONTAINERFILE: Final = Path(__file__).parent / "Containerfile"
-EXTRAS: Final = {"notary": "", "notary-spark": "[spark,java]"}
+EXTRAS: Final = {"notary": "[traces]", "notary-spark": "[spark,java]"}
 """The images, as the manifests name them, and the extras of pyproject.toml that each has."""
 BUILDERS: Final = ("buildah", "podman", "docker")
 DEBIAN: Final = "bookworm"
@@ -28,7 +28,7 @@ PACKAGES: Final = ("python3", "libstdc++6")
 """Debian packages that a base needs beyond Debian's essential packages, which have glibc and bash."""
 
 _SOURCE: Final = ("pyproject.toml", "README.md", "LICENSE", "ordering", "payload", "joiner", "notary", "spark_join", "deploy")
-_REQUIREMENTS: Final = {"notary": "runtime.txt", "notary-spark": "spark.txt"}
+_REQUIREMENTS: Final = {"notary": "worker.txt", "notary-spark": "spark.txt"}
 # Wheels made here are the same each time. Zip files know no time before 1980.
 _REPEATABLE: Final = {"SOURCE_DATE_EPOCH": "315532800"}
 

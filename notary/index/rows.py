@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from joiner import Effect, Life, Mark
-from joiner.history import HISTORY_KEPT, NO_CONTENT
+from joiner.history import HISTORY_KEPT, NO_CONTENT, NONE_SKIPPED
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
 
@@ -43,7 +43,7 @@ PROGRESS = Struct(">Qq")
 _STREAM = Struct(">i")
 _LIFE = Struct(">QqBH16s")
 _MARK = Struct(">Q32s")
-_EFFECT = Struct(">Q32sQq32siQ32sQ32s")
+_EFFECT = Struct(">Q32sQq32siQ32sq32s")
 _STATE = Struct(">32sQ")
 _TILE = Struct(">BQ")
 
@@ -113,7 +113,7 @@ def effect_row(effect: Effect) -> bytes:
     """The meta value of an effect.
 
     u64 seen, 32-byte history, u64 offset, i64 append time, 32-byte fingerprint, i32 partition (-1: none), u64 content offset, 32-byte
-    content fingerprint, u64 skipped before it, 32-byte hash of those.
+    content fingerprint, i64 offset of the first record skipped before it (-1: none), 32-byte hash of those skipped.
     """
     return _EFFECT.pack(*msgspec.structs.astuple(effect))
 
@@ -126,7 +126,7 @@ def effect_of(row: bytes) -> Effect:
         raise CorruptRecord(f"an index row of a record that took effect does not decode: {problem}") from problem
     if effect.partition == NO_CONTENT:
         effect = msgspec.structs.replace(effect, content_fingerprint=b"")
-    return effect if effect.skipped else msgspec.structs.replace(effect, between=b"")
+    return effect if effect.skipped_first != NONE_SKIPPED else msgspec.structs.replace(effect, skipped_hash=b"")
 
 
 def state_row(transaction_id: TransactionId, position: int) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, overload
 
 from ordering.errors import CorruptRecord, Fatal, NotaryError
 
-INDEX_FORMAT_VERSION: Final = 4
+INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
 REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay the log"

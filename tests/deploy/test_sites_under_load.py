@@ -183,8 +183,13 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
         time.sleep(HOLD_S)
         ended_s = time.time()
         sites.centres.heal(cut)
+    before: list[str] = []
     while found := wrong(sites):
         assert load.poll() is None, f"the load ended before all was well again: {found}\n{[service.said for service in sites.services]}"
+        firsts = [text.partition("\n")[0] for text in found]
+        if firsts != before:
+            print_now(f"  {time.time() - ended_s:5.1f} s: {'; '.join(firsts)}")
+            before = firsts
         time.sleep(0.5)
     seen.back_s = time.time() - ended_s
     return seen

@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from joiner import DriverSettings, JoinerLimits
+from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Reader, Record
 from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
@@ -192,6 +194,44 @@ async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log
         log.put(ORDERING, None, b"anything")
         assert "is not the one that this index has applied" in str(await worker.dies())
     assert worker.driver.interruptions == 1
+
+
+async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
+    """A worker that reads no more ordering records, since so much waits behind a hole; and the ends that the log had before the hole."""
+    log.register("peer")
+    worker = start(limits=JoinerLimits(queue_ids_max=1), **how)
+    await worker.decided("a")
+    log.without_leader = set(range(PARTITIONS))  # nobody fills
+    ends = log.ends()
+    log.entry(1, 1, "late")
+    await worker.until(lambda: ORDERING in worker.driver._paused)
+    return worker, ends
+
+
+async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start, log: FaultyLog) -> None:
+    """A reader sees no interruption of a topic that it does not read; that the log lost the records that wait is found out all the same."""
+    worker, ends = await _waits_unread(start, log)
+    log.cut(*ends)
+    log.register("another")
+    await worker.until(lambda: worker.joiner.offset_head == log.ends()[0])
+    log.put(0, batch_key(1, 1), value("late"))
+    log.without_leader = set()
+    await worker.decided("b")
+    assert worker.index.decision(id_of("late")) is None
+
+
+async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
+    """While it cannot be seen whether the log still holds what waits, a worker applies nothing of it, and reads it again."""
+    worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_s=0.2))
+
+    def fail(bounds: dict[int, Bounds]) -> None:
+        raise NotReady("bounds are not told")
+
+    log.on_bounds = fail
+    await worker.until(lambda: worker.driver.interruptions > 0)
+    log.on_bounds = None
+    log.put(0, batch_key(1, 1), value("late"))
+    await worker.until(lambda: worker.index.decision(id_of("late")) is not None)
 
 
 async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> None:

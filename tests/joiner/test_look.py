@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from joiner import Mark
-from joiner.history import fingerprint_of
+from joiner.history import NONE_SKIPPED, fingerprint_of
 from joiner.look import Recheck, contradiction, examine
 from joiner.ready import Kept
 from ordering.errors import NotReady
@@ -278,10 +278,49 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
     for one in (reading, again):
         one.step(*rest, entry, payload)
         run = one.joiner.history.last_run
-        assert [effect.skipped for effect in run] == [0, 3]
+        assert [effect.skipped_first for effect in run] == [NONE_SKIPPED, 2]
         recheck = Recheck({ORDERING: one.joiner.marks[ORDERING]}, run)
         assert recheck.take(history.streams[ORDERING][1:], ALL) == [entry]
         assert not recheck.lost
+
+
+def test_offsets_with_gaps() -> None:
+    """Kafka gives offsets to transactions' markers, which anybody may write who may write records, and which nobody reads."""
+    history, reading = History(), Reading()
+    before = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]
+    behind = [history.checkpoint(1, 0), history.entry(1, 1, "a")]
+    behind = [Record(ORDERING, record.offset + 5, record.append_time_ms, None, record.value) for record in behind]
+    reading.step(*before, *behind, history.payload(1, 1, "a"))
+    run = reading.joiner.history.last_run
+    assert [effect.offset for effect in run] == [1, 9]
+    recheck = Recheck({ORDERING: reading.joiner.marks[ORDERING]}, run)
+    assert recheck.take([*before[1:], *behind], ALL) == [behind[-1]]
+    assert not recheck.lost
+
+
+@pytest.mark.parametrize("changed", [None, 2, 3, 4, 5])
+async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> None:
+    """The last record that waits is looked for behind all that a copy may stand in for: also what was judged, at the same append time."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1", at=1_000))
+    assert reading.joiner.queue_run == []
+    reading.step(history.register("w2", at=2_000_000), history.put(ORDERING, None, b"garbage", at=2_000_000))
+    reading.step(*[history.entry(1, sequence, "a", at=2_000_000) for sequence in (1, 2)])
+    run = reading.joiner.queue_run
+    assert [effect.offset for effect in run] == [1, 2, 5]
+    log = _Log(history)
+    if changed is not None:
+        log.put_back(Record(ORDERING, changed, 2_000_000, None, b"another"))
+    assert bool(await examine(log, run, {}, contents=False)) == (changed is not None)
+
+
+async def test_a_look_at_a_long_queue_is_short() -> None:
+    """Of a queue whose records have times of their own, the last one is looked for and the one before it."""
+    history, reading = History(), Reading()
+    reading.step(*history.streams[ORDERING], history.register("w1"), *[history.entry(1, sequence, "a") for sequence in range(1, 9)])
+    (last,) = reading.joiner.queue_run
+    assert (last.skipped_first, last.offset) == (8, 9)
+    assert await examine(_Log(history), [last], {}, contents=False) == ""
 
 
 def test_a_flood_of_skipped_records_is_not_held() -> None:

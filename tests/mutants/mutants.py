@@ -54,8 +54,8 @@ LOG_TIME: Final = (
 AGREEMENT, SELF_CHECK = "notary/agreement.py", "notary/self_check.py"
 UNINTERRUPTED = Broken(
     DRIVER,
-    "if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:",
-    "if True:",
+    "        self.interruptions += bool(why)\n",
+    '        why = ""\n',
 )
 MARKS_ALONE = Broken(
     DRIVER,
@@ -595,9 +595,18 @@ MUTANTS: Final = (
         "a process that stood still goes on",
         "R10",
         DRIVER,
-        "if reader.interruptions == self._interruptions_seen and stood_still_s <= self._settings.stood_still_s:",
-        "if reader.interruptions == self._interruptions_seen:",
+        "elif stood_still_s > limit_s:",
+        "elif False:",
         seeds=100,
+    ),
+    Mutant(
+        "what waits is not looked at while the order is not read",
+        "R10",
+        DRIVER,
+        "            if ORDERING in self._paused:\n                await",
+        "            if False:\n                await",
+        seeds=2000,
+        also=(Broken(DRIVER, "elif now_s - self._order_seen_at_s > limit_s:", "elif False:"),),
     ),
     Mutant(
         "a process that stood still answers",

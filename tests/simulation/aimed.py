@@ -8,7 +8,8 @@ Losses that are drawn (`damage`) hit any records. These hit the ones of which on
 - `unused`: records that no entry asked for, so that no index shows that they are gone; contents take their offsets;
 - `unordered`: the furthest content of a partition, which was not the last to be joined;
 - `ahead`: payloads that were read, and whose entries were not;
-- `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted.
+- `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted;
+- `unread`: an entry that waits for its content at a worker with so much in its queue that it reads no more of the order.
 """
 
 import asyncio
@@ -114,6 +115,29 @@ class Aimed:
     def _answered(self, slot: Slot) -> bool:
         process = slot.running()
         return process is not None and any(given.process is process for given in self._world.clients.calls.given)
+
+    async def _unread(self) -> bool:
+        """Contents come late, so that entries wait and the order is not read; one of them is gone when its content comes."""
+        cluster, partitions = self._cluster, range(len(self._cluster.streams) - 1)
+        cluster.behind_s |= dict.fromkeys(partitions, BEHIND_S)
+        found = await self._until(lambda: self._unread_head() is not None)
+        if found:
+            self._cut(ORDERING, self._unread_head() or len(cluster.streams[ORDERING]))
+            await asyncio.sleep(BEHIND_S)
+        for partition in partitions:
+            cluster.behind_s.pop(partition, None)
+        cluster.wake()
+        return found
+
+    def _unread_head(self) -> int | None:
+        """The offset of the entry at the head of a worker that reads nothing more of the order."""
+        for slot in self._world.slots:
+            process = slot.running()
+            driver = None if process is None or process.worker is None else process.worker.driver
+            reader = None if driver is None else driver._reader
+            if driver is not None and reader is not None and reader.is_paused(ORDERING) and driver.joiner.hole_offset is not None:
+                return driver.joiner.hole_offset
+        return None
 
     # ---- payload partitions ----
 

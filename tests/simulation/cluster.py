@@ -326,6 +326,10 @@ class SimulatedReader:
         """Return nothing from exactly these."""
         self._paused = frozenset(streams)
 
+    def is_paused(self, stream: int) -> bool:
+        """Whether it returns nothing from that one."""
+        return stream in self._paused
+
     async def close(self) -> None:
         """A poll that waits returns."""
         self._closed = True

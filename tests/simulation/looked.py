@@ -2,6 +2,7 @@
 
 - What an interrupted reader returned is not applied; neither is what was read before the process stood still.
 - What takes effect is in the log that the process's reader was opened on. What was lost before that is not applied, however it was kept.
+- While so much waits that the ordering topic is not read, nothing is applied that it lost more than two seconds ago.
 - A process that stood still, or was returned another record than one of its own, answers nothing before it has looked.
 """
 
@@ -26,11 +27,15 @@ class Looked:
         """The fingerprints of all records that took effect, by topic-partition and offset."""
         self._interrupted: SimulatedReader | None = None
         self._contradicted = ""
+        self._order_read_s = float("-inf")
+        """When the reader was last asked for records of the ordering topic, whether it had any or not."""
 
     def polled(self, reader: SimulatedReader, joiner: Joiner, records: Sequence[Record]) -> None:
         """This reader is about to return these."""
         if reader.interruptions:
             self._interrupted = reader
+        if not reader.is_paused(ORDERING):
+            self._order_read_s = self._cluster.loop.time()
         if self._places is None:
             self._places = {}
             self._keep(joiner.history.since(0))
@@ -49,6 +54,8 @@ class Looked:
         if self._stood_still(reader):
             return "it applies what it read before it stood still"
         for effect in ready.effects:
+            if self._lost_unseen(effect):
+                return f"it applies ordering record {effect.offset}, which was lost while it did not read that topic"
             for stream, offset, fingerprint in _places(effect):
                 if not self._is_held(reader, stream, offset, fingerprint):
                     return f"it applies record {offset} of stream {stream}, which was lost before its reader was opened"
@@ -77,6 +84,19 @@ class Looked:
             *(record for lost in lost_since for record in lost if record.offset == offset),
         ]
         return any(fingerprint_of(record) == fingerprint for record in there)
+
+    def _lost_unseen(self, effect: Effect) -> bool:
+        """Whether the ordering topic lost that record, and was not read since, for longer than a look may be old."""
+        there = self._cluster.streams[ORDERING][effect.offset : effect.offset + 1]
+        if any(fingerprint_of(record) == effect.fingerprint for record in there):
+            return False
+        seen_until_s = self._cluster.loop.time() - STOOD_STILL_S
+        lost_s = [
+            damage.at_s
+            for damage in self._cluster.damages
+            if damage.stream == ORDERING and any(fingerprint_of(record) == effect.fingerprint for record in damage.lost)
+        ]
+        return any(max(at_s, self._order_read_s) < seen_until_s for at_s in lost_s)
 
     def _keep(self, effects: Sequence[Effect]) -> None:
         if self._places is not None:

@@ -13,7 +13,7 @@ HEALED_S: Final = 240.0
 """Virtual seconds that the healed system has to decide all that was asked."""
 QUOTA_MIN, QUOTA_MAX = 8, 30
 """Every call costs quota, also one that asks the same again: submissions are smaller, and a crowd has more, or it would take for ever."""
-AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept")
+AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "unread")
 """The kinds of aimed losses, see there."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stands still at multiples of this."""
@@ -213,7 +213,9 @@ def plan(seed: int) -> Plan:
     if not calm and named.random() < 0.1:
         usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
     if not calm and not diverged and aims.random() < 0.12:
-        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED), aimed_losses=aims.randint(1, 3))
+        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-1]), aimed_losses=aims.randint(1, 3))
+    elif not calm and not diverged and random.Random(f"unread {seed}").random() < 0.04:
+        usual = msgspec.structs.replace(usual, aimed=AIMED[-1], aimed_losses=1, queue_ids_max=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
         # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
