@@ -447,7 +447,7 @@ class Driver(Generic[Decision]):
             logger.info("cannot look at the log now: %s", problem)
 
     async def _watch_queue(self) -> None:
-        """While the ordering topic is not read, its reader sees no interruption: look often whether the log still holds what waits (R10)."""
+        """R10: while the ordering topic is not read, its reader sees no interruption. Look often whether the log still holds what waits."""
         while True:
             if ORDERING in self._paused:
                 await self._look_at_queue()
