@@ -39,10 +39,13 @@ class Buffer:
         self._records_by_life: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
+        self.last: dict[int, Record] = {}
+        """Per payload partition the record that was added last, here still or not."""
 
     def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
         """Keep the record behind those of its key that are here already."""
         records = self._partitions.setdefault(partition, OrderedDict())
+        self.last[partition] = Record(partition, record.offset, record.append_time_ms, batch_key(incarnation, sequence), record.value)
         of_key = records.get((incarnation, sequence))
         if of_key is None:
             records[incarnation, sequence] = [record]

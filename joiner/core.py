@@ -200,6 +200,11 @@ class Joiner:
             skipped = _skipping(*skipped, record)
         return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
+    def buffered_last(self, partition: int) -> Mark | None:
+        """The last payload record of that partition that was kept for its entry; None when there was none since reading began."""
+        record = self._buffer.last.get(partition)
+        return None if record is None else Mark(record.offset, fingerprint_of(record))
+
     @property
     def buffered_bytes(self) -> int:
         """What the payloads cost whose entries have not been judged."""

@@ -9,8 +9,8 @@ records are read again. A crash after it leaves decisions that nobody was given:
 says that it was interrupted, a process that did not run for a while. Then what was read and did not take effect is forgotten, another
 reader begins at the last records that did, and what it returns is held until they were found there (`look.Recheck`).
 
-A reader sees no interruption of a topic-partition that it does not read. While so many ordering records wait that no more are read, the
-watchdog looks whether the log still holds those, and nothing is applied when the last such look is more than two seconds old.
+A reader sees no interruption of a topic-partition that it does not read. While so much waits from one that it is not read, `_watch_unread`
+looks whether the log still holds that, and nothing is applied when the last such look is more than two seconds old.
 
 The watchdog asks the log for its bounds every second: whether the log can be reached, how far reading lags, what makes no progress while
 the log goes on (a reader is then made anew), whether it ends before what took effect, and when this worker has caught up: only then does it
@@ -49,8 +49,8 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """Fewer are verified in this thread: handing over costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
-QUEUE_LOOKS = 4
-"""While the ordering topic is not read: so many looks in the time between two of the watchdog's."""
+UNREAD_LOOKS = 8
+"""At what waits from a topic-partition that is not read: in the time in which a broker could die and come back."""
 LOOK_AGAIN_S = 10.0
 """The least time between two looks at the log because of badly signed records."""
 
@@ -123,7 +123,8 @@ class Driver(Generic[Decision]):
             log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
-        self._ran_at_s = self._order_seen_at_s = now_s()
+        self._ran_at_s = now_s()
+        self._seen_at_s: dict[int, float] = {}  # per topic-partition when it was last read, or looked at
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
@@ -197,7 +198,7 @@ class Driver(Generic[Decision]):
         """Read, apply, answer, until cancelled. Raises `Fatal` when going on could contradict what was answered."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(tasks), name="watch")
-            tasks.create_task(self._watch_queue(), name="watch-queue")
+            tasks.create_task(self._watch_unread(), name="watch-unread")
             tasks.create_task(self._read(tasks), name="read")
             tasks.create_task(self._sender.run(), name="send")
 
@@ -250,8 +251,7 @@ class Driver(Generic[Decision]):
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            if ORDERING not in self._paused:
-                self._order_seen_at_s = self._polled_at_s
+            self._seen_at_s |= dict.fromkeys(set(range(ORDERING, self._log.payload_partitions)) - self._paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why
             if self._remake_reader:
@@ -290,8 +290,8 @@ class Driver(Generic[Decision]):
             why = "reading was interrupted"
         elif stood_still_s > limit_s:
             why = f"this process did not run for {stood_still_s:.0f} s"
-        elif now_s - self._order_seen_at_s > limit_s:
-            why = f"the ordering topic was not read for more than {limit_s:g} s, and may have lost what waits here"
+        elif unread := self._unread(limit_s):
+            why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost what waits here"
         self.interruptions += bool(why)
         return why
 
@@ -446,25 +446,40 @@ class Driver(Generic[Decision]):
         except (NotReady, Fatal) as problem:
             logger.info("cannot look at the log now: %s", problem)
 
-    async def _watch_queue(self) -> None:
-        """R10: while the ordering topic is not read, its reader sees no interruption. Look often whether the log still holds what waits."""
+    async def _watch_unread(self) -> None:
+        """R10: of a topic-partition that is not read its reader sees no interruption. Look often whether the log still holds what waits."""
         while True:
-            if ORDERING in self._paused:
-                await self._look_at_queue()
-            await asyncio.sleep(self._settings.watch_s / QUEUE_LOOKS)
+            await asyncio.sleep(self._settings.stood_still_s / UNREAD_LOOKS)
+            if unread := self._unread(self._settings.stood_still_s / 2):
+                await self._look_at_unread(unread)
 
-    async def _look_at_queue(self) -> None:
-        began_s, run = self._now_s(), self.joiner.queue_run
+    def _unread(self, seconds: float) -> list[int]:
+        """The topic-partitions from which something waits, and that were neither read nor looked at for so long.
+
+        A payload partition without a leader cannot be looked at, and the others need not wait for it.
+        """
+        since_s = self._now_s() - seconds
+        old = [stream for stream in self._paused if self._seen_at_s.get(stream, since_s) < since_s]
+        leaders = self._log.leaders() if old else {}
+        return [
+            stream
+            for stream in old
+            if (self.joiner.queued_records if stream == ORDERING else stream in leaders and self.joiner.buffered_last(stream))
+        ]
+
+    async def _look_at_unread(self, unread: list[int]) -> None:
+        began_s = self._now_s()
+        run = self.joiner.queue_run if ORDERING in unread else []
+        lasts = {partition: self.joiner.buffered_last(partition) for partition in unread if partition != ORDERING}
         try:
-            lost = await examine(self._log, run, {}, contents=False)
+            lost = await examine(self._log, run, {partition: last for partition, last in lasts.items() if last}, contents=False)
         except (NotReady, OutOfRange) as problem:
-            logger.info("cannot look at the log now: %s", problem)
+            logger.debug("cannot look at the log now: %s", problem)
             return
         if lost:
-            self._order_seen_at_s = float("-inf")
-            self._remake_reader = self._remake_reader or "the log does not hold the ordering records that wait here"
-        else:
-            self._order_seen_at_s = max(self._order_seen_at_s, began_s)
+            self._remake_reader = self._remake_reader or "the log does not hold any more what waits here"
+        for stream in unread:
+            self._seen_at_s[stream] = float("-inf") if lost else max(began_s, self._seen_at_s.get(stream, began_s))
 
     def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()

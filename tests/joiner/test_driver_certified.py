@@ -220,6 +220,27 @@ async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start,
     assert worker.index.decision(id_of("late")) is None
 
 
+async def test_payloads_that_wait_are_looked_at_while_their_partition_is_not_read(start: Start, log: FaultyLog) -> None:
+    """A payload was read before memory was full, and the log lost it since: others may see a fill in its place."""
+    log.register("peer")
+    worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
+    await worker.decided("a")
+    log.entry(1, 1, "late")
+    ends = log.ends()
+    log.put(1, batch_key(1, 2), value("b"))
+    for n in range(20):
+        log.put(1, batch_key(1, 3 + n), b"orphan" * 100)
+    await worker.until(lambda: 1 in worker.driver._paused)
+    log.cut(*ends)
+    for n in range(22):
+        log.put(1, batch_key(1, 3 + n), b"another" * 100)
+    log.entry(1, 2, "b", partition=1)
+    await worker.until(lambda: worker.driver.interruptions + worker.driver.readers_remade > 0)
+    log.put(0, batch_key(1, 1), value("late"))
+    await worker.until(lambda: worker.index.decision(id_of("late")) is not None and worker.joiner.hole is not None)
+    assert worker.index.decision(id_of("b")) is None
+
+
 async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
     """While it cannot be seen whether the log still holds what waits, a worker applies nothing of it, and reads it again."""
     worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_s=0.2))

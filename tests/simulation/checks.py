@@ -89,6 +89,8 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
         if not batch.signed_fill or came_back:
             continue
         filled_s = cluster.landed_s[batch.partition][batch.content_offset]
+        if any(from_s < filled_s and until_s > filled_s - SHOWN_S for from_s, until_s in world.shown_less):
+            continue  # who filled it may have asked a broker of the past
         # What was known of more before the owner settled this history, or a part of it, is given up.
         stands = [
             one.offset

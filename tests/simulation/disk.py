@@ -21,6 +21,8 @@ class SimulatedDisk:
     def __init__(self, seed: str) -> None:
         self._draw = random.Random(seed)
         self.full = False
+        self.full_until_s = float("-inf")
+        """When it was not full any more."""
         self.wipe()
 
     def wipe(self) -> None:

@@ -45,7 +45,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         found = {"name": NOTARY, "origin": ORIGIN}[process.misnamed]
         return "misnamed workers refused" if repr(found) in text and repr(OTHER_NOTARY) in text else ""
     if "No space left" in text:
-        return "full disks noticed" if slot.disk.full else ""
+        return "full disks noticed" if slot.disk.full or slot.disk.full_until_s > world.loop.time() - LOOKS_S else ""
     if "two processes share a name" in text:
         # After a loss the registrations may be lost that it counted.
         return "namesakes noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""

@@ -162,7 +162,7 @@ class Faults:
         slot.disk.full = True
         self._tell(slot.label, "its disk is full", "full disks")
         await self._hold()
-        slot.disk.full = False
+        slot.disk.full, slot.disk.full_until_s = False, self.world.loop.time()
 
     async def _alter(self) -> None:
         slot = self._slot()

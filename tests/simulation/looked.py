@@ -2,7 +2,7 @@
 
 - What an interrupted reader returned is not applied; neither is what was read before the process stood still.
 - What takes effect is in the log that the process's reader was opened on. What was lost before that is not applied, however it was kept.
-- While so much waits that the ordering topic is not read, nothing is applied that it lost more than two seconds ago.
+- While so much waits from a topic-partition that it is not read, nothing is applied that it lost more than two seconds ago.
 - A process that stood still, or was returned another record than one of its own, answers nothing before it has looked.
 """
 
@@ -27,15 +27,16 @@ class Looked:
         """The fingerprints of all records that took effect, by topic-partition and offset."""
         self._interrupted: SimulatedReader | None = None
         self._contradicted = ""
-        self._order_read_s = float("-inf")
-        """When the reader was last asked for records of the ordering topic, whether it had any or not."""
+        self._read_s: dict[int, float] = {}
+        """Per topic-partition when the reader was last asked for its records, whether it had any or not."""
 
     def polled(self, reader: SimulatedReader, joiner: Joiner, records: Sequence[Record]) -> None:
         """This reader is about to return these."""
         if reader.interruptions:
             self._interrupted = reader
-        if not reader.is_paused(ORDERING):
-            self._order_read_s = self._cluster.loop.time()
+        for stream in self._cluster.streams:
+            if not reader.is_paused(stream):
+                self._read_s[stream] = self._cluster.loop.time()
         if self._places is None:
             self._places = {}
             self._keep(joiner.history.since(0))
@@ -54,8 +55,9 @@ class Looked:
         if self._stood_still(reader):
             return "it applies what it read before it stood still"
         for effect in ready.effects:
-            if self._lost_unseen(effect):
-                return f"it applies ordering record {effect.offset}, which was lost while it did not read that topic"
+            for place in _places(effect):
+                if self._lost_unseen(*place):
+                    return f"it applies record {place[1]} of stream {place[0]}, which was lost while it did not read that"
             for stream, offset, fingerprint in _places(effect):
                 if not self._is_held(reader, stream, offset, fingerprint):
                     return f"it applies record {offset} of stream {stream}, which was lost before its reader was opened"
@@ -85,18 +87,21 @@ class Looked:
         ]
         return any(fingerprint_of(record) == fingerprint for record in there)
 
-    def _lost_unseen(self, effect: Effect) -> bool:
-        """Whether the ordering topic lost that record, and was not read since, for longer than a look may be old."""
-        there = self._cluster.streams[ORDERING][effect.offset : effect.offset + 1]
-        if any(fingerprint_of(record) == effect.fingerprint for record in there):
+    def _lost_unseen(self, stream: int, offset: int, fingerprint: bytes) -> bool:
+        """Whether the log lost that record, and it was not read there since, for longer than a look may be old."""
+        cluster = self._cluster
+        if not cluster.damages:
             return False
-        seen_until_s = self._cluster.loop.time() - STOOD_STILL_S
+        there = any(fingerprint_of(record) == fingerprint for record in cluster.streams[stream][offset : offset + 1])
+        if there or not cluster.takes(stream):
+            return False
+        seen_until_s = cluster.loop.time() - STOOD_STILL_S
         lost_s = [
             damage.at_s
-            for damage in self._cluster.damages
-            if damage.stream == ORDERING and any(fingerprint_of(record) == effect.fingerprint for record in damage.lost)
+            for damage in cluster.damages
+            if damage.stream == stream and any(fingerprint_of(record) == fingerprint for record in damage.lost)
         ]
-        return any(max(at_s, self._order_read_s) < seen_until_s for at_s in lost_s)
+        return any(max(at_s, self._read_s.get(stream, at_s)) < seen_until_s for at_s in lost_s)
 
     def _keep(self, effects: Sequence[Effect]) -> None:
         if self._places is not None:

@@ -334,6 +334,7 @@ class World:
 
     def _heaviest(self) -> int:
         """The most that one ordering record has added to a queue, also one that is lost: itself, and 32 bytes for each id."""
-        weights = [1 + len(record.value or b"") // 32 for record in self.cluster.streams[ORDERING]]
+        lost = [damage.lost for damage in self.cluster.damages if damage.stream == ORDERING]
+        weights = [1 + len(record.value or b"") // 32 for records in (self.cluster.streams[ORDERING], *lost) for record in records]
         self._heaviest_seen = max([self._heaviest_seen, *weights])
         return self._heaviest_seen
