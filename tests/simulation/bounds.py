@@ -45,16 +45,30 @@ def kept(world: "World") -> list[Violation]:
 
 
 def silent_lives(world: "World") -> list[int]:
-    """The lives that somebody must fence: silent for longer than the timeout, with a payload that waits for an entry of theirs (R5)."""
+    """The lives that somebody must fence: silent for longer than the timeout, with a payload that waits for an entry of theirs (R5).
+
+    Somebody else, who has read that payload: where memory is full of payloads that may count one day, the rest is read when it is asked for.
+    """
     replayed = replay(world.cluster.streams)
     silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
-    waiting = {name for partition in range(replayed.partitions) for name in by_key(world.cluster.streams[partition])}
-    present = {process.worker.sender.incarnation for process in world.processes() if process.worker is not None}
+    waiting: dict[int, set[tuple[int, int]]] = {}
+    for process in world.processes():
+        if process.worker is not None and process.worker.sender.incarnation is not None:
+            read = process.worker.driver.joiner.read_next()
+            waiting[process.worker.sender.incarnation] = {
+                name
+                for partition in range(replayed.partitions)
+                for name in by_key(world.cluster.streams[partition][: read.get(partition, 0)])
+            }
     return [
         life.incarnation
         for life in replayed.lives
         if not life.fenced
         and life.active_at < silent_since_ms
-        and any(incarnation == life.incarnation and sequence > life.sequence_last for incarnation, sequence in waiting)
-        and present - {None, life.incarnation}  # nobody fences itself
+        and any(
+            incarnation == life.incarnation and sequence > life.sequence_last
+            for reader, names in waiting.items()
+            if reader != life.incarnation  # nobody fences itself
+            for incarnation, sequence in names
+        )
     ]

@@ -52,6 +52,8 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
     if "the owner has retired worker" in text:
         return "retired workers stopped" if world.counts.get("retired incarnations") else ""
     if "it cannot write there" in text:
+        if any(from_s <= world.loop.time() <= until_s for from_s, until_s in world.shown_less):
+            return "cut logs noticed"  # the log shows a key of the past
         # Several may say so of one loss, and the owner needs to do it once.
         again = "keys put in force again"
         return again if world.owner.repair() or world.counts.get(again) else ""
