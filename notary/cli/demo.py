@@ -137,7 +137,7 @@ def _environment() -> dict[str, str]:
 
 
 def _command(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "notary", *words], capture_output=True, text=True, check=False, env=_environment())
+    done = subprocess.run([sys.executable, "-P", "-m", "notary", *words], capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         raise _CouldNotPlay(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -173,7 +173,7 @@ class _Worker:
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
-        command = [sys.executable, "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
+        command = [sys.executable, "-P", "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
         process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
         assert process.stdout is not None

@@ -27,6 +27,7 @@ def party_add(tmp_path: Path) -> list[str]:
 def submit(tmp_path: Path) -> Iterator[list[str]]:
     """A command that prints data, and counts on stderr."""
     (tmp_path / "key.pem").write_bytes(PEM)
+    (tmp_path / "key.pem").chmod(0o600)
     (tmp_path / "requests.jsonl").write_text(json.dumps(request(1)) + "\n")
     with staged(Worker(Notary(), [])) as urls:
         yield [

@@ -20,6 +20,7 @@ from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, nobod
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     (tmp_path / "key.pem").write_bytes(PEM)
+    (tmp_path / "key.pem").chmod(0o600)
     return str(tmp_path / "key.pem")
 
 
@@ -180,7 +181,7 @@ def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"--key": "missing.pem"}, "missing.pem cannot be read"),
+        ({"--key": "missing.pem"}, "cannot read the key missing.pem: No such file or directory. Give the private key's PEM file"),
         ({"--url": "nonsense"}, "'nonsense' is not a notary's URL"),
         ({"--url": ","}, "no URL"),
         ({"--party": ""}, "the party's name"),
@@ -205,7 +206,7 @@ def test_usage_errors(change: dict[str, str], message: str, key: str, lines: str
 
 def process(*argv: str, **more: Any) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONWARNINGS": "error"}
-    return subprocess.Popen([sys.executable, "-m", "notary.cli", *argv], env=environment, stdout=subprocess.PIPE, **more)
+    return subprocess.Popen([sys.executable, "-m", "notary", *argv], env=environment, stdout=subprocess.PIPE, **more)
 
 
 def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
