@@ -26,7 +26,7 @@ from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
 
-_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME"}  # deploy.local's
+_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTARY_KNOWN_NOTARIES"}  # deploy.local's, and the client's
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
