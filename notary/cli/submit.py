@@ -60,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verifier-key",
         metavar="KEY",
         action="append",
-        default=[],
         help="the notary's verifier key, by which receipts are checked; may be given again (default: the one trusted on first use)",
     )
     parser.add_argument(
@@ -113,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         signer,
         notary_name=arguments.notary_name,
         tls=tls,
-        verifier_keys=arguments.verifier_key,
+        verifier_keys=arguments.verifier_key or (),
         known_notaries=KnownNotaries(arguments.known_notaries, _say),
     )
     stream, name = _open(arguments.file)
