@@ -174,13 +174,12 @@ class Trust:
     def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
         self._line = self._known.find(self._urls)
         if self._line is None:
+            # Said first: what cannot be said is not trusted.
+            self._known.say(
+                f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its verifier"
+                f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give --verifier-key"
+            )
             self._line = self._known.keep(self._urls, shown, notary.name)
-            if self._line.key == shown:
-                self._known.say(
-                    f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its"
-                    f" verifier key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"
-                    " --verifier-key"
-                )
         self.keys = [self._line.key]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from notary import cli
-from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, request, staged
+from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory
 
@@ -32,7 +32,7 @@ def submit(tmp_path: Path) -> Iterator[list[str]]:
     with staged(Worker(Notary(), [])) as urls:
         yield [
             *("submit", str(tmp_path / "requests.jsonl"), "--key", str(tmp_path / "key.pem"), "--party", PARTY),
-            *("--url", urls[0], "--notary-name", NAME),
+            *("--url", urls[0], "--notary-name", NAME, "--verifier-key", VERIFIER_KEY),
         ]
 
 
