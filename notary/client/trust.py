@@ -177,7 +177,8 @@ class Trust:
             # Said first: what cannot be said is not trusted.
             self._known.say(
                 f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its verifier"
-                f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give --verifier-key"
+                f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"
+                " --verifier-key"
             )
             self._line = self._known.keep(self._urls, shown, notary.name)
         self.keys = [self._line.key]
