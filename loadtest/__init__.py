@@ -1,6 +1,6 @@
 """loadtest: how fast it is, measured the same way by everybody.
 
-The promise: one command (`make bench`, or `python -m loadtest.bench`) starts what it measures, measures it, says on what
+The promise: one command (`make bench`, or `python -P -m loadtest.bench`) starts what it measures, measures it, says on what
 machine, and leaves nothing behind. Every figure stands beside the raw path of the same run (the same bytes appended and
 read back with nothing decoded or decided), because a figure alone says more about the machine than about this software.
 

@@ -1,10 +1,14 @@
 """Locust's file: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`. What it does is told in `loadtest.openloop`."""
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+
+# Locust puts the working directory in front of all that is installed, and that is anybody's.
+sys.path.remove(os.getcwd())
 
 import gevent
 from locust import LoadTestShape, User, constant, events, task

@@ -1,6 +1,10 @@
-"""`python -m notary`: the command line where no script is installed."""
+"""`python -P -m notary`: the command line where no script is installed."""
 
 import sys
+
+if not sys.flags.safe_path:
+    # Without -P Python imports from the working directory first, and that is anybody's: a planted module would run with the notary's key.
+    del sys.path[0]
 
 from notary.cli import main
 

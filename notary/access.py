@@ -24,6 +24,18 @@ def why_unreadable(file: Path, problem: OSError, missing: str = _INIT) -> str:
     return f"{problem.strerror or problem}. Look at the file and at its disk"
 
 
+def read_secret(file: Path, whose: str, missing: str = _INIT) -> bytes:
+    """The content of a file that holds a secret. Raises `ConfigurationError` as `check_secret`, and where it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            status = os.fstat(opened.fileno())
+            content = opened.read()
+    except OSError as problem:
+        raise ConfigurationError(f"cannot read {whose} {file}: {why_unreadable(file, problem, missing)}") from None
+    check_secret(file, whose, status)
+    return content
+
+
 def check_secret(file: Path, whose: str, status: os.stat_result) -> None:
     """Raise `ConfigurationError` unless none but this process's user, root, and a group that root chose for this process may read it.
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from joiner import DriverSettings, JoinerLimits
-from notary.access import why_unreadable
+from notary.access import read_secret, why_unreadable
 from notary.index import IndexSettings
 from notary.receipts.key_history import ENDORSEMENT_HEAD
 from notary.self_check import SelfCheckSettings
@@ -26,10 +26,11 @@ from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
 
-_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME"}  # deploy.local's
+_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTARY_KNOWN_NOTARIES"}  # deploy.local's, and the client's
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
+_GIVEN = "Put the {} there that the brokers' operator gave"
 _MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes")
 _INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
@@ -225,12 +226,12 @@ def kafka_security(log: LogConfig, directory: Path) -> KafkaSecurity | None:
     if log.sasl_password_file:
         password_file = directory / log.sasl_password_file
         try:
-            password = password_file.read_bytes().decode().strip()
-        except OSError as problem:
-            why = why_unreadable(password_file, problem, "Put the password there that the brokers' operator gave")
-            raise ConfigurationError(f"log.sasl_password_file {password_file} cannot be read: {why}") from None
+            password = read_secret(password_file, "log.sasl_password_file", _GIVEN.format("password")).decode().strip()
         except UnicodeDecodeError as problem:
             raise ConfigurationError(f"log.sasl_password_file {password_file} is no text: {problem}") from None
+    # Without a file of its own the key stands in the certificate's.
+    if key_file := file(log.key_file or log.cert_file):
+        read_secret(Path(key_file), "log.key_file" if log.key_file else "log.cert_file", _GIVEN.format("key"))
     return KafkaSecurity(
         protocol=log.security_protocol,
         ca_file=file(log.ca_file),

@@ -29,7 +29,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from notary.access import check_secret, why_unreadable
+from notary.access import read_secret, why_unreadable
 from notary.receipts.key_history import KEYS_MAX, HistoricKey, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.refusal import NotVerified
@@ -79,13 +79,7 @@ def create(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
 
 def load(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
     """The key of a file; `ConfigurationError` when it is missing, no Ed25519 key, or somebody else may read it."""
-    try:
-        with file.open("rb") as opened:
-            status = os.fstat(opened.fileno())
-            pem = opened.read()
-    except OSError as problem:
-        raise ConfigurationError(f"cannot read {whose} {file}: {why_unreadable(file, problem)}") from None
-    check_secret(file, whose, status)
+    pem = read_secret(file, whose)
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from cryptography import x509
 
-from notary.access import check_secret, why_unreadable
+from notary.access import read_secret, why_unreadable
 from notary.config import TlsFiles
 from ordering.errors import ConfigurationError
 
@@ -112,7 +112,7 @@ class Certificates:
         context.num_tickets = 0
         context.set_alpn_protocols(["http/1.1"])
         not_after = self._check_dates(_certificate(files.cert_file))
-        _check_key(files.key_file)
+        read_secret(Path(files.key_file), "the service's TLS key", _NONE_MADE)
         try:
             context.load_cert_chain(files.cert_file, files.key_file, lambda: _NO_PASSWORD)
         except (OSError, ValueError) as problem:  # an `SSLError` is an OSError
@@ -154,16 +154,6 @@ def _certificate(file: str) -> x509.Certificate:
         raise ConfigurationError(
             f"the certificate {file} is no PEM certificate ({problem}). The file holds the service's own first, then those of its issuers"
         ) from None
-
-
-def _check_key(file: str) -> None:
-    try:
-        with open(file, "rb") as opened:
-            opened.read(1)
-            status = os.fstat(opened.fileno())
-    except OSError as problem:
-        raise _unreadable("key", file, problem) from None
-    check_secret(Path(file), "the service's TLS key", status)
 
 
 def _unreadable(what: str, file: str, problem: OSError) -> ConfigurationError:

@@ -8,6 +8,7 @@ asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-checkpoint, si
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -73,7 +74,7 @@ def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> 
     trusted = _keys(keys)
     decided = decision_of(decision)
     proof = proof_of(_text(receipt, "malformed-receipt"))
-    checkpoint = checkpoint_of(proof.checkpoint, trusted)
+    checkpoint = _signed(proof.checkpoint, tuple(trusted))
     if proof.index != decided.position:
         raise NotVerified("wrong-position", f"the receipt is for position {proof.index}, and the decision says {decided.position}")
     try:
@@ -172,6 +173,12 @@ def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
     except ProofError as problem:
         raise NotVerified("wrong-tile", f"the tiles are not those of the tree of {newer.size} leaves: {problem}") from None
     return root
+
+
+@lru_cache(maxsize=4)
+def _signed(note: str, keys: tuple[VerifierKey, ...]) -> Checkpoint:
+    """As `checkpoint_of`. The receipts of one answer share a checkpoint, and its signature is most of the work of checking them."""
+    return checkpoint_of(note, keys)
 
 
 def _json(text: bytes | str, malformed: Reason) -> Any:

@@ -21,5 +21,5 @@ The way of a log through it:
 | `violations` | one row for each thing that is wrong |
 | `constants`, `errors`, `exit_codes` | what formats.md fixes; `CouldNotVerify`; what a process ends with |
 
-`python -m spark_join verify --help` lists its arguments; `archive` and `restore` are the other commands.
+`python -P -m spark_join verify --help` lists its arguments; `archive` and `restore` are the other commands.
 """

@@ -1,4 +1,4 @@
-"""`python -m spark_join verify|archive|restore …`, also as what `spark-submit` runs. See `commands`.
+"""`python -P -m spark_join verify|archive|restore …`, also as what `spark-submit` runs. See `commands`.
 
 Without Spark's packages the exit code is 2, as for all that could not be done: Python's own 1 would say that there are violations.
 """

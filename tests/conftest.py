@@ -3,6 +3,7 @@
 import signal
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -32,6 +33,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     sites.addoption("--sites-faults", default="dies,is cut off,sends nothing,hears nothing", help="which of these; none: -")
     sites.addoption("--sites-plain", action="store_true", help="brokers without TLS, for its price")
     sites.addoption("--sites-out", default="sites.jsonl", help="a JSON line for each measured run is appended here")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tests' clients, and those that they start, keep what they trust on first use here, and not at their user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        file = tmp_path_factory.mktemp("known") / "known-notaries"
+        patch.setenv("NOTARY_KNOWN_NOTARIES", str(file))
+        yield file
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ keeps the order of its packets, whatever its jitter.
 | file | subject |
 |---|---|
 | `centres` | `Centres`: what the owner holds |
-| `forward` | the process between the centres, `python -m deploy.centres.forward` |
+| `forward` | the process between the centres, `python -P -m deploy.centres.forward` |
 | `lines` | what happens to a packet: delay, jitter, loss, cut; pure |
 | `device` | a namespace and its TUN device |
 

@@ -32,7 +32,7 @@ class Centres:
     def __enter__(self) -> Self:
         search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-m", "deploy.centres.forward", str(len(self.numbers)), str(self._seed)],
+            [sys.executable, "-P", "-m", "deploy.centres.forward", str(len(self.numbers)), str(self._seed)],
             env=os.environ | {"PYTHONPATH": search_path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The process between the centres: `python -m deploy.centres.forward CENTRES [SEED]`.
+"""The process between the centres: `python -P -m deploy.centres.forward CENTRES [SEED]`.
 
 It makes the centres, says on stdout how to enter them (`{"networks": ["/proc/PID/fd/N", …]}`, the first is centre 1), and moves their
 packets until its stdin ends: then it ends too, and with it the devices. Each line on stdin is answered by one on stdout:

@@ -3,6 +3,6 @@
 The promise: what is installed is pinned by hashes (`requirements/worker.txt`, `spark.txt`, and `build.txt` for the pip and setuptools that
 build wheels). Everything is fetched and built into a context first, so the builder needs no network.
 
-    python -m deploy.image build --base IMAGE      # both images; --image for one of them
-    python -m deploy.image fetch                   # for tests: Debian's buildah, and a base made of Debian's packages
+    python -P -m deploy.image build --base IMAGE      # both images; --image for one of them
+    python -P -m deploy.image fetch                   # for tests: Debian's buildah, and a base made of Debian's packages
 """

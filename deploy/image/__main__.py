@@ -1,4 +1,4 @@
-"""`python -m deploy.image build --base IMAGE | fetch`.
+"""`python -P -m deploy.image build --base IMAGE | fetch`.
 
 Exits with 0 when it is done, 2 when it could not be; stderr says why.
 """
@@ -35,7 +35,7 @@ _REPEATABLE: Final = {"SOURCE_DATE_EPOCH": "315532800"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.image", description="The container images of the notary.")
+    parser = argparse.ArgumentParser(prog="python -P -m deploy.image", description="The container images of the notary.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("fetch", help="for tests: install Debian's buildah, and make a base of Debian's packages")
     building = commands.add_parser("build", help="build the images")
@@ -68,9 +68,9 @@ def make_context(folder: Path, images: Iterable[str]) -> None:
         tools, source = Path(making) / "tools", Path(making) / "source"
         _report("fetching and building wheels")
         # An environment of its own: this one's pip and setuptools are of any version, and those that build are pinned too.
-        run([sys.executable, "-m", "venv", tools])
+        run([sys.executable, "-P", "-m", "venv", tools])
         python = tools / "bin/python"
-        pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check"]
+        pip: list[str | Path] = [python, "-P", "-m", "pip", "--disable-pip-version-check"]
         pinned = ["--quiet", "--require-hashes", "--no-deps", "--requirement"]
         run([*pip, "install", *pinned, ROOT / "requirements/build.txt"])
         run([*pip, "download", *pinned, ROOT / "requirements/build.txt", "--dest", wheels])

@@ -14,7 +14,7 @@ and memory settings of a small machine.
 Brokers may live in network namespaces instead, each with an address of its own (`Cluster.create(places=…)`): `deploy.centres`
 makes them.
 
-From a shell: `python -m deploy.local up --brokers 3`, then `status`, `kill N`, `start N`, `stop N`, `pause N`, `resume
+From a shell: `python -P -m deploy.local up --brokers 3`, then `status`, `kill N`, `start N`, `stop N`, `pause N`, `resume
 N`, `down`.
 
 | file | subject |

@@ -1,4 +1,4 @@
-"""The command line: `python -m deploy.local fetch|up|status|down|start|stop|kill|pause|resume`.
+"""The command line: `python -P -m deploy.local fetch|up|status|down|start|stop|kill|pause|resume`.
 
 Exits with 0 when it is done, 1 when the answer is no (`status`: no cluster, or it does not serve), 2 when it could not be
 done; stderr says why.
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deploy.local", description="Real Kafka brokers on this machine's loopback.")
+    parser = argparse.ArgumentParser(prog="python -P -m deploy.local", description="Real Kafka brokers on this machine's loopback.")
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument("--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

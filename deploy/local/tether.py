@@ -23,7 +23,7 @@ def tie(directory: Path) -> "subprocess.Popen[bytes]":
     """Start the watcher of the cluster in `directory`. Close its `stdin` to let it go."""
     search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, "-c", _WATCH, str(directory)],
+        [sys.executable, "-P", "-c", _WATCH, str(directory)],
         env=os.environ | {"PYTHONPATH": search_path},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

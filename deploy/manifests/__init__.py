@@ -13,10 +13,10 @@ schemas are those of the projects themselves:
 Rules in CEL (`x-kubernetes-validations`) and admission are not evaluated by `check`: `make manifests-live` has a real API server for them
 (`tests/deploy/test_live.py`). Prometheus rules are checked by promtool.
 
-    python -m deploy.manifests fetch        # once: kustomize, promtool, the definitions of custom resources
-    python -m deploy.manifests check        # render and check all overlays
-    python -m deploy.manifests render three-zones
-    python -m deploy.manifests dashboard    # write the dashboard's JSON again from its table
+    python -P -m deploy.manifests fetch        # once: kustomize, promtool, the definitions of custom resources
+    python -P -m deploy.manifests check        # render and check all overlays
+    python -P -m deploy.manifests render three-zones
+    python -P -m deploy.manifests dashboard    # write the dashboard's JSON again from its table
 
 | file | subject |
 |---|---|

@@ -1,4 +1,4 @@
-"""`python -m deploy.manifests fetch|check|render OVERLAY|dashboard`.
+"""`python -P -m deploy.manifests fetch|check|render OVERLAY|dashboard`.
 
 Exits with 0 when all is well, 1 when something is wrong with the manifests, 2 when it could not be checked; stderr says why.
 """
@@ -20,7 +20,7 @@ DONE, NO, COULD_NOT = 0, 1, 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.manifests", description="The Kubernetes manifests, rendered and checked.")
+    parser = argparse.ArgumentParser(prog="python -P -m deploy.manifests", description="The Kubernetes manifests, rendered and checked.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("fetch", help="fetch and build the tools, once")
     commands.add_parser("check", help="render all overlays and compare every object with the schema of its kind")

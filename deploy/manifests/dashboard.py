@@ -1,4 +1,4 @@
-"""The Grafana dashboard, made from a table of its panels. `python -m deploy.manifests dashboard` writes it again."""
+"""The Grafana dashboard, made from a table of its panels. `python -P -m deploy.manifests dashboard` writes it again."""
 
 import json
 from dataclasses import dataclass

@@ -3,10 +3,10 @@
 The promise: every private key is in a file of mode 600 from its first byte on, every file appears complete, and a certificate that was
 issued once is never forgotten: the folder `issued` keeps all of them, so that they can be revoked.
 
-    python -m deploy.pki PKI sites SITES.toml             everything that a sites file names (see deploy/sites)
-    python -m deploy.pki PKI issue bank --client          one more
-    python -m deploy.pki PKI renew broker-1               a new key and certificate with the same names
-    python -m deploy.pki PKI revoke archive               none of its certificates is good any more
+    python -P -m deploy.pki PKI sites SITES.toml             everything that a sites file names (see deploy/sites)
+    python -P -m deploy.pki PKI issue bank --client          one more
+    python -P -m deploy.pki PKI renew broker-1               a new key and certificate with the same names
+    python -P -m deploy.pki PKI revoke archive               none of its certificates is good any more
 
 | file | content |
 |---|---|

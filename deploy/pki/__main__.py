@@ -1,4 +1,4 @@
-"""The command line: `python -m deploy.pki FOLDER init|issue|sites|renew|revoke|list`.
+"""The command line: `python -P -m deploy.pki FOLDER init|issue|sites|renew|revoke|list`.
 
 Exits with 0 when it is done, 2 when it could not be done; stderr says why.
 """
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m deploy.pki", description="A certificate authority in a folder.")
+    parser = argparse.ArgumentParser(prog="python -P -m deploy.pki", description="A certificate authority in a folder.")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     init = commands.add_parser("init", help="make the authority")

@@ -1,6 +1,6 @@
 """deploy.render: the files of an installation without Kubernetes, all made from one small file.
 
-The promise: nothing is edited twice. `python -m deploy.render SITES.toml --to DIR` writes one folder for each host, which is its
+The promise: nothing is edited twice. `python -P -m deploy.render SITES.toml --to DIR` writes one folder for each host, which is its
 `/etc/notary`, and one for the operator. The same file gives the same bytes, so a diff shows what a change will do.
 
 | file | subject |

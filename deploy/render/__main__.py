@@ -1,4 +1,4 @@
-"""The command line: `python -m deploy.render SITES.toml --to DIR`.
+"""The command line: `python -P -m deploy.render SITES.toml --to DIR`.
 
 Exits with 0 when the files are there, 1 with `--check` when they would change, 2 when it could not be done; stderr says why.
 """
@@ -15,7 +15,7 @@ DONE, WOULD_CHANGE, COULD_NOT = 0, 1, 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.render", description="The files of all hosts, from one sites file.")
+    parser = argparse.ArgumentParser(prog="python -P -m deploy.render", description="The files of all hosts, from one sites file.")
     parser.add_argument("sites", type=Path, metavar="SITES.toml")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="one folder for each host, and one for the operator")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and the names of the files that would change")

@@ -60,6 +60,8 @@ def worker_unit(sites: Sites) -> str:
 Type=exec
 User=notary
 Group=notary
+# Nothing is imported from the working directory, whatever is started here.
+Environment=PYTHONSAFEPATH=1
 ExecStart={sites.folders.notary}/bin/notary serve --config {sites.folders.config}/notary.toml
 # A worker that stops with 2 says that going on could contradict what was answered: a person looks first (docs/runbook.md).
 Restart=on-failure

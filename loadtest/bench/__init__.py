@@ -1,4 +1,4 @@
-"""bench: the figures, `make bench`, or `python -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
+"""bench: the figures, `make bench`, or `python -P -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out FILE] [--brokers 3]`.
 
 | figure | question | module |
 |---|---|---|
@@ -10,8 +10,8 @@
 | `rebuild` | how fast does a worker replay a log into an empty index? | `rebuild` |
 | `end-to-end` | how fast are signed submissions answered over HTTP, and how long does one take on an idle system? | `end_to_end` |
 | `curve` | how long do answers take, from nearly idle to past the capacity? | `curve` |
-| `overload` | what happens at several times the capacity? also alone: `python -m loadtest.bench.overload` | `overload` |
-| `long` | is the ten millionth request as quick as the first? only alone: `python -m loadtest.bench.long` | `long` |
+| `overload` | what happens at several times the capacity? also alone: `python -P -m loadtest.bench.overload` | `overload` |
+| `long` | is the ten millionth request as quick as the first? only alone: `python -P -m loadtest.bench.long` | `long` |
 
 | file | subject |
 |---|---|

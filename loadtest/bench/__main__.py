@@ -1,4 +1,4 @@
-"""The command line: `python -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
+"""The command line: `python -P -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
 
 Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 something could not be measured, or it was interrupted: what was
 measured is in the file.
@@ -18,7 +18,7 @@ SECONDS, SECONDS_QUICK = 20.0, 3.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description="How fast it is, on this machine.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench", description="How fast it is, on this machine.")
     figures = ", ".join(program.FIGURES)
     parser.add_argument("--only", action="append", choices=program.FIGURES, metavar="NAME", help=f"one of {figures}; may be repeated")
     parser.add_argument("--quick", action="store_true", help=f"{SECONDS_QUICK:g} s a load, and a shorter curve: about five minutes")

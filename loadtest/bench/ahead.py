@@ -6,7 +6,7 @@
 
 The process writes to a pipe and waits when that is full, so that what is ahead is bounded. As a command:
 
-    python -m loadtest.bench.ahead SEED REQUESTS INPUTS SUBMISSIONS     lengths and bytes of bodies and ids, on stdout
+    python -P -m loadtest.bench.ahead SEED REQUESTS INPUTS SUBMISSIONS     lengths and bytes of bodies and ids, on stdout
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Ahead:
     async def of(cls, seed: int, requests: int, inputs: int, count: int) -> AsyncIterator["Ahead"]:
         """So many submissions, with their process for the length of a block."""
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "loadtest.bench.ahead", *map(str, (seed, requests, inputs, count))],
+            *[sys.executable, "-P", "-m", "loadtest.bench.ahead", *map(str, (seed, requests, inputs, count))],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(),

@@ -1,6 +1,6 @@
 """The load, in a process of its own: signed submissions over keep-alive connections, closed loop.
 
-    python -m loadtest.bench.load '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Plan`; prints one `Outcome`
+    python -P -m loadtest.bench.load '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Plan`; prints one `Outcome`
 
 The bodies are made before the clock starts.
 """

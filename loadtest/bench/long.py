@@ -1,6 +1,6 @@
 """Many requests in one go, and whether the last of them were as quick as the first.
 
-    python -m loadtest.bench.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl]
+    python -P -m loadtest.bench.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl]
 
 One worker, a closed loop, all answers checked; submissions come from a process that makes them meanwhile (`ahead`). For each tenth of the
 requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, what index and log take
@@ -251,7 +251,7 @@ def measure(report: Report, place: Place, chosen: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.long", description="Many requests in one go.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.long", description="Many requests in one go.")
     parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
     parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from what was measured: `python -m loadtest.bench.markdown bench.jsonl [more.jsonl …] [--into FILE]`.
+"""The tables of docs/performance.md, as measured: `python -P -m loadtest.bench.markdown bench.jsonl [more.jsonl …] [--into FILE]`.
 
 With `--into`, what stands between `<!-- figures: NAME -->` and `<!-- end -->` in that file is replaced by the table of that name; a table
 whose figure was not measured stays as it is. Without it, all tables are printed. Of a case that was measured again, the last counts.
@@ -21,7 +21,7 @@ _PLACE = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or put in; 0 when there was something to tell."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.markdown", description="Tables of what was measured.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.markdown", description="Tables of what was measured.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines of the bench")
     parser.add_argument("--into", type=Path, metavar="FILE", help="a page with places for the tables")
     chosen = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """A load that does not wait for answers, in a process of its own: submissions arrive when they are due (open loop), also far too many.
 
-    python -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
+    python -P -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
 
 A submission that is due takes a free connection; where there is none, it waits for one, and that is in its latency, which counts from when
 it was due. Connections are there before the start, or are made when they are needed. What is refused (503, 429) was not taken in, so its

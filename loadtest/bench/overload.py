@@ -1,4 +1,4 @@
-"""What a worker does when it is asked for several times what it can do: `python -m loadtest.bench.overload [--times 5] [--seconds 10]`.
+"""What a worker does when it is asked for several times what it can do: `python -P -m loadtest.bench.overload [--times 5] [--seconds 10]`.
 
 First its capacity, by a closed loop; then an open loop (`offered`) at so many times that. What counts: whether it still decides as much as
 it can (goodput), how long those wait that it lets in, how quickly it refuses the others, whether its Retry-After is true, its memory.
@@ -134,7 +134,7 @@ def _of(times: Times, which: str) -> float | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.overload", description="Several times what a worker can do.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.overload", description="Several times what a worker can do.")
     parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the two loads (default: {SECONDS:g})")
     parser.add_argument("--connections", type=int, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")

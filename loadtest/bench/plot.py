@@ -1,4 +1,4 @@
-"""Draws what was measured: `make bench-plot`, or `python -m loadtest.bench.plot bench.jsonl [more.jsonl …] [--to docs/performance]`.
+"""Draws what was measured: `make bench-plot`, or `python -P -m loadtest.bench.plot bench.jsonl [more.jsonl …] [--to docs/performance]`.
 
 | picture | from the figure |
 |---|---|
@@ -31,7 +31,7 @@ MIB: Final = "MiB"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw; 0 when there was something to draw."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.plot", description="Draw what was measured.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.plot", description="Draw what was measured.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines of the bench")
     parser.add_argument("--to", type=Path, default=Path("docs/performance"), metavar="FOLDER", help="(default: docs/performance)")
     chosen = parser.parse_args(arguments)

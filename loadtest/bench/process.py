@@ -14,7 +14,7 @@ Told = TypeVar("Told")
 def run_module(module: str, plan: Any, told: type[Told], seconds_max: float) -> Told:
     """What the module's process prints, given the plan. RuntimeError when it fails; it does not outlive an interrupt of this one."""
     done = subprocess.run(
-        [sys.executable, "-m", module, msgspec.json.encode(plan).decode()],
+        [sys.executable, "-P", "-m", module, msgspec.json.encode(plan).decode()],
         stdout=subprocess.PIPE,
         timeout=seconds_max,
         check=False,

@@ -68,7 +68,7 @@ def notary(*arguments: str) -> str:
     return done.stdout
 
 
-_COMMAND = [sys.executable, "-m", "notary"]
+_COMMAND = [sys.executable, "-P", "-m", "notary"]
 
 
 def environment() -> dict[str, str]:

@@ -1,5 +1,5 @@
 """How long it takes to verify a log again in Spark: `make bench-spark`, or
-`python -m loadtest.bench.spark [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]`.
+`python -P -m loadtest.bench.spark [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]`.
 
 Each log is made first, as an archive, and replayed by the parts of a real worker from memory: the fastest way that a worker has. Then
 `spark_join verify` runs on it as a process of its own, on two cores; unless it finds the worker's root and no violation, there is no
@@ -41,7 +41,7 @@ DOUBLE_MAX, REPLAYS_MAX = 2.2, 3
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.spark", description="How long Spark takes to verify a log.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.spark", description="How long Spark takes to verify a log.")
     told = ", ".join([f"{each:,}" for each in REQUESTS])
     parser.add_argument("--requests", type=int, action="append", metavar="N", help=f"of the log; may be repeated (default: {told})")
     parser.add_argument("--signatures", choices=("with", "without", "both"), default="both", help="whether they are verified")
@@ -143,7 +143,7 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
 
 def _verified(log: _Log, out: Path, *, signatures: bool) -> tuple[dict[str, Any], float]:
     """What `report.json` says, and how many seconds the process was there."""
-    command = [sys.executable, "-m", "spark_join", "verify", "--archive", str(log.archive), "--out", str(out), "--quiet"]
+    command = [sys.executable, "-P", "-m", "spark_join", "verify", "--archive", str(log.archive), "--out", str(out), "--quiet"]
     command += ["--work", str(log.parties.parent), "--master", f"local[{CORES}]", "--memory", MEMORY]
     started = time.perf_counter()
     done = subprocess.run([*command, *(["--parties", str(log.parties)] if signatures else [])], capture_output=True, text=True, check=False)

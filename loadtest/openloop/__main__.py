@@ -1,4 +1,4 @@
-"""Brokers, workers and Locust in one command: `python -m loadtest.openloop [--brokers 3] [--workers 2] [--web] [Locust's options]`.
+"""Brokers, workers and Locust in one command: `python -P -m loadtest.openloop [--brokers 3] [--workers 2] [--web] [Locust's options]`.
 
 Exit codes are Locust's: 0 with a figure, 1 without; and 2 when there was nothing to load.
 """
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     theirs = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
     add_arguments(theirs)
     parser = argparse.ArgumentParser(
-        prog="python -m loadtest.openloop",
+        prog="python -P -m loadtest.openloop",
         description="Load a notary of its own with Locust. All other options are Locust's, with those that its file adds to them:",
         epilog=theirs.format_help(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,7 +68,7 @@ def _locust(arguments: Sequence[str]) -> int:
     """Locust as its users start it; interrupted, it is given the time to say that there is no figure."""
     paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     locust = subprocess.Popen(
-        [sys.executable, "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
+        [sys.executable, "-P", "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
         env=os.environ | {"PYTHONPATH": paths},
     )
     try:

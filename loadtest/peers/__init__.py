@@ -1,4 +1,4 @@
-"""peers: others at the notary's work, in the same run on the same machine. `make compare`, or `python -m loadtest.peers`.
+"""peers: others at the notary's work, in the same run on the same machine. `make compare`, or `python -P -m loadtest.peers`.
 
 A figure of the notary alone says little. What would those have who used what they know instead: a database with a unique index, etcd,
 or Kafka with the whole requests in one partition? Each of them is a small file here, tuned as its own users would, and starts by one line:

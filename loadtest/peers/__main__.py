@@ -1,4 +1,4 @@
-"""The command line: `python -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--requests-per-submission 1,100] [--json FILE]`.
+"""The command line: `python -P -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--requests-per-submission N] [--json FILE]`.
 
 Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 it could not be measured.
 """
@@ -25,7 +25,7 @@ SEED_STEP: Final = 1_000
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description="Others at the notary's work, in the same run.")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers", description="Others at the notary's work, in the same run.")
     parser.add_argument("--only", default=",".join(NAMES), metavar="NAME,…", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
     parser.add_argument("--rounds", type=int, default=2, help="how often each has its turn (default: 2)")

@@ -137,7 +137,7 @@ def start(servers: Servers, kind: str, address: str) -> str:
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "loadtest.peers.serve", kind, address, str(port), str(parties)]
+    command = [sys.executable, "-P", "-m", "loadtest.peers.serve", kind, address, str(port), str(parties)]
     servers.start("front", command, lambda: is_ready(url))
     return url
 

@@ -20,7 +20,7 @@ class OurWorker:
         """Use `started`."""
         self._servers = servers
         self._config = config
-        self._command = ["env", f"NOTARY_HTTP_INTAKE_PROCESSES={intake}", sys.executable, "-m", *module]
+        self._command = ["env", f"NOTARY_HTTP_INTAKE_PROCESSES={intake}", sys.executable, "-P", "-m", *module]
         self._cluster = cluster
         self.url = ""
 

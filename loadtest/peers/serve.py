@@ -1,4 +1,4 @@
-"""The front of one peer, in a process of its own: `python -m loadtest.peers.serve KIND ADDRESS PORT PARTIES`. Started by `front.start`."""
+"""The front of one peer, in its own process: `python -P -m loadtest.peers.serve KIND ADDRESS PORT PARTIES`. Started by `front.start`."""
 
 import sys
 from pathlib import Path

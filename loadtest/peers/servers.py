@@ -54,7 +54,7 @@ class Servers:
         folder = Path(tempfile.mkdtemp(prefix=f"peer-{peer}-"))
         folder.chmod(0o711)  # a server that is another user finds its own folder in here
         watcher = subprocess.Popen(
-            [sys.executable, "-c", _WATCH, str(folder)],
+            [sys.executable, "-P", "-c", _WATCH, str(folder)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

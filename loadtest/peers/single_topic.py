@@ -257,7 +257,7 @@ async def _serve(config: Config, listen: str) -> int:
 
 def main() -> int:
     """What `started` starts."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.peers.single_topic")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers.single_topic")
     for flag in ("--config", "--name", "--listen"):
         parser.add_argument(flag, required=True)
     chosen = parser.parse_args()

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import EXIT_DONE, EXIT_NO
-from notary.client import Answer, Client, Contradiction, Signer, TransactionRequest, transaction_ids
+from notary.client import Answer, Client, Contradiction, Signer, TransactionRequest, Unproven, transaction_ids
 from notary.verify import Checkpoint, NotVerified, verify_receipt
 from ordering.errors import NotaryError
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
         try:
             _play(Path(folder), stage)
-        except (_NotAsPromised, NotVerified, Contradiction) as problem:
+        except (_NotAsPromised, NotVerified, Unproven, Contradiction) as problem:
             print(f"notary demo: not as promised: {problem}", file=sys.stderr)
             return EXIT_NO
     return EXIT_DONE
@@ -61,7 +61,11 @@ def _play(folder: Path, stage: "_Stage") -> None:
     with _Worker(config) as worker:
         stage.step(f"A worker serves at {worker.url}.")
         signers = {bank: Signer.from_file(str(private)) for bank, (private, _) in keys.items()}
-        with Client([worker.url], BANK_A, signers[BANK_A]) as bank_a, Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
+        key = made["verifier_key"]
+        with (
+            Client([worker.url], BANK_A, signers[BANK_A], verifier_keys=key) as bank_a,
+            Client([worker.url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b,
+        ):
             coin = f"{sha256(b'the issue of a coin').hexdigest()}:0"
             rent, car = _spend(coin, "rent"), _spend(coin, "car")
 
@@ -91,7 +95,7 @@ def _play(folder: Path, stage: "_Stage") -> None:
         stage.step("The worker is killed (SIGKILL), and it starts again.")
         worker.kill()
         worker.start()
-        with Client([worker.url], BANK_B, signers[BANK_B]) as bank_b:
+        with Client([worker.url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b:
             [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
             stage.answer(still)
             _expect(still.same_decision(refused), "a decision outlives the worker")
@@ -137,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 
 def _command(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "notary", *words], capture_output=True, text=True, check=False, env=_environment())
+    done = subprocess.run([sys.executable, "-P", "-m", "notary", *words], capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         raise _CouldNotPlay(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -173,7 +177,7 @@ class _Worker:
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
-        command = [sys.executable, "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
+        command = [sys.executable, "-P", "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
         process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
         assert process.stdout is not None

@@ -4,7 +4,8 @@ Three things go on at once, so that none waits for another: requests are read an
 are with the notary, and answers are written in the order of the requests. Memory is bounded by the submissions in flight.
 
 Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7).
-So whatever goes wrong, what was decided is written, the rest is named on stderr, and the exit code is 2.
+So whatever goes wrong, what was decided is written, the rest is named on stderr, and the exit code is 2; or 1 where a worker gave an
+outcome that its receipt does not prove. Such an outcome is not written: it is none.
 """
 
 import argparse
@@ -27,13 +28,16 @@ from notary.client import (
     Answer,
     AsyncClient,
     Contradiction,
+    KnownNotaries,
     Refused,
     Signer,
     Unanswered,
+    Unproven,
     batches,
     tls_context,
 )
 from notary.client.request_file import RequestRead, read_requests
+from notary.client.trust import FILE_VARIABLE
 from ordering.errors import ConfigurationError, Malformed, NotaryError
 from payload import REQUESTS_MAX
 
@@ -52,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
     parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; asked in turn until one answers")
     parser.add_argument("--notary-name", metavar="NAME", help="the notary's name (default: ask the notary)")
+    parser.add_argument(
+        "--verifier-key",
+        metavar="KEY",
+        action="append",
+        help="the notary's verifier key, by which receipts are checked; may be given again (default: the one trusted on first use)",
+    )
+    parser.add_argument(
+        "--known-notaries", metavar="FILE", help=f"where keys trusted on first use are kept (default: ${FILE_VARIABLE}, else in ~/.config)"
+    )
     parser.add_argument(
         "--batch",
         metavar="N",
@@ -93,7 +106,15 @@ def run(arguments: argparse.Namespace) -> int:
     urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
     # Made before the file is opened: its arguments are checked, and nothing is left open if they are wrong.
     tls = tls_of(arguments)
-    client = AsyncClient(urls, arguments.party, signer, notary_name=arguments.notary_name, tls=tls)
+    client = AsyncClient(
+        urls,
+        arguments.party,
+        signer,
+        notary_name=arguments.notary_name,
+        tls=tls,
+        verifier_keys=arguments.verifier_key or (),
+        known_notaries=KnownNotaries(arguments.known_notaries, _say),
+    )
     stream, name = _open(arguments.file)
     tally = _Tally()
     failure: BaseException | None = None
@@ -101,9 +122,14 @@ def run(arguments: argparse.Namespace) -> int:
         asyncio.run(_Run(arguments, client, stream, name, tally).run())
     except* (NotaryError, OSError) as group:
         failure = group.exceptions[0]
+    if isinstance(failure, Unproven):
+        _say(str(failure))
+        return EXIT_NO
     if failure is not None:
         raise failure  # bare, as `notary.cli` expects it
     tally.report()
+    if any(isinstance(problem, Unproven) for problem in tally.problems):
+        return EXIT_NO
     if tally.problems:
         return EXIT_COULD_NOT
     return EXIT_NO if tally.rejected and arguments.fail_on_rejection else EXIT_DONE
@@ -136,7 +162,7 @@ class _Run:
         try:
             async with self._client as client:
                 deadline_s = self._arguments.deadline
-                name = self._arguments.notary_name or (await client.notary(deadline_s=deadline_s)).name
+                name = await client.notary_name(deadline_s=deadline_s)
                 async with asyncio.TaskGroup() as group:
                     reader = group.create_task(self._read_all(name, group))
                     await self._write_all(reader)
@@ -175,7 +201,7 @@ class _Run:
         try:
             requests = [each.request for each in batch]
             return _Outcome(tuple(await self._client.submit(requests, deadline_s=self._arguments.deadline)))
-        except (Unanswered, Refused, Contradiction) as problem:
+        except (Unanswered, Refused, Unproven, Contradiction) as problem:
             return _Outcome(problem.answers, problem)
         except NotaryError as problem:
             return _Outcome((None,) * len(batch), problem)

@@ -1,6 +1,6 @@
 """`notary verify-log`: decide a whole log again in Spark, and compare (docs/command-line.md).
 
-The second opinion is a program of its own, `python -m spark_join verify`, so that it shares nothing with what it checks. This hands on its
+The second opinion is a program of its own, `python -P -m spark_join verify`, and shares nothing with what it checks. This hands on its
 arguments and its exit code.
 """
 
@@ -45,4 +45,4 @@ def run(arguments: argparse.Namespace) -> int:
     handed_on = [f"--{name}={value}" for name, value in single + repeated if value is not None]
     if arguments.keep_state:
         handed_on.append("--keep-state")
-    return subprocess.call([sys.executable, "-m", "spark_join", "verify", *handed_on])
+    return subprocess.call([sys.executable, "-P", "-m", "spark_join", "verify", *handed_on])

@@ -10,6 +10,8 @@ is that patience:
 - when the deadline passes, `Unanswered` (an `OutcomeUnknown`) says which ids have no answer. The same requests again are safe;
 - a refusal (`Refused`) is final: it is the submission that is wrong, and no other worker will think otherwise. Only on who the party
   is (401, 403) workers may differ for a while, so each is asked before that is believed;
+- each outcome is checked by its receipt before it is returned, by the verifier keys that are given, or by the one that was trusted on first
+  use. What no receipt proves is no outcome: the next URL is asked, and after all of them it is `Unproven`;
 - two answers that contradict each other are never papered over: `Contradiction` carries both, as evidence.
 
 Bad input is refused here, with the place in it, before anything is sent: by the same decoder that the workers use.
@@ -24,19 +26,20 @@ Bad input is refused here, with the place in it, before anything is sent: by the
 | `signer` | a party's private key | no: reads files |
 | `tls` | authorities and certificates of one's own | no: reads files |
 | `answers` | what a worker says, held against what was asked | yes |
+| `trust` | verifier keys, given or trusted on first use, and checking answers by them | no: a file of known notaries |
 | `route` | which URL to ask next, and when | yes |
 | `refusals` | when a refused party is the last word | yes |
 | `transport` | one attempt, and attempts until the deadline: httpx | no |
 | `client`, `blocking` | the two clients | no |
 | `request_file` | requests from a file or a pipe, one by one | no |
 
-No Kafka, no RocksDB: of this project only `ordering.errors`, `ordering.ids` and `payload` are used.
+No Kafka, no RocksDB: of this project only `notary.verify`, `notary.access`, `ordering.errors`, `ordering.ids` and `payload` are used.
 """
 
 from notary.client.answers import Answer, Conflict, NotaryDescription, StateAnswer
 from notary.client.blocking import Client
 from notary.client.client import AsyncClient
-from notary.client.errors import Contradiction, Refused, Unanswered, Unreachable
+from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
 from notary.client.requests import (
     BATCH_BYTES_MAX,
     BATCH_REQUESTS_MAX,
@@ -49,6 +52,7 @@ from notary.client.requests import (
 from notary.client.route import Patience
 from notary.client.signer import Signer
 from notary.client.tls import tls_context
+from notary.client.trust import KnownNotaries
 
 __all__ = [
     "BATCH_BYTES_MAX",
@@ -58,6 +62,7 @@ __all__ = [
     "Client",
     "Conflict",
     "Contradiction",
+    "KnownNotaries",
     "NotaryDescription",
     "Patience",
     "Refused",
@@ -66,6 +71,7 @@ __all__ = [
     "TimeWindow",
     "TransactionRequest",
     "Unanswered",
+    "Unproven",
     "Unreachable",
     "batches",
     "submissions",

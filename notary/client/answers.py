@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from notary.receipts.key_history import HistoricKey
 from ordering.errors import Malformed
 from ordering.ids import NAME_BYTES_MAX, excerpt, parse_hash, parse_state
 from payload import TIME_MAX_MS, Request
@@ -42,7 +43,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     log_time: _Time
     """Milliseconds since 1970-01-01 UTC, as the log tells time."""
     receipt: str | None = None
-    """A C2SP tlog-proof, to be checked offline; not looked into here."""
+    """A C2SP tlog-proof, to be checked offline. The clients check it (`trust`)."""
 
     @property
     def committed(self) -> bool:
@@ -70,6 +71,8 @@ class NotaryDescription(msgspec.Struct, frozen=True):
     verifier_key: str = ""
     software_version: str = ""
     limits: dict[str, int] = {}
+    keys: tuple[HistoricKey, ...] = ()
+    """The notary's verifier keys from the first to the present one, each endorsed by the one before it."""
 
 
 class _Decisions(msgspec.Struct):

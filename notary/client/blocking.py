@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from ssl import SSLContext
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from notary.client.answers import Answer, NotaryDescription, StateAnswer
 from notary.client.client import DEADLINE_S, LOOKUP_DEADLINE_S, AsyncClient
@@ -19,6 +19,7 @@ from notary.client.requests import RequestLike
 from notary.client.route import Patience
 from notary.client.signer import Signer
 from notary.client.transport import current_traceparent
+from notary.client.trust import KnownNotaries
 
 T = TypeVar("T")
 
@@ -37,8 +38,11 @@ class Client:
         notary_name: str | None = None,
         patience: Patience | None = None,
         tls: SSLContext | None = None,
+        verifier_keys: Sequence[str] | str = (),
+        known_notaries: KnownNotaries | None = None,
     ) -> None:
-        self._client = AsyncClient(urls, party, signer, notary_name=notary_name, patience=patience, tls=tls)
+        trust: dict[str, Any] = {"verifier_keys": verifier_keys, "known_notaries": known_notaries}
+        self._client = AsyncClient(urls, party, signer, notary_name=notary_name, patience=patience, tls=tls, **trust)
         self._lock = threading.Lock()
         self._closed = False
         started: _Started = Future()
@@ -69,9 +73,9 @@ class Client:
         span = current_traceparent() if traceparent is None else traceparent  # the same for the span of this thread
         return self._call(lambda client: client.submit(asked, deadline_s=deadline_s, receipts=receipts, traceparent=span))
 
-    def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> Answer | None:
+    def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S, receipts: bool = True) -> Answer | None:
         """As `AsyncClient.transaction`."""
-        return self._call(lambda client: client.transaction(transaction_id, deadline_s=deadline_s))
+        return self._call(lambda client: client.transaction(transaction_id, deadline_s=deadline_s, receipts=receipts))
 
     def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
         """As `AsyncClient.state`."""
@@ -80,6 +84,10 @@ class Client:
     def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
         """As `AsyncClient.notary`."""
         return self._call(lambda client: client.notary(deadline_s=deadline_s))
+
+    def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
+        """As `AsyncClient.notary_name`."""
+        return self._call(lambda client: client.notary_name(deadline_s=deadline_s))
 
     def _call(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
         async def asked() -> T:

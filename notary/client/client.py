@@ -1,10 +1,13 @@
 """The client for asyncio; `blocking.Client` is the same for everybody else."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from ssl import SSLContext
 from types import TracebackType
 from typing import Self, TypeVar
+
+import msgspec
 
 from notary.client.answers import (
     Answer,
@@ -16,11 +19,13 @@ from notary.client.answers import (
     read_state,
     read_transaction,
 )
-from notary.client.errors import Contradiction, Refused, Unanswered, Unreachable
+from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
 from notary.client.requests import Prepared, RequestLike, prepare
 from notary.client.route import Patience
 from notary.client.signer import Signer
 from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused
+from notary.client.trust import KnownNotaries, Trust
+from notary.receipts.refusal import NotVerified
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
@@ -34,8 +39,13 @@ class AsyncClient:
     """A party's client of one notary, over any number of its workers' URLs, which are asked in the order given until one answers.
 
     `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; left out, it is asked of the
-    notary once. `tls` (see `tls_context`) is for an authority or a certificate of one's own. Safe to share between the tasks of one
-    event loop; to be closed, so use it with `async with`. `ConfigurationError` for URLs or names that cannot be.
+    notary once. `tls` (see `tls_context`) is for an authority or a certificate of one's own.
+
+    Each outcome comes with a receipt, which is checked by `verifier_keys`; without them by the key that is trusted on first use, which
+    `known_notaries` says and keeps (`KnownNotaries`). An outcome that no receipt proves is no outcome: `Unproven`.
+
+    Safe to share between the tasks of one event loop; to be closed, so use it with `async with`. `ConfigurationError` for URLs, names or
+    keys that cannot be.
     """
 
     def __init__(
@@ -47,11 +57,15 @@ class AsyncClient:
         notary_name: str | None = None,
         patience: Patience | None = None,
         tls: SSLContext | None = None,
+        verifier_keys: Sequence[str] | str = (),
+        known_notaries: KnownNotaries | None = None,
     ) -> None:
         self.party = _name(party, "party") if party or signer else ""
         self._signer = signer
         self._notary_name = None if notary_name is None else _name(notary_name, "notary")
         self._transport = Transport(urls, patience or Patience(), tls)
+        self._trust = Trust(self._transport.urls, verifier_keys, known_notaries)
+        self._has_met = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,33 +83,39 @@ class AsyncClient:
         """Have the requests decided as one submission; their answers, in order, when all are decided.
 
         The same bytes are sent, again and again, to URL after URL until each request has an answer. Raises `Malformed` before
-        anything is sent, `Refused`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if not even the notary's
-        name could be had by then. `receipts=False` asks for answers without them. `traceparent` (W3C Trace Context) names the span that the
+        anything is sent, `Refused`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if not even the notary's
+        name could be had by then. `receipts=False` asks for answers without them, and believes the worker.
+
+        `traceparent` (W3C Trace Context) names the span that the
         notary's spans belong to; None: the caller's current span, if OpenTelemetry is in use and there is one.
         """
         ends = asyncio.get_running_loop().time() + deadline_s
         if self._signer is None:
             raise ConfigurationError("to submit, the client must be given a party and its signer")
         asked = list(requests)  # once only: an iterator would be empty the second time
-        name = self._notary_name or (await self._notary(ends)).name
+        name = await self._name(ends, trusted=receipts)
         # All of it before the first byte is sent: what is wrong with the input is found here, not at a worker.
-        known = _Known(prepare(asked, name, self.party, self._signer))
+        known = _Known(prepare(asked, name, self.party, self._signer), self._trust if receipts else None)
         span = current_traceparent() if traceparent is None else traceparent
         headers = {"traceparent": span} if span else None
         path = "/v1/submissions" if receipts else "/v1/submissions?receipts=false"
+        body = known.prepared.body
         try:
-            return await self._transport.exchange("POST", path, known.read, ends, known.prepared.body, headers)
+            return await self._proven(lambda: self._transport.exchange("POST", path, known.read, ends, body, headers), ends)
         except Exhausted as problem:
             raise Unanswered(deadline_s, known.prepared.transaction_ids, known.answers, problem.reasons) from None
-        except (Refused, Contradiction) as problem:
+        except (Refused, Unproven, Contradiction) as problem:
             problem.transaction_ids = known.prepared.transaction_ids
             problem.answers = tuple(known.answers)
             raise
 
-    async def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> Answer | None:
-        """The decision of a transaction, without receipt; None if the worker that answered has not decided it (yet).
+    async def transaction(
+        self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S, receipts: bool = True
+    ) -> Answer | None:
+        """The decision of a transaction, with a receipt that proves it; None if the worker that answered has not decided it (yet).
 
-        None is not "no": only a submission makes a transaction decided. Raises `Malformed`, `Refused`, `Unreachable`.
+        None is not "no": only a submission makes a transaction decided. `receipts=False` asks for no receipt, and believes the worker.
+        Raises `Malformed`, `Refused`, `Unproven`, `Unreachable`.
         """
         wanted = canonical_id(transaction_id)
 
@@ -105,27 +125,85 @@ class AsyncClient:
             return (read_transaction(_found(reply), wanted),)
 
         [answer] = await self._look_up(f"/v1/transactions/{wanted}", read, deadline_s)
-        return answer
+        return await self._with_receipt(answer, deadline_s) if receipts and answer is not None else answer
 
     async def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
-        """Whether a state is consumed, as far as the worker that answered has read. Raises like `transaction`."""
+        """Whether a state is consumed, as far as the worker that answered has read, and as it says: nothing proves it. Raises `Malformed`,
+        `Refused`, `Unreachable`."""
         wanted = format_state(parse_state(format_state(state) if isinstance(state, bytes) else state, "state"))
         return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), deadline_s)
 
     async def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
-        """Who the notary is, and its limits. Raises `Refused`, `Unreachable`."""
+        """Who the notary is, and its limits, as the worker says. Raises `Refused`, `Unreachable`."""
         return await self._notary(asyncio.get_running_loop().time() + deadline_s)
 
-    async def _notary(self, ends: float) -> NotaryDescription:
+    async def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
+        """The name as it was given; else the notary's, once its key is trusted. Raises `Refused`, `Unproven`, `Unreachable`."""
+        return await self._name(asyncio.get_running_loop().time() + deadline_s, trusted=True)
+
+    async def _name(self, ends: float, *, trusted: bool) -> str:
+        """The notary's name. `trusted`: afterwards there are keys to check receipts by."""
+        if trusted and not self._has_met and not (self._notary_name and self._trust.is_given):
+            await self._meet(ends)
+        return self._notary_name or (await self._notary(ends)).name
+
+    async def _notary(self, ends: float, check: Callable[[NotaryDescription, str], None] | None = None) -> NotaryDescription:
+        def read(reply: Reply) -> NotaryDescription:
+            described = read_notary(_found(reply))
+            if check is not None:
+                check(described, reply.url)
+            return described
+
         try:
-            notary = await self._transport.exchange("GET", "/v1/notary", lambda reply: read_notary(_found(reply)), ends)
+            notary = await self._transport.exchange("GET", "/v1/notary", read, ends)
         except Exhausted as problem:
             raise Unreachable("the notary's name cannot be had", problem.reasons) from None
         if self._notary_name is None:
             self._notary_name = notary.name
         return notary
 
-    async def _look_up(self, path: str, read: Callable[[Reply], T], deadline_s: float) -> T:
+    async def _meet(self, ends: float) -> bool:
+        """Ask the notary for its verifier key; whether there is one more to trust than before. Raises `Unproven` for another key."""
+        has_more = False
+
+        def check(notary: NotaryDescription, url: str) -> None:
+            nonlocal has_more
+            try:
+                has_more = self._trust.meet(notary)
+            except NotVerified as problem:
+                raise Unproven(url, problem, "a verifier key") from None
+
+        await self._notary(ends, check)
+        self._has_met = True
+        return has_more
+
+    async def _proven(self, ask: Callable[[], Awaitable[T]], ends: float) -> T:
+        """What `ask` returns. Where its receipt has a key that is not known, that key may have followed from a known one meanwhile."""
+        try:
+            return await ask()
+        except Unproven as problem:
+            has_followed = False
+            if problem.reason == "unknown-key":
+                with suppress(Unproven, Refused, Unreachable):
+                    has_followed = await self._meet(ends)
+            if not has_followed:
+                raise
+        return await ask()
+
+    async def _with_receipt(self, answer: Answer, deadline_s: float) -> Answer:
+        ends = asyncio.get_running_loop().time() + deadline_s
+        await self._name(ends, trusted=True)
+
+        def read(reply: Reply) -> Answer | None:
+            if reply.status == 404 and reply.is_problem:
+                return None  # this worker has not come that far
+            proven = msgspec.structs.replace(answer, receipt=_found(reply).decode(errors="replace"))
+            return _checked(self._trust, proven, reply.url)
+
+        path = f"/v1/transactions/{answer.transaction_id}/receipt"
+        return await self._proven(lambda: self._look_up(path, read, ends - asyncio.get_running_loop().time()), ends)
+
+    async def _look_up(self, path: str, read: Callable[[Reply], T | None], deadline_s: float) -> T:
         ends = asyncio.get_running_loop().time() + deadline_s
         try:
             return await self._transport.exchange("GET", path, read, ends)
@@ -136,8 +214,10 @@ class AsyncClient:
 class _Known:
     """What is known of a submission's outcome, and who said so."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, trust: Trust | None) -> None:
+        """`trust`: receipts are checked by it; None: there are none."""
         self.prepared = prepared
+        self._trust = trust
         self.answers: list[Answer | None] = [None] * len(prepared.requests)
         self._from = [""] * len(prepared.requests)
 
@@ -149,6 +229,8 @@ class _Known:
         for at, answer in enumerate(told):
             if answer is None:
                 continue
+            if self._trust is not None:
+                _checked(self._trust, answer, reply.url)
             before = self.answers[at]
             if before is None:
                 self.answers[at], self._from[at] = answer, reply.url
@@ -158,6 +240,14 @@ class _Known:
                 self.answers[at] = answer
         complete = [answer for answer in self.answers if answer is not None]
         return complete if len(complete) == len(self.answers) else None
+
+
+def _checked(trust: Trust, answer: Answer, url: str) -> Answer:
+    try:
+        trust.check(answer)
+    except NotVerified as problem:
+        raise Unproven(url, problem, f"an outcome for transaction {answer.transaction_id}") from None
+    return answer
 
 
 def _found(reply: Reply) -> bytes:

@@ -6,9 +6,10 @@
 | `Unreachable` | surely nothing was applied | the same again, later |
 | `Unanswered` | some are undecided, or decided and we do not know | the same requests again: they have the same ids (R7) |
 | `Refused` | this submission is refused, by all who were asked | read `detail`; correct the submission, the key or the party |
+| `Unproven` | a worker gave an outcome that no receipt proves: it is none | read `reason`; ask elsewhere |
 | `Contradiction` | a worker broke the notary's promise | keep it as evidence and tell the operator |
 
-`Unanswered`, `Refused` and `Contradiction` carry `answers`, what was decided before: those stand.
+`Unanswered`, `Refused`, `Unproven` and `Contradiction` carry `answers`, what was decided before: those stand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from notary.client.answers import Answer
+from notary.receipts.refusal import NotVerified
 from ordering.errors import NotaryError, NotReady, OutcomeUnknown
 
 
@@ -65,6 +67,21 @@ class Refused(NotaryError):
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
         super().__init__(f"{url} refused it with {status} {type_.removeprefix('/problems/')}: {detail or title}")
+
+
+class Unproven(NotaryError):
+    """A worker gave an outcome without a receipt that proves it, and no other URL gave a proven one. What is so is not known by it.
+
+    `reason` is one of `notary.verify.Reason`, such as `bad-signature`. `answers` holds what was proven before, else None for each; it is
+    empty for lookups.
+    """
+
+    def __init__(self, url: str, problem: NotVerified, about: str = "an outcome") -> None:
+        self.url = url
+        self.reason = problem.reason
+        self.transaction_ids: tuple[str, ...] = ()
+        self.answers: tuple[Answer | None, ...] = ()
+        super().__init__(f"{url} gave {about} that is not proven, and so is none: {problem}")
 
 
 class Contradiction(NotaryError):

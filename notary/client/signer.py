@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from notary.access import read_secret
 from ordering.errors import ConfigurationError
 
 _MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out FILE`"
@@ -46,9 +47,6 @@ class Signer:
 
     @classmethod
     def from_file(cls, path: str | Path, password: bytes | None = None) -> "Signer":
-        """From a PEM file; `ConfigurationError`, naming it, if it cannot be read or used."""
-        try:
-            pem = Path(path).read_bytes()
-        except OSError as problem:
-            raise ConfigurationError(f"the key {path} cannot be read: {problem.strerror}; give the private key's PEM file") from None
+        """From a PEM file; `ConfigurationError`, naming it, if it cannot be read or used, or if others may read or write it."""
+        pem = read_secret(Path(path), "the key", "Give the private key's PEM file")
         return cls.from_pem(pem, password, f"the key {path}")

@@ -3,6 +3,7 @@
 import ssl
 from pathlib import Path
 
+from notary.access import read_secret
 from ordering.errors import ConfigurationError
 
 
@@ -13,7 +14,7 @@ def tls_context(
 
     `ca_file`: PEM certificates of the authorities by which the notary's workers are known, in place of those that this machine trusts.
     `cert_file` and `key_file`: what this client shows where a worker asks for it, PEM, the key without a password; the key may stand in the
-    certificate's file. Raises `ConfigurationError`, which names the file.
+    certificate's file, and others may not read or write it. Raises `ConfigurationError`, which names the file.
     """
     if key_file is not None and cert_file is None:
         raise ConfigurationError(f"the TLS key {key_file} is of no use without its certificate: give both")
@@ -23,6 +24,7 @@ def tls_context(
         why = problem.strerror if problem.filename or not isinstance(problem, ssl.SSLError) else str(problem)
         raise ConfigurationError(f"the authorities {ca_file} cannot be used: {why}. Give a file of PEM certificates") from None
     if cert_file is not None:
+        read_secret(Path(key_file or cert_file), "the TLS key", "Give the PEM files of a certificate and its key")
         try:
             context.load_cert_chain(str(cert_file), None if key_file is None else str(key_file), lambda: b"")
         except (OSError, ValueError) as problem:

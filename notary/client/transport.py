@@ -7,7 +7,7 @@ What may follow from a reply is decided here, once:
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, nonsense | ask the next URL; `Retry-After` is honoured |
 | 401, 403 | this worker does not know the party, or not this key, yet perhaps another one does: each other URL is asked too |
 | any other 4xx | final: `Refused` |
-| 2xx | the caller's `read` makes something of it, or raises `Malformed`: nonsense, see above |
+| 2xx | the caller's `read` makes something of it, or raises `Malformed`: nonsense, see above; or `Unproven`: each other URL is asked too |
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 import httpx
 import msgspec
 
-from notary.client.errors import Refused
+from notary.client.errors import Refused, Unproven
 from notary.client.refusals import Refusals
 from notary.client.route import Patience, Route
 from notary.version import VERSION
@@ -114,12 +114,12 @@ class Transport:
     """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
 
     def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
-        self._urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
-        if not self._urls:
+        self.urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
+        if not self.urls:
             raise ConfigurationError("no URL of a notary is given; give at least one, such as http://127.0.0.1:8080")
         self._patience = patience
         self._random = random.Random()  # noqa: S311 - it only spreads retries
-        self._route = Route(self._urls, patience, self._random.random)
+        self._route = Route(self.urls, patience, self._random.random)
         self._http = http_client(tls, patience.connect_s_max)
 
     async def close(self) -> None:
@@ -137,12 +137,13 @@ class Transport:
     ) -> T:
         """What `read` makes of the first reply that it can use, asking URL after URL until the loop's time `ends`.
 
-        `read` raises `Malformed` for nonsense, and returns None for an answer that leaves something open: then the same is sent
-        again, after the reply's `Retry-After`, elsewhere if possible. Raises `Exhausted` or `Refused`, and what else `read` does.
+        `read` raises `Malformed` for nonsense, `Unproven` for what no receipt proves, and returns None for an answer that leaves something
+        open: then the same is sent again, after the reply's `Retry-After`, elsewhere if possible. Raises `Exhausted`, `Refused` or
+        `Unproven`, and what else `read` does.
         """
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
-        refusals = Refusals(self._urls)
+        refusals = Refusals(self.urls)
         resume_at = clock()
         unfinished = 0
         while True:
@@ -163,6 +164,10 @@ class Transport:
                 if problem.status not in _ASK_THE_OTHERS:
                     raise
                 reasons[url] = _said(reply)
+                refusals.refused(url, problem)
+                continue
+            except Unproven as problem:
+                reasons[url] = str(problem)
                 refusals.refused(url, problem)
                 continue
             except _Unusable as problem:
@@ -192,7 +197,7 @@ class Transport:
     async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         """One attempt: the whole reply, or `_Unusable`. A cancelled or late one closes its connection."""
         # Where there are other URLs, one that hangs must not use up all the time that is left.
-        share_s = left_s if len(self._urls) == 1 else max(left_s / 2, min(left_s, 1.0))
+        share_s = left_s if len(self.urls) == 1 else max(left_s / 2, min(left_s, 1.0))
         limit_s = min(share_s, self._patience.attempt_s_max)
         headers = dict(more)
         if body is not None:

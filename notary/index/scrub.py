@@ -4,7 +4,7 @@ RocksDB checks a block's checksum when it reads the block, so a row that nobody 
 row of every family, in a process of its own with the lowest priority, and rests four times as long as it works. It reads views of the
 index (`view`), a part at a time, so that no deleted file is kept for long.
 
-`python -m notary.index.scrub DIRECTORY` ends with 0 when all rows could be read, with 1 and the reason on stdout when one could not.
+`python -P -m notary.index.scrub DIRECTORY` ends with 0 when all rows could be read, with 1 and the reason on stdout when one could not.
 """
 
 import os

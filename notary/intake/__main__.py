@@ -1,4 +1,4 @@
-"""One intake process: `python -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
+"""One intake process: `python -P -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
 
 It lives as long as its link. The worker started it with SIGINT, SIGTERM and SIGHUP blocked: these are for the worker alone, which answers
 first what was taken in, and says when files are to be read again.

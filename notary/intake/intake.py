@@ -177,7 +177,7 @@ class _Process:
             for end in (self._linked, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             handed = (listening.fileno(), theirs.fileno())
-            command = [sys.executable, "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
+            command = [sys.executable, "-P", "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
             # It lives with these blocked: what a terminal or a supervisor sends to all processes of a service is for the worker.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             try:

@@ -1,4 +1,4 @@
-"""The command line: `python -m spark_join verify|archive|restore …` (docs/spark.md), a file for each command.
+"""The command line: `python -P -m spark_join verify|archive|restore …` (docs/spark.md), a file for each command.
 
 What each ends with is in `exit_codes`.
 """
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Of all commands; what it parses has `command` and `run`."""
-    made = argparse.ArgumentParser(prog="python -m spark_join", description="The log of a notary, decided all over again in Spark.")
+    made = argparse.ArgumentParser(prog="python -P -m spark_join", description="The log of a notary, decided all over again in Spark.")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (verify, archive, restore):
         name = command.__name__.rpartition(".")[2]

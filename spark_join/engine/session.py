@@ -31,6 +31,8 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python must have what the driver's has
     chosen = {
         "spark.local.dir": str(work / "spark"),
+        # Spark starts Python with -m, which would import from the working directory first.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -17,6 +17,7 @@ from deploy.centres import Centres
 from deploy.centres.device import NAME
 from deploy.local import CannotRun
 from deploy.namespace import OWN, inside, run_inside
+from tests.planted import Planted
 from tests.rights import needs_root
 
 pytestmark = [pytest.mark.chaos, needs_root]
@@ -29,6 +30,14 @@ SILENCE_S = 0.3
 def centres() -> Iterator[Centres]:
     with Centres(3) as made:
         yield made
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process between the centres is root's: it leaves modules alone that are planted where it is started."""
+    planted = Planted(tmp_path / "planted")
+    planted.stand_here(monkeypatch)
+    with Centres(1):
+        assert planted.imported == []
 
 
 @contextlib.contextmanager

@@ -169,7 +169,9 @@ async def test_a_password_instead(installed: Installed) -> None:
     await until(known)  # brokers hear of a new user one after the other
     assert await there("spark", "spark-password") == [set(), {TOPIC_REFUSED}, {TOPIC_REFUSED}]
     assert await there("spark", "another") == await there("nobody", "spark-password") == [{NO_ANSWER}] * 3
-    (installed.host(host) / "config" / "password").write_text("worker-london-1-password\n")
+    password = installed.host(host) / "config" / "password"
+    password.touch(mode=0o600)
+    password.write_text("worker-london-1-password\n")
     settings = {
         "SECURITY_PROTOCOL": "SASL_SSL",
         "BOOTSTRAP": bootstrap,

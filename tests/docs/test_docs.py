@@ -72,6 +72,7 @@ def test_no_setting_that_is_none() -> None:
     assert set(re.findall(r"NOTARY_[A-Z_]+", text("docs/configuration.md"))) == {
         *(variable for _, variable, _ in settings()),
         "NOTARY_KAFKA_HOME",
+        "NOTARY_KNOWN_NOTARIES",
         "NOTARY_SPARK_KAFKA_HOME",
     }
 

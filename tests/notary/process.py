@@ -34,10 +34,12 @@ class NotaryDirectory:
         self.config = path / "notary.toml"
 
     @classmethod
-    def create(cls, path: Path, *, name: str = NOTARY, kafka: str = "", topic_prefix: str = "notary") -> Self:
+    def create(
+        cls, path: Path, *, name: str = NOTARY, origin: str = "notary.example/test", kafka: str = "", topic_prefix: str = "notary"
+    ) -> Self:
         """Run `notary init`."""
         brokers = ["--kafka", kafka, "--topic-prefix", topic_prefix] if kafka else ["--partitions", "4"]
-        assert cli.main(["init", str(path), "--name", name, "--origin", "notary.example/test", *brokers]) == 0
+        assert cli.main(["init", str(path), "--name", name, "--origin", origin, *brokers]) == 0
         return cls(path)
 
     def register(self, bank: Bank) -> None:

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from notary import keys, parties
-from notary.config import load
+from notary.client import Signer, tls_context
+from notary.config import LogConfig, TlsFiles, kafka_security, load
 from notary.index.rocks import IndexSettings, open_store
+from notary.tls import Certificates
 from notary.worker import open_log
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotaryError
+from tests.notary.certificates import Authority
 
 NOBODY = 65534
 POD_GROUP = 23456
@@ -92,6 +95,49 @@ def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
     file.chmod(0o440)
     with pytest.raises(ConfigurationError, match="open to others"):
         keys.load(file)
+
+
+def _kafka(folder: Path, **settings: str) -> object:
+    return kafka_security(LogConfig(security_protocol="SASL_SSL", **settings), folder)
+
+
+SECRETS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "notary's key": ("k.pem", lambda folder: keys.load(folder / "k.pem")),
+    "owner's key": ("k.pem", lambda folder: keys.load(folder / "k.pem", keys.OWNERS)),
+    "party's key": ("k.pem", lambda folder: Signer.from_file(folder / "k.pem")),
+    "brokers' password": ("password", lambda folder: _kafka(folder, sasl_password_file="password")),
+    "key for the brokers": ("pair-key.pem", lambda folder: _kafka(folder, cert_file="pair.pem", key_file="pair-key.pem")),
+    "key in the certificate's file": ("both.pem", lambda folder: _kafka(folder, cert_file="both.pem")),
+    "service's TLS key": ("pair-key.pem", lambda folder: Certificates(TlsFiles(f"{folder}/pair.pem", f"{folder}/pair-key.pem", "", True))),
+    "client's TLS key": ("pair-key.pem", lambda folder: tls_context(None, folder / "pair.pem", folder / "pair-key.pem")),
+    "client's one file": ("both.pem", lambda folder: tls_context(None, folder / "both.pem")),
+}
+"""Every file with a secret that the product reads, and what reads it."""
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
+    """What the world can read, or write, is refused: file, mode, what to do. 600 is taken, and 440 of root and a group of ours."""
+    name, use = SECRETS[kind]
+    keys.create(folder / "k.pem")
+    pair = Authority().server()
+    pair.put(folder, "pair")
+    (folder / "both.pem").write_bytes(pair.certificate + pair.key)
+    (folder / "password").write_text("secret")
+    for mode in (0o604, 0o602, 0o644, 0o666):
+        (folder / name).chmod(mode)
+        with pytest.raises(ConfigurationError, match=rf"{folder / name} is open to others \(mode {mode:o}, .*chmod 600") as refused:
+            use(folder)
+        assert "BEGIN" not in str(refused.value)
+    (folder / name).chmod(0o600)
+    use(folder)
+    os.chown(folder / name, os.geteuid(), os.getegid())
+    (folder / name).chmod(0o440)
+    if os.geteuid() == 0:
+        use(folder)
+    (folder / name).unlink()
+    with pytest.raises(ConfigurationError, match=f"{folder / name}: No such file"):
+        use(folder)
 
 
 @needs_root

@@ -222,6 +222,7 @@ def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
     config = loaded(tmp_path, '[log]\nsecurity_protocol = "SASL_SSL"\nsasl_username = "u"\nsasl_password_file = "secret"')
     with pytest.raises(ConfigurationError, match="sasl_password_file"):
         _ = config.kafka_security
+    (tmp_path / "secret").touch(mode=0o600)
     (tmp_path / "secret").write_text("s3cret\n")
     assert config.kafka_security is not None
     assert config.kafka_security.sasl_password == "s3cret"

@@ -16,6 +16,7 @@ import pytest
 from ordering.log import ORDERING
 from spark_join.commands import parser
 from tests.asking.party import spend, state
+from tests.planted import Planted
 from tests.spark.archived import archive
 from tests.spark.conftest import JAVA, SMALL
 from tests.spark.exported import export_of
@@ -25,14 +26,14 @@ from tests.spark.writing import Writer
 
 ROOT = Path(__file__).parents[2]
 UNLISTED = "payload/partition=0/00000009-x-0.parquet"
-VERIFY = [sys.executable, "-m", "spark_join", "verify"]
+VERIFY = [sys.executable, "-P", "-m", "spark_join", "verify"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def _run(folder: Path, command: Sequence[object], **environment: str) -> "subprocess.CompletedProcess[str]":
+def _run(folder: Path, command: Sequence[object], cwd: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
     (folder / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {JAVA}\n")
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(folder), **environment}
-    return subprocess.run([*map(str, command)], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, check=False)
 
 
 def _submitted(folder: Path, master: str, executors: Mapping[str, object], *arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -50,6 +51,7 @@ class Clean(msgspec.Struct):
     export: Path
     parties: Path
     out: Path
+    planted: Planted
     done: "subprocess.CompletedProcess[str]"
 
 
@@ -63,7 +65,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     (archived / UNLISTED).write_bytes(b"half")
     export = export_of(writer.replayed, folder / "export", writer.last.offset + 1)
     settings = ["--index", export, "--parties", parties, "--keep-state", "--master", "local[2]", "--memory", "1g"]
-    return Clean(writer, archived, export, parties, out, _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings]))
+    planted = Planted(folder / "planted")
+    done = _run(folder, [*VERIFY, "--archive", archived, "--out", out, *settings], planted.folder)
+    return Clean(writer, archived, export, parties, out, planted, done)
 
 
 def test_clean_log(clean: Clean, tmp_path: Path) -> None:
@@ -93,6 +97,12 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     again = _run(tmp_path, [*VERIFY, "--archive", clean.archive, "--out", clean.out])
     assert again.returncode == 2
     assert "has a report already" in again.stderr
+
+
+def test_nothing_is_imported_from_the_working_directory(clean: Clean) -> None:
+    """Modules that are planted there are imported neither by the command nor by the Pythons that Spark starts."""
+    assert clean.done.returncode == 0, clean.done.stderr
+    assert clean.planted.imported == []
 
 
 def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:

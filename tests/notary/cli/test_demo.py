@@ -47,7 +47,7 @@ def test_demo(environment: dict[str, str]) -> None:
 def test_a_demo_that_cannot_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Where one of its commands does not work nothing is said about the notary's promises: exit 2, and which command."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$3" in {command}) echo "no luck" >&2; exit 1;; esac\nexec "{sys.executable}" "$@"\n')
+    python.write_text(f'#!/bin/sh\ncase "$4" in {command}) echo "no luck" >&2; exit 1;; esac\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     assert cli.main(["demo"]) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from notary import cli
-from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, request, staged
+from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory
 
@@ -27,11 +27,12 @@ def party_add(tmp_path: Path) -> list[str]:
 def submit(tmp_path: Path) -> Iterator[list[str]]:
     """A command that prints data, and counts on stderr."""
     (tmp_path / "key.pem").write_bytes(PEM)
+    (tmp_path / "key.pem").chmod(0o600)
     (tmp_path / "requests.jsonl").write_text(json.dumps(request(1)) + "\n")
     with staged(Worker(Notary(), [])) as urls:
         yield [
             *("submit", str(tmp_path / "requests.jsonl"), "--key", str(tmp_path / "key.pem"), "--party", PARTY),
-            *("--url", urls[0], "--notary-name", NAME),
+            *("--url", urls[0], "--notary-name", NAME, "--verifier-key", VERIFIER_KEY),
         ]
 
 

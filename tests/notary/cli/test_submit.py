@@ -14,12 +14,13 @@ import pytest
 
 from notary.cli import main
 from payload import decode_submission
-from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, nobody, request, staged
+from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, receipt_of, request, staged
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     (tmp_path / "key.pem").write_bytes(PEM)
+    (tmp_path / "key.pem").chmod(0o600)
     return str(tmp_path / "key.pem")
 
 
@@ -36,7 +37,7 @@ def write(tmp_path: Path, requests: Sequence[Any]) -> str:
 
 
 def command(file: str, key: str, urls: Sequence[str], *more: str) -> list[str]:
-    return ["submit", file, "--key", key, "--party", PARTY, "--url", ",".join(urls), *more]
+    return ["submit", file, "--key", key, "--party", PARTY, "--url", ",".join(urls), "--verifier-key", VERIFIER_KEY, *more]
 
 
 def decisions(text: str) -> list[dict[str, Any]]:
@@ -58,7 +59,7 @@ def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: s
     told = decisions(out)
     contents = [notary.decisions[each["transaction_id"]] for each in told]
     assert [{name: each[name] for name in each if name != "receipt"} for each in told] == contents
-    assert [each["receipt"] for each in told] == [f"receipt {each['position']}" for each in told]
+    assert [each["receipt"] for each in told] == [receipt_of(content) for content in contents]
     order = [each.transaction_id.hex() for each in decode_submission(worker.bodies[0], NAME).requests]
     assert [each["transaction_id"] for each in told[:3]] == order
     assert err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
@@ -180,7 +181,7 @@ def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"--key": "missing.pem"}, "missing.pem cannot be read"),
+        ({"--key": "missing.pem"}, "cannot read the key missing.pem: No such file or directory. Give the private key's PEM file"),
         ({"--url": "nonsense"}, "'nonsense' is not a notary's URL"),
         ({"--url": ","}, "no URL"),
         ({"--party": ""}, "the party's name"),
@@ -205,7 +206,7 @@ def test_usage_errors(change: dict[str, str], message: str, key: str, lines: str
 
 def process(*argv: str, **more: Any) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONWARNINGS": "error"}
-    return subprocess.Popen([sys.executable, "-m", "notary.cli", *argv], env=environment, stdout=subprocess.PIPE, **more)
+    return subprocess.Popen([sys.executable, "-m", "notary", *argv], env=environment, stdout=subprocess.PIPE, **more)
 
 
 def test_a_pipe_is_answered_before_it_ends(key: str) -> None:

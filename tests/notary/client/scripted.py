@@ -17,12 +17,21 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from notary.decision import leaf
+from notary.receipts import VerifierKey, sign_note
+from notary.receipts.note import to_base64
+from notary.receipts.proof import HEAD
+from notary.tree import leaf_hash, node_hash
+from notary.verify import decision_of
 from ordering.ids import format_state
 from payload import Request, decode_submission, signed_message
 
 NAME = "O=Notary Service,L=London,C=GB"
 PARTY = "O=Bank A,L=London,C=GB"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+ORIGIN = "notary.example/london"
+VERIFIER = VerifierKey(ORIGIN, KEY.public_key().public_bytes_raw())
+VERIFIER_KEY = str(VERIFIER)
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -161,7 +170,9 @@ class Worker:
             lie = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [conflict]}
             return reply(200, {"decisions": [{**each, **lie} for each in decided()]})
         if step == "contradict":
-            return reply(200, {"decisions": [{**each, "position": each["position"] + 1000} for each in decided()]})
+            return reply(200, {"decisions": [_with_receipt({**each, "position": each["position"] + 1000}) for each in decided()]})
+        if step == "unproven":
+            return reply(200, {"decisions": decided()})
         if step == "redirect":
             return reply(307, b"", "Location: http://127.0.0.1:9/")
         status, _, rest = step.partition(" ")
@@ -176,7 +187,7 @@ class Worker:
 
     def _get(self, path: str) -> bytes:
         if path == "/v1/notary":
-            told = {"name": NAME, "origin": "notary.example/london", "verifier_key": "k", "software_version": "1", "worker": "w"}
+            told = {"name": NAME, "origin": ORIGIN, "verifier_key": VERIFIER_KEY, "software_version": "1", "worker": "w"}
             return reply(200, {**told, "limits": {"requests": 1000}})
         kind, _, what = path.removeprefix("/v1/").partition("/")
         if kind == "states":
@@ -187,13 +198,29 @@ class Worker:
                     {"state": what, "consumed_by": None, "position": None},
                 ),
             )
+        if kind == "transactions" and what.removesuffix("/receipt") in self.notary.decisions and what.endswith("/receipt"):
+            return reply(200, receipt_of(self.notary.decisions[what.removesuffix("/receipt")]).encode())
         if kind == "transactions" and what in self.notary.decisions:
             return reply(200, self.notary.decisions[what])
         return reply(404, {"type": "/problems/not-found"}, "Content-Type: application/problem+json")
 
 
+def receipt_of(decision: dict[str, Any]) -> str:
+    """A receipt that proves the decision: it is the last leaf of a tree whose other leaves are all the same."""
+    position, others, path = decision["position"], leaf_hash(b"another"), []
+    root = leaf_hash(leaf(decision_of(decision)))
+    while position:
+        if position & 1:
+            path.append(to_base64(others) + "\n")
+            root = node_hash(others, root)
+        others, position = node_hash(others, others), position >> 1
+    size = decision["position"] + 1
+    note = sign_note(f"{ORIGIN}\n{size}\n{to_base64(root)}\n", [(ORIGIN, KEY)])
+    return f"{HEAD}{decision['position']}\n{''.join(path)}\n{note}"
+
+
 def _with_receipt(decision: dict[str, Any]) -> dict[str, Any]:
-    return {**decision, "receipt": f"receipt {decision['position']}"}
+    return {**decision, "receipt": receipt_of(decision)}
 
 
 def reply(status: int, content: object, *headers: str) -> bytes:

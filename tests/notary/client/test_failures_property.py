@@ -1,13 +1,21 @@
 """Whatever sequence of failures: identical bytes, and the truth or OutcomeUnknown."""
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notary.client import Client, Patience, Signer, Unanswered
-from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, request, staged
+from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.client.test_client import FAILURES
 
 QUICK = Patience(attempt_s_max=0.3, backoff_s_first=0.005, backoff_s_max=0.02)
+
+
+def client_of(urls: Sequence[str]) -> Client:
+    return Client(urls, PARTY, Signer.from_pem(PEM), notary_name=NAME, patience=QUICK, verifier_keys=VERIFIER_KEY)
+
+
 STEPS = st.lists(st.sampled_from([*FAILURES, "answer"]), max_size=4)
 
 
@@ -17,7 +25,10 @@ def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count:
     """When the failures end before the deadline, the decisions are returned, as the notary made them, once each."""
     notary = Notary()
     workers = [Worker(notary, script) for script in scripts]
-    with staged(*workers) as urls, Client(urls, PARTY, Signer.from_pem(PEM), notary_name=NAME, patience=QUICK) as client:
+    with (
+        staged(*workers) as urls,
+        client_of(urls) as client,
+    ):
         answers = client.submit([request(number) for number in range(count)], deadline_s=100)
     assert [(answer.transaction_id, answer.position) for answer in answers] == [
         (transaction_id, decision["position"]) for transaction_id, decision in notary.decisions.items()
@@ -31,7 +42,10 @@ def test_failures_that_do_not_end_end_in_the_truth_or_unknown(scripts: list[list
     """When they do not end, the call does: with the decisions, or with OutcomeUnknown and no answer in it that is not true."""
     notary = Notary()
     workers = [Worker(notary, script, then) for script in scripts]
-    with staged(*workers) as urls, Client(urls, PARTY, Signer.from_pem(PEM), notary_name=NAME, patience=QUICK) as client:
+    with (
+        staged(*workers) as urls,
+        client_of(urls) as client,
+    ):
         try:
             answers = tuple(client.submit([request(number) for number in range(count)], deadline_s=0.5))
         except Unanswered as problem:

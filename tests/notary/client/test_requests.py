@@ -128,9 +128,10 @@ def test_keys_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     }
     for number, (what, pem) in enumerate(keys.items()):
         (tmp_path / f"{number}.pem").write_bytes(pem)
+        (tmp_path / f"{number}.pem").chmod(0o600)
         with pytest.raises(ConfigurationError, match=rf"{number}\.pem.*{what}"):
             Signer.from_file(tmp_path / f"{number}.pem")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"cannot read the key .*missing\.pem"):
         Signer.from_file(tmp_path / "missing.pem")
     with pytest.raises(ConfigurationError, match="not encrypted"):
         Signer.from_pem(PEM, b"secret")

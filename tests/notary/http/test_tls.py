@@ -194,6 +194,7 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
         (answer,) = client.submit([request])
         assert answer.committed
     (service.folder / "bank.pem").write_bytes(bank.private_pem)
+    (service.folder / "bank.pem").chmod(0o600)
     (service.folder / "requests.json").write_text(json.dumps([spend()]))
     command = ["submit", str(service.folder / "requests.json"), "--party", bank.name, "--key", str(service.folder / "bank.pem")]
     shown = ["--tls-cert", str(service.folder / "client.pem"), "--tls-key", str(service.folder / "client-key.pem")]

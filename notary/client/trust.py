@@ -1,0 +1,188 @@
+"""Which verifier keys prove an answer: those that the caller gives, or the one that the notary showed when its URLs were first used.
+
+Keys of the first use are kept in a file, a line for each URL: the URL, the verifier key, the notary's name as a JSON string. A later line
+for the same URL takes the place of an earlier one. Lines are only ever appended, under a lock, so that two programs trust one key.
+Trust goes forward: a key that the trusted one endorsed (docs/formats.md, Key history) is trusted too, and takes its line.
+"""
+
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from notary.client.answers import Answer, NotaryDescription
+from notary.receipts import VerifierKey, parse_verifier_key
+from notary.receipts.key_history import follow
+from notary.receipts.refusal import NotVerified
+from notary.verify import verify_receipt
+from ordering.errors import ConfigurationError
+
+FILE_VARIABLE: Final = "NOTARY_KNOWN_NOTARIES"
+_HEAD: Final = "# Notaries whose verifier keys were trusted on first use: URL, verifier key, name. Remove a line to meet its notary anew.\n"
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A line of the file."""
+
+    url: str
+    key: VerifierKey
+    name: str
+    line: int
+
+
+class KnownNotaries:
+    """The file of keys that were trusted on first use. `say` gets what a person should read, and by default writes it to stderr."""
+
+    def __init__(self, file: str | Path | None = None, say: Callable[[str], None] | None = None) -> None:
+        """No `file`: the one that `NOTARY_KNOWN_NOTARIES` names, else `notary/known-notaries` in `$XDG_CONFIG_HOME` or `~/.config`."""
+        self._given = file
+        self.say = say or _on_stderr
+
+    @property
+    def file(self) -> Path:
+        """Where it is. Raises `ConfigurationError` where there is no home to look in."""
+        if given := self._given or os.environ.get(FILE_VARIABLE):
+            return Path(given)
+        try:
+            return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "notary" / "known-notaries"
+        except RuntimeError as problem:
+            raise ConfigurationError(f"there is no place to keep the notary's verifier key: {problem}. {_INSTEAD}") from None
+
+    def find(self, urls: Sequence[str]) -> Known | None:
+        """The line of the first of these URLs that has one. Raises `ConfigurationError`, also for URLs with lines of different notaries."""
+        try:
+            with self.file.open(encoding="utf-8") as opened:
+                if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
+                    raise ConfigurationError(f"anybody can write the known notaries {self.file}: look at its keys, and chmod 600 it")
+                return self._find(opened.read(), urls)
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as problem:
+            raise self._unusable(problem) from None
+
+    def keep(self, urls: Sequence[str], key: VerifierKey, name: str, instead_of: VerifierKey | None = None) -> Known:
+        """Keep a key for these URLs, durably; what another program has kept for them meanwhile stands, unless it is `instead_of`."""
+        file = self.file
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+", encoding="utf-8") as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX)
+                text = opened.read()
+                if (known := self._find(text, urls)) is not None and known.key != instead_of:
+                    return known
+                # A crash here leaves a line cut off, which is refused with its number.
+                added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in urls])
+                opened.write(added if text else _HEAD + added)
+                opened.flush()
+                os.fsync(opened.fileno())
+        except (OSError, UnicodeDecodeError) as problem:
+            raise self._unusable(problem) from None
+        return Known(urls[0], key, name, (text or _HEAD).count("\n") + 1)
+
+    def _find(self, text: str, urls: Sequence[str]) -> Known | None:
+        lines = {known.url: known for known in self._lines(text)}
+        found = [lines[url] for url in urls if url in lines]
+        for other in found[1:]:
+            if (other.key, other.name) != (found[0].key, found[0].name):
+                raise ConfigurationError(
+                    f"{self.file} has different notaries for {found[0].url} (line {found[0].line}) and {other.url} (line {other.line}):"
+                    " give URLs of one notary, or remove the line that is out of date"
+                )
+        return found[0] if found else None
+
+    def _lines(self, text: str) -> Iterable[Known]:
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            try:
+                url, key, name = line.split(" ", 2)
+                yield Known(url, parse_verifier_key(key), msgspec.json.decode(name, type=str), number)
+            except (ValueError, NotVerified, msgspec.DecodeError) as problem:
+                raise ConfigurationError(
+                    f"{self.file}, line {number}, is not a URL, a verifier key and a name: {problem}. Correct it, or remove it"
+                ) from None
+
+    def _unusable(self, problem: Exception) -> ConfigurationError:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        return ConfigurationError(f"the known notaries {self.file} cannot be used: {why}. {_INSTEAD}")
+
+
+_INSTEAD: Final = "Give the notary's verifier key (--verifier-key), or another file (--known-notaries)"
+
+
+class Trust:
+    """The verifier keys by which one client checks receipts. Empty until the notary was met, unless keys are given."""
+
+    def __init__(self, urls: Sequence[str], given: Sequence[str] | str, known: KnownNotaries | None) -> None:
+        """Raises `ConfigurationError` for a verifier key that is none."""
+        try:
+            self.keys = [parse_verifier_key(key) for key in ([given] if isinstance(given, str) else given)]
+        except NotVerified as problem:
+            raise ConfigurationError(f"the verifier key: {problem.what}. Copy it whole, as the operator gives it") from None
+        self.is_given = bool(self.keys)
+        self._urls = urls
+        self._known = known or KnownNotaries()
+        self._line: Known | None = None
+
+    def meet(self, notary: NotaryDescription) -> bool:
+        """Take in what a worker says of its notary; whether there is a key more.
+
+        Raises `NotVerified` unless its key follows from one that is trusted, and `ConfigurationError` where a first use cannot be kept.
+        """
+        shown = parse_verifier_key(notary.verifier_key)
+        if not self.keys:
+            self._first_use(notary, shown)
+        if self._line is not None and notary.name != self._line.name:
+            names = f"it calls itself {notary.name!r}, and {self._line.name!r} was met here before"
+            raise NotVerified("wrong-origin", f"{names}; {self.source}")
+        keys = follow(self.keys, notary.keys)
+        if shown not in keys:
+            raise NotVerified("unknown-key", f"it shows the key {shown}, which does not follow from {self.keys[-1]}; {self.source}")
+        if self._line is not None and shown != self._line.key:
+            self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
+            said = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
+            self._known.say(f"{said}: {shown}, kept in {self._known.file}")
+        met, self.keys = keys != self.keys, keys
+        return met
+
+    def check(self, answer: Answer) -> None:
+        """Raise `NotVerified` unless the answer comes with a receipt that proves it under one of the keys."""
+        if answer.receipt is None:
+            raise NotVerified("malformed-receipt", "the decision came without a receipt")
+        try:
+            verify_receipt(answer.receipt, msgspec.to_builtins(answer), self.keys)
+        except NotVerified as problem:
+            if problem.reason not in ("unknown-key", "wrong-origin"):
+                raise
+            raise NotVerified(problem.reason, f"{problem.what}; {self.source}") from None
+
+    @property
+    def source(self) -> str:
+        """Where the keys come from, for messages."""
+        if self._line is None:
+            return "those are the keys that were given"
+        return (
+            f"the key of the first use is trusted, by {self._known.file}, line {self._line.line}. If the notary was made anew, and its"
+            " operator says so, remove its lines"
+        )
+
+    def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
+        self._line = self._known.find(self._urls)
+        if self._line is None:
+            # Said first: what cannot be said is not trusted.
+            self._known.say(
+                f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its verifier"
+                f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"
+                " --verifier-key"
+            )
+            self._line = self._known.keep(self._urls, shown, notary.name)
+        self.keys = [self._line.key]
+
+
+def _on_stderr(text: str) -> None:
+    print(f"notary.client: {text}", file=sys.stderr)

@@ -1,0 +1,122 @@
+"""Every kind of process, started for real where somebody has planted `uvloop.py`, `json.py` and all others: none is imported."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from deploy.local import CannotRun
+from deploy.local.tether import release, tie
+from loadtest.bench.ahead import Ahead
+from loadtest.bench.load import Outcome, Plan
+from loadtest.bench.process import run_module
+from loadtest.bench.service import make, worker
+from loadtest.openloop.__main__ import main as openloop
+from loadtest.peers import front
+from loadtest.peers.servers import Servers
+from tests.planted import Planted
+
+SCRIPT = [str(Path(sys.executable).with_name("notary"))]
+SAFE = [sys.executable, "-P", "-m", "notary"]
+PLAIN = [sys.executable, "-m", "notary"]
+OURS = (
+    "argparse",
+    "asyncio",
+    "cryptography",
+    "httptools",
+    "httpx",
+    "json",
+    "msgspec",
+    "nacl",
+    "orjson",
+    "rocksdict",
+    "ssl",
+    "uvicorn",
+    "uvloop",
+)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    """This process stands in such a folder, and so does every process that it starts."""
+    made = Planted(tmp_path / "planted")
+    made.stand_here(monkeypatch)
+    return made
+
+
+def ran(*command: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_what_is_planted_would_be_imported(planted: Planted) -> None:
+    """Without -P the same folder gives its modules to Python, and that is noted: the tests below could fail."""
+    done = ran(sys.executable, "-c", "import uvloop")
+    assert done.returncode == 1
+    assert "uvloop" in planted.imported
+
+
+@pytest.mark.parametrize("entry", [SCRIPT, SAFE], ids=["script", "module"])
+def test_the_command_line_and_the_demos_own_processes(planted: Planted, entry: Sequence[str]) -> None:
+    """`notary demo`, and in it `init`, `party add` and a worker, by the script and by `python -P -m notary`."""
+    done = ran(*entry, "demo")
+    assert (done.returncode, planted.imported) == (0, []), done.stderr
+
+
+def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m notary` drops the working directory before it imports anything. What Python itself imports before is Python's affair."""
+    planted = Planted(tmp_path / "planted", OURS)
+    planted.stand_here(monkeypatch)
+    done = ran(*PLAIN, "demo")
+    assert (done.returncode, planted.imported) == (0, []), done.stderr
+
+
+def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
+    """The worker, its intake process, and the process that reads its index through."""
+    config = make(tmp_path / "notary", None, "")
+    settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
+    with worker(config, "w", settings) as service:
+        plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=20, pids={})
+        assert run_module("loadtest.bench.load", plan, Outcome, 60).submissions  # an intake process has read them
+        while "\nnotary_index_scrubs 0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
+            time.sleep(0.05)
+        assert "\nnotary_index_scrubs " in metrics
+    assert planted.imported == []
+
+
+def test_verify_log(planted: Planted, tmp_path: Path) -> None:
+    """`notary verify-log` hands over to `spark_join`. With Spark's own processes: `tests/spark/test_command.py`."""
+    done = ran(*SCRIPT, "verify-log", "--archive", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
+    assert (done.returncode, planted.imported) == (2, []), done.stderr
+    assert "spark_join verify" in done.stderr
+
+
+def test_loads(planted: Planted, tmp_path: Path) -> None:
+    """What `make load` starts, Locust included, which would import from the working directory by itself; and the bench's own processes."""
+    figure = tmp_path / "figure.json"
+    flags = ["--rate", "20", "--run-time", "2", "--users", "2", "--figure", str(figure)]
+    assert openloop(["--brokers", "0", "--workers", "1", *flags]) == 0
+    assert msgspec.json.decode(figure.read_bytes())["figure"]["receipts_verified"]
+
+    async def made_ahead() -> int:
+        async with Ahead.of(1, 1, 1, 2) as ahead:
+            await ahead.filled()
+            return ahead.left
+
+    assert asyncio.run(made_ahead()) == 2
+    assert planted.imported == []
+
+
+def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
+    """The processes that end brokers and peers, and a front of a peer, which here finds none of its kind and ends after its imports."""
+    release(tie(tmp_path / "no-cluster"))
+    with Servers.opened("none") as servers, pytest.raises(CannotRun, match="KeyError"):
+        front.start(servers, "none", "nowhere")
+    assert planted.imported == []

@@ -1,0 +1,292 @@
+"""An outcome without a valid receipt is no outcome: `notary submit` and the client, a real worker, and a proxy that lies in between."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary import keys
+from notary.cli import main
+from notary.client import AsyncClient, Client, KnownNotaries, Signer, Unproven
+from notary.verify import verify_receipt
+from ordering.errors import ConfigurationError
+from tests.notary.liar import Liar, lying
+from tests.notary.party import NOTARY, Bank, fresh_state, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+
+def key_of(directory: NotaryDirectory, origin: str = "notary.example/test") -> str:
+    return keys.verifier_key(origin, keys.load(directory.path / "notary-key.pem").public_key())
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
+    """Another notary of the same name, with another origin and key: it decides the same submissions, and proves that."""
+    directory = NotaryDirectory.create(tmp_path_factory.mktemp("elsewhere") / "notary", origin="notary.example/other")
+    directory.register(bank)
+    with NotaryProcess.start(directory.config) as process:
+        yield process
+
+
+@pytest.fixture
+def liar(worker: NotaryProcess) -> Iterator[Liar]:
+    with lying(worker.url) as made:
+        yield made
+
+
+@pytest.fixture
+def party(tmp_path: Path, bank: Bank) -> list[str]:
+    """The arguments that say who submits."""
+    (tmp_path / "bank.pem").touch(mode=0o600)
+    (tmp_path / "bank.pem").write_bytes(bank.private_pem)
+    return ["--party", bank.name, "--key", str(tmp_path / "bank.pem")]
+
+
+def write(tmp_path: Path, *requests: dict[str, Any]) -> str:
+    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
+    return str(tmp_path / "requests.jsonl")
+
+
+def missing(decisions: list[dict[str, Any]]) -> None:
+    del decisions[0]["receipt"]
+
+
+def cut_off(decisions: list[dict[str, Any]]) -> None:
+    decisions[0]["receipt"] = decisions[0]["receipt"][:-2]
+
+
+def of_the_other(decisions: list[dict[str, Any]]) -> None:
+    decisions[0]["receipt"] = decisions[1]["receipt"]
+
+
+def at_the_others_position(decisions: list[dict[str, Any]]) -> None:
+    of_the_other(decisions)
+    decisions[0]["position"], decisions[1]["position"] = decisions[1]["position"], decisions[0]["position"]
+
+
+def committed_after_all(decisions: list[dict[str, Any]]) -> None:
+    decisions[0] |= {"outcome": "committed", "reason": None, "conflicts": []}
+
+
+def another_time(decisions: list[dict[str, Any]]) -> None:
+    decisions[0]["log_time"] += 1
+
+
+def badly_signed(decisions: list[dict[str, Any]]) -> None:
+    lines = decisions[0]["receipt"].split("\n")
+    letter = lines[-2][-20]
+    lines[-2] = lines[-2][:-20] + ("A" if letter != "A" else "B") + lines[-2][-19:]
+    decisions[0]["receipt"] = "\n".join(lines)
+
+
+LIES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
+    "missing": (missing, "malformed-receipt: the decision came without a receipt"),
+    "cut off": (cut_off, "malformed-checkpoint: "),
+    "of another request": (of_the_other, "wrong-position: "),
+    "of another request, at its position": (at_the_others_position, "wrong-root: "),
+    "a changed outcome": (committed_after_all, "wrong-root: "),
+    "a changed time": (another_time, "wrong-root: "),
+    "a bad signature": (badly_signed, "bad-signature: "),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_no_outcome(
+    lie: str,
+    liar: Liar,
+    worker: NotaryProcess,
+    notary_directory: NotaryDirectory,
+    party: Sequence[str],
+    tmp_path: Path,
+    bank: Bank,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Exit 1, nothing of it on stdout, who said it and why it is not believed; past an honest worker it costs an attempt only."""
+    liar.twist, reason = LIES[lie]
+    coin = fresh_state()
+    key = key_of(notary_directory)
+    with Client([worker.url], bank.name, Signer(bank.sign), verifier_keys=key) as client:
+        client.submit([spend(coin)])
+    twice, single = spend(coin), spend()
+    command = ["submit", write(tmp_path, twice, single), *party, "--verifier-key", key, "--deadline", "60"]
+    assert main([*command, "--url", liar.url]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert f"{liar.url} gave an outcome for transaction " in err
+    assert f"that is not proven, and so is none: {reason}" in err
+    assert "outcome unknown: " in err
+    assert liar.posts == 1
+    # The API says the same, and what an honest worker proves is believed.
+    with Client([liar.url], bank.name, Signer(bank.sign), verifier_keys=key) as client, pytest.raises(Unproven) as caught:
+        client.submit([twice, single])
+    assert reason.startswith(caught.value.reason)
+    assert caught.value.answers[0] is None
+    assert caught.value.url == liar.url
+    assert main([*command, "--url", f"{liar.url},{worker.url}"]) == 0
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["outcome"] for each in told] == ["rejected", "committed"]
+    assert liar.posts == 3
+    for each in told:
+        verify_receipt(each["receipt"], each, key)
+
+
+def test_a_receipt_of_another_notary(
+    worker: NotaryProcess,
+    elsewhere: NotaryProcess,
+    notary_directory: NotaryDirectory,
+    party: Sequence[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It decides and proves as well, by its own key: exit 1, with both keys; and before anything is sent, where the name is asked for."""
+    command = ["submit", write(tmp_path, spend()), *party, "--verifier-key", key_of(notary_directory), "--url", elsewhere.url]
+    assert main([*command, "--notary-name", NOTARY]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert re.search(r"none: wrong-origin: signed by .{0,3}notary\.example/other", err), err
+    assert "those are the keys that were given" in err
+    assert main(command) == 1
+    assert f"{elsewhere.url} gave a verifier key that is not proven" in capfd.readouterr().err
+
+
+def test_what_was_proven_is_written(
+    liar: Liar, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of two submissions the first is proven and written; the second is not, and its request is named: exit 1, not 0."""
+    liar.twist = lambda decisions: missing(decisions) if liar.posts == 2 else None
+    flags = ["--verifier-key", key_of(notary_directory), "--url", liar.url, "--batch", "1"]
+    assert main(["submit", write(tmp_path, spend(), spend(), spend()), *party, *flags]) == 1
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 1
+    assert "requests.jsonl line 2" in err
+    assert "1 requests decided: 1 committed, 0 rejected, 1 unknown" in err
+
+
+async def test_a_looked_up_transaction_is_proven(worker: NotaryProcess, liar: Liar, notary_directory: NotaryDirectory, bank: Bank) -> None:
+    """A look-up fetches the receipt and checks it; one that does not prove the decision is an error."""
+    async with AsyncClient([liar.url], bank.name, Signer(bank.sign), verifier_keys=key_of(notary_directory)) as client:
+        [one, other] = await client.submit([spend(), spend()])
+        assert await client.transaction(one.transaction_id) == one
+        liar.receipt = lambda receipt: receipt.replace(b"index ", b"index 1")
+        with pytest.raises(Unproven, match="wrong-position"):
+            await client.transaction(other.transaction_id)
+        assert (await client.transaction(other.transaction_id, receipts=False)) is not None
+
+
+def test_trust_on_first_use(
+    worker: NotaryProcess,
+    elsewhere: NotaryProcess,
+    liar: Liar,
+    notary_directory: NotaryDirectory,
+    party: Sequence[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The first use says that nobody has checked the key, and keeps it; later ones are silent; another notary there is not believed."""
+    known = tmp_path / "folder" / "known"
+    urls = f"{liar.url},{worker.url}/"
+
+    def submit(*more: str) -> tuple[int, str, str]:
+        code = main(["submit", write(tmp_path, spend()), *party, "--url", urls, "--known-notaries", str(known), *more])
+        return code, *capfd.readouterr()
+
+    code, out, err = submit()
+    assert (code, len(out.splitlines())) == (0, 1)
+    key = key_of(notary_directory)
+    assert "notary submit: WARNING: first use of " in err
+    assert f"verifier key {key} is trusted from now on, and kept in {known}" in err
+    name = json.dumps(NOTARY)
+    assert known.read_text().splitlines()[1:] == [f"{liar.url} {key} {name}", f"{worker.url} {key} {name}"]
+    assert known.stat().st_mode & 0o777 == 0o600
+    assert "WARNING" not in submit()[2]
+    before, liar.posts, liar.target = known.read_text(), 0, elsewhere.url
+    urls = liar.url
+    code, out, err = submit()
+    assert (code, out, liar.posts) == (1, "", 0)
+    assert "unknown-key: it shows the key notary.example/other+" in err
+    assert f"by {known}, line 2. If the notary was made anew" in err
+    assert submit("--notary-name", NOTARY)[:2] == (1, "")
+    liar.target, liar.described = worker.url, {"name": "O=Another"}
+    code, out, err = submit()
+    assert (code, out, liar.posts) == (1, "", 0)
+    assert "it calls itself 'O=Another'" in err
+    assert known.read_text() == before
+
+
+def test_a_rotated_key_is_followed(
+    own_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A key that the known one endorsed is trusted: said and kept after a first use, without a word for a given key; backwards never."""
+    known, file, first = tmp_path / "known", write(tmp_path, spend()), key_of(own_directory)
+    with NotaryProcess.start(own_directory.config) as process, lying(process.url) as liar:
+        command = ["submit", file, *party, "--url", liar.url]
+        trusting = [*command, "--known-notaries", str(known)]
+        assert main(trusting) == 0
+        process.stop()
+        assert main(["key", "rotate", "--config", str(own_directory.config)]) == 0
+        second = key_of(own_directory)
+        capfd.readouterr()
+        with NotaryProcess.start(own_directory.config) as again:
+            liar.target = again.url
+            assert main(trusting) == 0
+            assert f"has a new verifier key, endorsed by the one before: {second}, kept in {known}" in capfd.readouterr().err
+            assert main(trusting) == 0
+            assert main([*command, "--verifier-key", first, "--notary-name", NOTARY]) == 0
+            assert main([*command, "--verifier-key", first]) == 0
+            assert "new verifier key" not in capfd.readouterr().err
+            liar.described = {"keys": [{"verifier_key": first, "endorsement": None}]}
+            assert main([*command, "--verifier-key", first]) == 1
+            assert "unknown-key: it shows the key" in capfd.readouterr().err
+    assert [line.split(" ")[1] for line in known.read_text().splitlines()[1:]] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nonsense\n", r"line 1, is not a URL, a verifier key and a name: .*\. Correct it, or remove it"),
+        ('URL notary.example/x+00000000+AAAA "O=N"\n', "line 1, is not"),
+        ("URL KEY O=N\n", "line 1, is not"),
+        (b"\xff", "cannot be used"),
+        (None, "cannot be used: Is a directory. Give the notary's verifier key"),
+    ],
+)
+def test_a_file_that_cannot_be_used(content: str | bytes | None, message: str, tmp_path: Path) -> None:
+    """Its line, and what to do; nobody is trusted anew for a file that is damaged."""
+    file = tmp_path / "known"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigurationError, match=message):
+        KnownNotaries(file).find(["http://a"])
+
+
+def test_a_file_that_anybody_writes(tmp_path: Path) -> None:
+    """Whoever can write it says who is trusted."""
+    file = tmp_path / "known"
+    file.touch()
+    file.chmod(0o666)
+    with pytest.raises(ConfigurationError, match=r"anybody can write .*chmod 600"):
+        KnownNotaries(file).find(["http://a"])
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As given; else by NOTARY_KNOWN_NOTARIES; else in the user's configuration."""
+    assert KnownNotaries(tmp_path / "x").file == tmp_path / "x"
+    monkeypatch.setenv("NOTARY_KNOWN_NOTARIES", str(tmp_path / "y"))
+    assert KnownNotaries().file == tmp_path / "y"
+    monkeypatch.delenv("NOTARY_KNOWN_NOTARIES")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert KnownNotaries().file == tmp_path / "notary/known-notaries"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert KnownNotaries().file == tmp_path / ".config/notary/known-notaries"
+
+
+def test_a_key_with_a_wrong_letter(party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Exit 2 before anything is sent: that is the caller's fault."""
+    assert main(["submit", write(tmp_path, spend()), *party, "--url", "http://127.0.0.1:9", "--verifier-key", "notary.example/x+1+A"]) == 2
+    assert "the verifier key: " in capfd.readouterr().err
