@@ -360,7 +360,8 @@ def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) ->
     assert container["securityContext"] == job["containers"][0]["securityContext"]
     assert pod["metadata"]["labels"]["kafka-client"] == "true"
     secrets = {each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each}
-    assert secrets == {"owner", "log-cluster-ca-cert"} and "owner" in of_kind(rendered["three-zones"], "KafkaUser")
+    assert secrets == {"owner", "log-cluster-ca-cert"}
+    assert "owner" in of_kind(rendered["three-zones"], "KafkaUser")
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["spec"]["volumes"]}
     written = container["args"][0].partition("END'\n")[2].partition("END\n")[0]
     log = worker_config(rendered["three-zones"], tmp_path).log
