@@ -13,7 +13,7 @@ import socket
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -36,6 +36,8 @@ _INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
 _NO_SETTINGS = ("directory", "clock_accepted")  # members of `Config` that no file and no variable sets
 _DRIVER = DriverSettings()
+
+_UNKNOWN: Final = "Object contains unknown field "
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -281,10 +283,24 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     except msgspec.ValidationError as problem:
         what, _, place = str(problem).replace("`", "").partition(" - at $")
         setting = place.lstrip(".")
+        if what.startswith(_UNKNOWN):
+            what = _unknown(setting, what.removeprefix(_UNKNOWN))
         raise _wrong(file, sources, setting, what[:1].lower() + what[1:]) from None
     for setting, what in _wrong_values(config):
         raise _wrong(file, sources, setting, what)
     return config
+
+
+def _unknown(section: str, key: str) -> str:
+    known = [name for of, name in _setting_names().values() if of == section]
+    if not section:
+        known += {of for of, _ in _setting_names().values() if of}
+    nearest = difflib.get_close_matches(key, known, 1, 0.0)
+    return (
+        f"{key} names no setting; the nearest that does is {nearest[0]}. See docs/configuration.md"
+        if nearest
+        else f"{key} names no setting"
+    )
 
 
 def _wrong(file: Path, sources: Mapping[str, str], setting: str, what: str) -> ConfigurationError:

@@ -7,6 +7,7 @@ aiokafka speaks up to version 2: with the cluster's finalized features.
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -54,7 +55,10 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 settings["ssl_context"] = create_ssl_context(cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file)
             except OSError as problem:  # SSLError is one
-                files = ", ".join(file for file in (self.ca_file, self.cert_file, self.key_file) if file)
+                given = [file for file in (self.ca_file, self.cert_file, self.key_file) if file]
+                # The error of `ssl` names no file.
+                unreadable = [file for file in given if not os.access(file, os.R_OK)]
+                files = ", ".join(unreadable or given)
                 raise ConfigurationError(f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}") from problem
         if self.protocol.startswith("SASL"):
             if self.sasl_mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):

@@ -144,7 +144,10 @@ async def add_partitions(
         try:
             await client.create_partitions({payload: NewPartitions(payload_partitions)}, timeout_ms=timeout_ms)
         except (InvalidPartitionsError, PolicyViolationError, TopicAuthorizationFailedError, InvalidReplicationAssignmentError) as problem:
-            raise ConfigurationError(f"topic {payload} cannot be extended to {payload_partitions} partitions: {tell(problem)}") from None
+            what = f"topic {payload} cannot be extended to {payload_partitions} partitions: {tell(problem)}"
+            if isinstance(problem, TopicAuthorizationFailedError):
+                what += ". This user may not alter topics: have one who may do that first (docs/operations.md, More payload partitions)"
+            raise ConfigurationError(what) from None
 
 
 async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:

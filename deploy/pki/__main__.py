@@ -68,6 +68,11 @@ def _do(chosen: argparse.Namespace) -> None:
         authority.renew(chosen.name, chosen.days)
     elif chosen.command == "revoke":
         count = authority.revoke(chosen.name, former=chosen.former)
+        if not count:
+            print(
+                f"{chosen.name} has no {'former ' if chosen.former else ''}certificate that is not on {chosen.folder / 'crl.pem'} already"
+            )
+            return
         print(f"{count} certificates of {chosen.name} are new on {chosen.folder / 'crl.pem'}: copy it to all brokers and controllers")
     else:
         revoked = {entry.serial_number for entry in authority.revoked()}

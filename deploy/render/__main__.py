@@ -27,7 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
             changed = [path for path, text in files.items() if path not in found or (chosen.to / path).read_text() != text]
         else:
             changed = write(files, chosen.to)
-    except (SitesError, OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
+        print(f"deploy.render: cannot write {problem.filename}: {problem.strerror}. Name with --to a folder that is yours", file=sys.stderr)
+        return COULD_NOT
+    except (SitesError, UnicodeDecodeError) as problem:
         print(f"deploy.render: {problem}", file=sys.stderr)
         return COULD_NOT
     for path in changed:

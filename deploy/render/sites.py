@@ -5,13 +5,14 @@ site is added or removed.
 """
 
 import base64
+import difflib
 import re
 import tomllib
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}").fullmatch
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*").fullmatch
 _FOLDER = re.compile(r"(/[A-Za-z0-9._-]+)+").fullmatch
 _OPTION = re.compile(r"[A-Za-z0-9._:/=+,-]+").fullmatch
+_ORIGIN = re.compile(r"[^\s+]{1,255}").fullmatch
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
@@ -85,7 +87,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_heap_mib: int = 4096
     controller_heap_mib: int = 1024
     java_options: tuple[str, ...] = ("-XX:+UseG1GC",)
-    security: Literal["TLS", "PLAINTEXT"] = "TLS"
+    security: str = "TLS"
     check_revocation: bool = True
 
 
@@ -177,6 +179,13 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
+_SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Sites, "notary": NotarySection, "kafka": KafkaSection, "ports": Ports, "folders": Folders, "clients": Clients,
+    "site": Site, "controllers": Node, "brokers": Node, "workers": WorkerPlace,
+}  # fmt: skip
+_UNKNOWN: Final = "Object contains unknown field "
+
+
 def controller_name(node: Node) -> str:
     """The name of a controller's certificate and data folder."""
     return f"controller-{node.id}"
@@ -204,10 +213,19 @@ def read_sites(file: Path) -> Sites:
         sites = msgspec.convert(tree, Sites)
     except msgspec.ValidationError as problem:
         what, _, place = str(problem).replace("`", "").partition(" - at $")
+        if what.startswith(_UNKNOWN):
+            what = _unknown(place, what.removeprefix(_UNKNOWN))
         raise SitesError(f"{file}: {place.lstrip('.') or 'top level'}: {what[:1].lower() + what[1:]}") from None
     for setting, what in _wrong(sites):
         raise SitesError(f"{file}: {setting}: {what}")
     return sites
+
+
+def _unknown(place: str, key: str) -> str:
+    section = re.sub(r"\[[^]]*\]", "", place).rpartition(".")[2]
+    known = msgspec.structs.fields(_SECTIONS[section])
+    nearest = difflib.get_close_matches(key, [field.name for field in known], 1, 0.0)[0]
+    return f"{key} names no setting; the nearest that does is {nearest}. deploy/sites/README.md has all of them"
 
 
 def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:
@@ -216,6 +234,10 @@ def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:
     yield from _wrong_numbers(sites)
     yield from _wrong_names(sites)
     yield from _wrong_quorum(sites)
+    if sites.kafka.security not in ("TLS", "PLAINTEXT"):
+        yield "kafka.security", f"{sites.kafka.security!r}: choose TLS, or PLAINTEXT for one machine"
+    if not sites.clients.operators:
+        yield "clients.operators", 'without an operator nobody can make the notary: name one, as in ["operator"]'
     if not sites.tls:
         if sites.ports.scram:
             yield "ports.scram", "passwords need TLS: set kafka.security to TLS, or leave this out"
@@ -231,6 +253,11 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
     for key, text in (("name", sites.notary.name), ("origin", sites.notary.origin)):
         if not text.strip() or not text.isprintable():
             yield f"notary.{key}", f"{text!r} should be a text of one line; it is the one that `notary init` gets"
+    if _ORIGIN(sites.notary.origin) is None or sites.notary.origin == "notary/key/v1":
+        yield (
+            "notary.origin",
+            f"{sites.notary.origin!r} should be 1 to 255 characters without white space and '+', such as notary.example/london",
+        )
     if _PREFIX(sites.notary.topic_prefix) is None:
         yield "notary.topic_prefix", f"{sites.notary.topic_prefix!r} should be letters, digits, dots, dashes, underscores"
     for field in msgspec.structs.fields(Folders):
@@ -265,6 +292,8 @@ def _wrong_names(sites: Sites) -> Iterator[tuple[str, str]]:
         if _NAME(name) is None:
             yield "names", f"{name!r} should be 1 to 50 letters, digits, dots, dashes, underscores, a letter or digit first"
     nodes = [*sites.controllers, *sites.brokers]
+    if "operator" in [site.name for site in sites.site]:
+        yield "site", "'operator' is the folder of the operator's own files: give the site another name"
     for host in [node.host for node in nodes] + [worker.host for worker in sites.workers]:
         if _HOST(host) is None:
             yield "hosts", f"{host!r} is neither a DNS name nor an IPv4 address"

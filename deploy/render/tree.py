@@ -16,11 +16,10 @@ def render(sites: Sites) -> dict[str, str]:
         for host in site.hosts:
             of_host = _host(sites, site, host)
             files |= {f"{site.name}/{host}/{name}": text for name, text in of_host.items()}
-    operators = sites.clients.operators
-    if operators:
-        files[f"{OPERATOR}/client.properties"] = kafka.client_properties(sites, operators[0])
-        files[f"{OPERATOR}/log-settings.toml"] = worker.log_settings_toml(sites, operators[0])
-        files[f"{OPERATOR}/init.sh"] = worker.init_script(sites)
+    operator = sites.clients.operators[0]
+    files[f"{OPERATOR}/client.properties"] = kafka.client_properties(sites, operator)
+    files[f"{OPERATOR}/log-settings.toml"] = worker.log_settings_toml(sites, operator)
+    files[f"{OPERATOR}/init.sh"] = worker.init_script(sites)
     return files
 
 

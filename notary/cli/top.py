@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE
 from notary.cli.submit import add_tls_arguments, seconds, tls_of
-from notary.client.transport import checked_url, http_client
+from notary.client.transport import checked_url, explained, http_client
 from ordering.log import BrokerSeen
 
 ANSWER_S_MIN: Final = 1.0
@@ -91,7 +91,7 @@ async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape |
     except TimeoutError:
         return f"no answer within {limit_s:g} s"
     except httpx.HTTPError as problem:
-        return str(problem) or type(problem).__name__
+        return (explained(url, problem) if isinstance(problem, httpx.RequestError) else str(problem)) or type(problem).__name__
     except _NoAnswer as problem:
         return str(problem)
     if health[0] not in (200, 503) or metrics[0] != 200:

@@ -219,7 +219,19 @@ class Transport:
         except httpx.ConnectTimeout:
             raise _Unusable(f"no connection within {self._patience.connect_s_max:g} s") from None
         except httpx.RequestError as problem:
-            raise _Unusable(f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__) from None
+            raise _Unusable(f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}") from None
+
+
+def explained(url: str, problem: httpx.RequestError) -> str:
+    """What an attempt failed with, and what to do where one side speaks TLS and the other does not, or trusts nobody who signed."""
+    said = str(problem)
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
+    if "WRONG_VERSION_NUMBER" in said or "RECORD_LAYER_FAILURE" in said:
+        return f"{said}: it may speak plain HTTP, as a health port does, then ask http://"
+    if isinstance(problem, httpx.RemoteProtocolError) and url.startswith("http:"):
+        return f"{said} It may speak TLS, then ask https://"
+    return said
 
 
 def refused(reply: Reply) -> Refused:

@@ -146,13 +146,13 @@ class Desk:
 
     def _systemctl(self, host: str, verb: str, *units: str) -> None:
         made = self.installed
-        assert verb in ("link", "daemon-reload", "enable", "disable", "restart"), verb
+        assert verb in ("link", "daemon-reload", "enable", "disable", "restart", "start", "stop"), verb
         for name in units if verb not in ("link", "daemon-reload") else ():
             running = [each for each in made.services if (each.name, each.host) == (f"{name}.service", host)]
-            assert bool(running) == (verb != "enable"), f"{verb} {name} on {host}, and {len(running)} of it run"
+            assert bool(running) == (verb not in ("enable", "start")), f"{verb} {name} on {host}, and {len(running)} of it run"
             for service in running:
                 service.stop()
                 made.services.remove(service)
                 made.stopped.append(service)
-            if verb != "disable":
+            if verb not in ("disable", "stop"):
                 made.start(host, f"{name}.service")

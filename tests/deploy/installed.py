@@ -34,6 +34,7 @@ _TOOLS = {
     "kafka-storage.sh": "kafka.tools.StorageTool",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions.sh": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster.sh": "org.apache.kafka.tools.ClusterTool",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
+from deploy.manifests.render import documents
 from notary import keys
 from notary.config import Config, load
 from ordering import topics
@@ -344,6 +346,26 @@ def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
         assert made.read_bytes() == (secret / "notary-key.pem").read_bytes()
         assert made.stat().st_uid == nobody
         assert made.stat().st_mode & 0o077 == 0
+
+
+def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
+    """The pod that is started by hand fits its schema, is restricted like the others, and reaches the brokers as the user `owner`."""
+    (pod,) = documents((KUBERNETES / "owner.yaml").read_text())
+    assert schemas.problems(pod) == []
+    job = next(each for name, each in pods(rendered["three-zones"]).items() if name == "CronJob/archive")["spec"]
+    for setting in ("automountServiceAccountToken", "enableServiceLinks", "restartPolicy"):
+        assert pod["spec"][setting] == job[setting], setting
+    assert pod["spec"]["securityContext"].items() <= job["securityContext"].items()
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"] == job["containers"][0]["securityContext"]
+    assert pod["metadata"]["labels"]["kafka-client"] == "true"
+    secrets = {each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each}
+    assert secrets == {"owner", "log-cluster-ca-cert"}
+    assert "owner" in of_kind(rendered["three-zones"], "KafkaUser")
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["spec"]["volumes"]}
+    written = container["args"][0].partition("END'\n")[2].partition("END\n")[0]
+    log = worker_config(rendered["three-zones"], tmp_path).log
+    assert tomllib.loads(written) == {key: getattr(log, key) for key in ("security_protocol", "ca_file", "cert_file", "key_file")}
 
 
 # -- networks and commands

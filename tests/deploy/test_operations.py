@@ -1,5 +1,7 @@
 """`docs/operations.md` is run as it stands: every command of it, in its order, on three sites that are under load all the time.
 
+Where the page has commands that take a change back (blocks marked `back`), the block before is run, taken back, and run once more.
+
 No request may fail. A client of the project may have gone on to the next worker, as its documentation says, for one of two reasons only:
 the worker said `not-ready` (it begins, it ends, or it looks at its log again), or nothing listened there (it is restarted). Anything else
 that an attempt can bring is a failure here: a connection that breaks off with a request on it, a 202, `overloaded`, a timeout, any other
@@ -34,6 +36,7 @@ from notary.config import load as load_config
 from notary.version import VERSION
 from tests.asking.http import Http
 from tests.asking.load import Client, Load
+from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.remains import Remains
@@ -67,7 +70,9 @@ WORDS |= {"kafka2.london.example": "10.77.4.1", "notary2.london.example": "10.77
 FOLDERS = {"/etc/notary": "config", "/var/lib/notary": "data", "/opt/kafka": "kafka", "/opt/notary": "notary"}
 NEW_WORKER = "https://10.77.4.1:8080"
 
-_ITEM = re.compile(r"^```(?P<kind>sh|toml)\n(?P<text>.*?)^```$|^\d+\. Do \[[^]]+\]\(#(?P<section>[a-z-]+)\)", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(
+    r"^```(?P<kind>sh|toml)(?P<back> back)?\n(?P<text>.*?)^```$|^\d+\. Do \[[^]]+\]\(#(?P<section>[a-z-]+)\)", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class Step:
 
     kind: str
     text: str
+    back: bool = False
+    """It takes back what the steps before it in its section have done."""
 
 
 def read_page() -> dict[str, list[Step]]:
@@ -84,9 +91,25 @@ def read_page() -> dict[str, list[Step]]:
     for section in PAGE.read_text().split("\n## ")[1:]:
         title = section.partition("\n")[0]
         sections[re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")] = [
-            Step("do", found["section"]) if found["section"] else Step(found["kind"], found["text"]) for found in _ITEM.finditer(section)
+            Step("do", found["section"]) if found["section"] else Step(found["kind"], found["text"], found["back"] is not None)
+            for found in _ITEM.finditer(section)
         ]
     return sections
+
+
+def back_and_again(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
+    """The steps of a section, with those that are taken back made again; and whether a step is the last that takes something back.
+
+    Taken back are the block of commands before and what it needs of the sites file.
+    """
+    for number, step in enumerate(steps):
+        ends_back = step.back and not any(following.back for following in steps[number + 1 : number + 2])
+        yield step, ends_back
+        if ends_back:
+            first = last = max(at for at in range(number) if not steps[at].back)
+            if steps[last - 1].kind == "toml" and last:
+                first -= 1
+            yield from ((again, False) for again in steps[first : last + 1])
 
 
 @dataclass(frozen=True)
@@ -266,6 +289,8 @@ class Checks:
 
     def before(self, section: str) -> None:
         made = self._made
+        if section == "register-a-party":
+            (made.directory / "bank-b.pub").write_bytes(Party(NAME, "O=Bank B,L=Paris,C=FR").public_pem)
         if section == "retire-a-worker":
             self._urls.remove(NEW_WORKER)
             self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # those who knew it are gone
@@ -273,12 +298,49 @@ class Checks:
             "incarnations": [metric(made, host, "notary_incarnation") for host in hosts(made)],
             "keys": self._keys(),
             "stopped": Counter(service.name for service in made.stopped),
+            "serial": serial(made, made.sites.brokers[0].host, made.sites.ports.broker),
         }
 
     def after(self, section: str, said: str) -> None:
         check: Callable[[str], None] | None = getattr(self, "_" + section.replace("-", "_"), None)
         assert check is not None, f"the page has a section {section}, and no check of this test says what it changes"
         check(said)
+
+    def taken_back(self, section: str, said: str) -> None:
+        """Fails where the commands that take a section's change back left something of it. `said` is what the last of them wrote."""
+        made = self._made
+        match section:
+            case "register-a-party":
+                self._parties(1)
+            case "retire-a-worker":
+                assert "10.77.4.1" in hosts(made)
+                while metric(made, "10.77.4.1", "notary_positions") < metric(made, "10.77.1.1", "notary_positions"):
+                    self._asking.goes_on(1)
+            case "add-a-broker":
+                assert said.count("is completed") == 1 + PARTITIONS
+                assert all(4 not in partition["replicas"] for partition in self._plan("before.json"))
+            case "rolling-upgrade":
+                assert f'version="{VERSION}"' in get(made, "10.77.1.1", "/metrics")
+            case "renew-certificates":
+                broker = made.sites.brokers[0]
+                while serial(made, broker.host, made.sites.ports.broker) != self._former["serial"]:
+                    time.sleep(0.1)
+            case "rotate-the-notarys-key":
+                assert not list((made.directory / "hosts").glob("*/config/keys/*.next"))
+            case _:
+                raise AssertionError(f"the page takes {section} back, and no check of this test says what is left of it")
+
+    def _parties(self, count: int) -> None:
+        while not all(f"parties={count}" in self._last_parties(service.out.read_text()) for service in self._made.workers):
+            self._asking.goes_on(1)
+
+    @staticmethod
+    def _last_parties(log: str) -> str:
+        return [line for line in log.splitlines() if "parties read" in line][-1]
+
+    def _plan(self, name: str) -> list[dict[str, list[int]]]:
+        plan: dict[str, list[dict[str, list[int]]]] = msgspec.json.decode((self._made.directory / name).read_bytes())
+        return plan["partitions"]
 
     def _restarted(self, unit: str) -> int:
         before = self._former["stopped"]
@@ -292,6 +354,14 @@ class Checks:
         assert said.count("notary_ready 1.0") == 3, said
         assert "Partition:" not in said, said
 
+    def _register_a_party(self, said: str) -> None:
+        assert "registered O=Bank B,L=Paris,C=FR" in said
+        self._parties(2)
+
+    def _stop_a_site_and_start_it_again(self, said: str) -> None:
+        assert [self._restarted(f"{unit}.service") for unit in ("notary-worker", "kafka-broker", "kafka-controller")] == [1, 1, 1]
+        self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)
+
     def _add_a_worker(self, said: str) -> None:
         assert sorted(hosts(self._made)) == [f"10.77.{number}.1" for number in range(1, 5)]
         self._urls.append(NEW_WORKER)
@@ -303,7 +373,7 @@ class Checks:
         assert "10.77.4.1" not in hosts(self._made)
 
     def _add_a_broker(self, said: str) -> None:
-        moved = msgspec.json.decode((self._made.directory / "after.json").read_bytes())["partitions"]
+        moved = self._plan("after.json")
         assert any(4 in partition["replicas"] for partition in moved)
         assert said.count("is completed") >= len(moved) == 1 + PARTITIONS
 
@@ -326,7 +396,8 @@ class Checks:
         for name, host, port in servers:
             while serial(made, host, port) != made.authority.certificate(name).serial_number:
                 time.sleep(0.1)
-            assert len([each for each in made.authority.issued() if each.subject == made.authority.certificate(name).subject]) == 2
+            # Those of servers are renewed twice: they are taken back in between.
+            assert len([each for each in made.authority.issued() if each.subject == made.authority.certificate(name).subject]) == 3
 
     def _rotate_the_notarys_key(self, said: str) -> None:
         assert "took effect" in said
@@ -337,6 +408,17 @@ class Checks:
     def _more_payload_partitions(self, said: str) -> None:
         assert "took effect" in said
         self._asking.goes_on(100)
+
+    def _remove_a_broker(self, said: str) -> None:
+        assert any(4 in partition["replicas"] for partition in self._plan("before.json"))
+        assert said.count("is completed") >= len(self._plan("after.json")) > 1 + PARTITIONS
+        known = self._made.run(
+            self._made.sites.brokers[0].host, str(self._made.directory / "kafka" / "bin" / "kafka-broker-api-versions.sh"),
+            "--bootstrap-server", self._made.sites.bootstrap,
+            "--command-config", str(self._made.directory / "config" / "broker-client.properties"),
+        )  # fmt: skip
+        assert known.stdout.count("(id: ") == 3, known
+        assert len(self._made.sites.brokers) == 3
 
 
 def serial(made: Installed, host: str, port: int) -> int:
@@ -383,15 +465,18 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
             checks.before(section)
             began_s, attempts, decided, said = time.monotonic(), len(load.attempts), load.decided, ""
             assert page[section], f"no step is found in {section}"
-            for step in page[section]:
+            for step, back in back_and_again(page[section]):
                 if step.kind == "do":
                     do(step.text)
                     checks.before(section)
                 elif step.kind == "toml":
                     desk.edit(step.text)
                 else:
-                    said += desk.run(shell + step.text, asking.well)
+                    wrote = desk.run(shell + step.text, asking.well)
                     asking.goes_on()
+                    if back:
+                        checks.taken_back(section, wrote)
+                    said += wrote
             checks.after(section, said)
             results = Counter(attempt.result for attempt in load.attempts[attempts:])
             reasons = Counter(attempt.reason for attempt in load.attempts[attempts:] if attempt.reason)

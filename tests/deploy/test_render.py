@@ -41,7 +41,9 @@ def files() -> dict[str, str]:
     ("before", "after", "message"),
     [
         ("[notary]", "[notary", "is not TOML"),
-        ("replication = 3", "replicas = 3", "kafka: object contains unknown field replicas"),
+        ("replication = 3", "replicas = 3", "kafka: replicas names no setting; the nearest that does is replication."),
+        ("[kafka]", "[kafak]", "top level: kafak names no setting; the nearest that does is kafka."),
+        ("id = 102", "ids = 102", "ids names no setting; the nearest that does is id."),
         ("replication = 3", "replication = '3'", "kafka.replication: expected int, got str"),
         ("replication = 3", "replication = 4", "kafka.replication: 4 copies cannot be kept by 3 brokers"),
         ("replication = 3", "replication = 2", "kafka.replication: 2 copies: without one site nothing would be acknowledged, choose 3"),
@@ -59,6 +61,14 @@ def files() -> dict[str, str]:
         ('controllers = [{ id = 102, host = "kafka.paris.example" }]\n', "", "2 controllers: choose 3 or 5"),
         ('brokers = [{ id = 2, host = "kafka.paris.example" }]\n', "", "3 copies cannot be kept by 2 brokers"),
         ('origin = "notary.example/london"', 'origin = "a\\nb"', "notary.origin: 'a\\nb' should be a text of one line"),
+        (
+            'origin = "notary.example/london"',
+            'origin = "notary london"',
+            "notary.origin: 'notary london' should be 1 to 255 characters without",
+        ),
+        ('name = "paris"', 'name = "operator"', "'operator' is the folder of the operator's own files"),
+        ("replication = 3", 'security = "tls"', "kafka.security: 'tls': choose TLS, or PLAINTEXT for one machine"),
+        ("[kafka]", "[clients]\noperators = []\n[kafka]", "clients.operators: without an operator nobody can make the notary"),
         ("replication = 3", 'security = "PLAINTEXT"', "PLAINTEXT is for one machine, and kafka.london.example is not its loopback"),
         ("replication = 3", 'java_options = ["-Da b"]', "kafka.java_options: '-Da b' should have no white space"),
         ("replication = 3", "broker_heap_mib = 128", "kafka.broker_heap_mib: 128 is too small: choose 256 or more"),
@@ -91,6 +101,21 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     """The message names the example."""
     assert main([str(tmp_path / "sites.toml"), "--to", str(tmp_path)]) == 2
     assert "No such file or directory. deploy/sites/sites.toml is an example" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names it and the flag that chooses it."""
+    (tmp_path / "to").write_text("")
+    assert main([str(EXAMPLE), "--to", str(tmp_path / "to")]) == 2
+    assert re.search(r"cannot write \S+/to/\S+: Not a directory. Name with --to", capsys.readouterr().err)
+
+
+def test_servers_of_one_host_stop_in_order(files: dict[str, str]) -> None:
+    """systemd stops what starts later first: a worker before its broker, a broker before its controller."""
+    host = "london/kafka.london.example"
+    assert "After=network-online.target time-sync.target kafka-controller.service\n" in files[f"{host}/kafka-broker.service"]
+    assert "After=network-online.target time-sync.target\n" in files[f"{host}/kafka-controller.service"]
+    assert "time-sync.target kafka-broker.service\n" in files["london/notary.london.example/notary-worker.service"]
 
 
 def test_the_proposed_cluster_id_is_taken(tmp_path: Path) -> None:

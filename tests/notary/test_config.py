@@ -190,6 +190,20 @@ def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None
         assert not any(re.search(pattern, variable) for pattern in (r"_SERVICE_HOST$", r"_SERVICE_PORT(_|$)", r"_PORT$", r"_PORT_[0-9]"))
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('[worker]\ndata_center = "x"', "worker: data_center names no setting; the nearest that does is data_centre. See"),
+        ("[indx]\na = 1", "top level: indx names no setting; the nearest that does is index. See"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_setting(tmp_path: Path, more: str, said: str) -> None:
+    """A misspelt key is named with what may have been meant."""
+    (tmp_path / "notary.toml").write_text(f'name = "N"\norigin = "o"\n{more}\n')
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load(tmp_path / "notary.toml")
+
+
 def test_an_unknown_variable_is_told_with_the_nearest_setting(tmp_path: Path) -> None:
     """Most are misspelt."""
     for variable, nearest in (("NOTARY_HTTP_LISEN", "NOTARY_HTTP_LISTEN"), ("NOTARY_LOGLEVEL", "NOTARY_WORKER_LOG_LEVEL")):

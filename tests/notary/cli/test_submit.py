@@ -174,7 +174,7 @@ def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture
         assert main(command(lines, key, [url], "--deadline", "0.3", "--notary-name", NAME)) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert f"the notary's name cannot be had: {url}: ConnectError" in err
+    assert f"no worker says which notary this is: {url}: ConnectError" in err
     assert "10 unknown" in err
 
 

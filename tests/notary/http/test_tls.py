@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deploy.local.ports import free_ports
 from notary import cli
 from notary.client import Client, Patience, Signer, TransactionRequest, Unreachable, tls_context
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
@@ -202,6 +203,23 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
     for tls in (service.context(), None):
         with Client([service.process.url], patience=Patience(attempt_s_max=1.0), tls=tls) as client, pytest.raises(Unreachable):
             client.notary(deadline_s=1.5)
+
+
+def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> None:
+    """Whoever lacks the authority, or asks the one port as if it were the other, hears which flag or URL is the right one."""
+    (health,) = free_ports(1)
+    service = serve_tls(HTTP_HEALTH_LISTEN=f"127.0.0.1:{health}")
+    secured = service.process.url
+    plain = secured.replace("https:", "http:")
+
+    def said(url: str) -> str:
+        with Client([url], patience=Patience(attempt_s_max=5.0)) as client, pytest.raises(Unreachable) as failed:
+            client.notary(deadline_s=5.0)
+        return str(failed.value)
+
+    assert "is its authority in the file of `--tls-ca`" in said(secured)
+    assert "It may speak TLS, then ask https://" in said(plain)
+    assert "it may speak plain HTTP, as a health port does, then ask http://" in said(f"https://127.0.0.1:{health}")
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
