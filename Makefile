@@ -39,8 +39,8 @@ test-brokers:
 test-computes:
 	nice -n 19 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
 
-check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -q $(TWO) -m "$(QUICK) and not go"
+check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
+	$(PYTEST) -q $(TWO) -m "$(QUICK) and not (go or seconds)"
 
 nightly: $(VENV)/.dev kafka manifests-tools  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, violence
 	$(PYTEST) -m nightly -rP --durations 10

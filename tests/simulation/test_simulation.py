@@ -26,7 +26,7 @@ SEEDS_FRESH = 100
 
 def test_some_seeds() -> None:
     """A few hold."""
-    for seed in range(1, 41):
+    for seed in range(1, 21):
         outcome = simulate(seed)
         assert not outcome.problems, f"{outcome.problems}; to repeat it: make simulate SEED={seed}"
 
@@ -91,6 +91,7 @@ def test_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     _hold(_run(capsys, SEEDS_A_NIGHT), SEEDS_A_NIGHT)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
     """Another process, with other hashes and other addresses, comes to the same log, answers and disks, to the byte."""

@@ -1,11 +1,15 @@
 """Whatever sequence of failures: identical bytes, and the truth or OutcomeUnknown."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notary.client import Client, Patience, Signer, Unanswered
 from tests.notary.client.scripted import NAME, PARTY, PEM, Notary, Worker, request, staged
 from tests.notary.client.test_client import FAILURES
+
+pytestmark = pytest.mark.seconds
+
 
 QUICK = Patience(attempt_s_max=0.3, backoff_s_first=0.005, backoff_s_max=0.02)
 STEPS = st.lists(st.sampled_from([*FAILURES, "answer"]), max_size=4)
