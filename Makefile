@@ -26,7 +26,7 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers; a quarter of an hour
+test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
 	$(PYTEST) $(TWO) -m "$(QUICK)" --durations 10
 	$(MAKE) --jobs 3 test-violent test-brokers test-computes
 
