@@ -24,7 +24,7 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
 def test_the_page_tells_each() -> None:
     """docs/testing.md has a row for each, with its rule and its number of seeds; what was seen is not more than that.
 
-    And the seed that noticed it is one that `make test` runs.
+    And the seed that noticed it, when the page was written, is one that `make test` runs.
     """
     page = Path(ROOT, "docs/testing.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| (\w+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)

@@ -19,7 +19,7 @@ SEEDS_A_NIGHT = 2_000
 SEEDS = 300
 """The first of these are run by `make test` too."""
 SEEDS_BESIDES = (648, 667, 694, 770, 1328)
-"""And those of the others that notice a mutant which none of the first notices, or meet a kind of fault that none of them meets."""
+"""And those of the others that a mutant's row in docs/testing.md names; some meet a kind of fault that none of the first meets."""
 SEEDS_FRESH = 100
 """And seeds that the commit draws."""
 
