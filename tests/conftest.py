@@ -44,6 +44,13 @@ def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield file
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever starts workers takes a second for each: `make check` leaves it out."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "notary_process" in item.fixturenames:
+            item.add_marker(pytest.mark.seconds)
+
+
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three real brokers for the whole session; a test that harms one brings it back before it ends."""

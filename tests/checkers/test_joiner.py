@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,9 @@ from ordering.log import ORDERING, Record
 from tests.checkers.records import View, key_of
 from tests.checkers.replay import Replayed
 from tests.checkers.signed_log import SignedLog, payload_of, private_key, public
+
+pytestmark = pytest.mark.seconds
+
 
 PARTITIONS = 2
 SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -22,6 +22,7 @@ from deploy.manifests import KUBERNETES
 from tests.asking.party import Party, spend, state
 from tests.rights import needs_root
 from tests.spark.archived import archive
+from tests.spark.conftest import settings_folder
 from tests.spark.test_verify import DECIDED, honest
 
 pytestmark = [needs_root, pytest.mark.image, pytest.mark.timeout(1800)]
@@ -218,7 +219,8 @@ def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
     (tmp_path / "parties/parties.json").write_text(json.dumps({writer.party.name: writer.party.public_pem.decode()}))
     (job,) = (each for each in yaml.safe_load_all((KUBERNETES / "base/spark.yaml").read_text()) if each["metadata"]["name"] == "verify")
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    script = container["args"][0].replace("--memory 4g", "--memory 1g")
+    settings_folder(work / "settings")
+    script = "export SPARK_CONF_DIR=/work/settings\n" + container["args"][0].replace("--memory 4g", "--memory 1g")
     folders = {"/archive": archived, "/work": work, "/etc/notary-parties": tmp_path / "parties"}
     spark.ran(folders, *container["command"], script, entrypoint=False)
     (report,) = (json.loads(file.read_text()) for file in archived.glob("reports/*/report.json"))

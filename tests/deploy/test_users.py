@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+import os
 import subprocess
 import sys
 import tomllib
@@ -32,6 +33,7 @@ from deploy.manifests import Manifest
 from ordering.connection import KafkaSecurity, client_settings
 from ordering.topics import topic_names
 from tests.deploy.scraped import Bank, scraped
+from tests.spark.conftest import settings_folder
 
 pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -256,11 +258,12 @@ def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manife
         "exec python": f"exec {sys.executable}",
         "exec notary": f"exec {sys.executable} -m notary",
     }
+    environment = os.environ | {"SPARK_CONF_DIR": str(settings_folder(tmp_path / "settings"))}
     for job in ("archive", "verify"):
         script = script_of(manifests, job)
         for ours, here in places.items():
             script = script.replace(ours, str(here))
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+        done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
     (report,) = (tmp_path / "kept" / "reports").glob("*/report.json")
     assert msgspec.json.decode(report.read_bytes())["decisions"] == 20

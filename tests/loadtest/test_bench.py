@@ -10,6 +10,9 @@ import pytest
 from loadtest.bench.__main__ import main
 from loadtest.bench.report import percentile
 
+pytestmark = pytest.mark.seconds
+
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,10 +9,15 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from loadtest.bench.ahead import Ahead
 from loadtest.bench.facts import family
 from loadtest.bench.generate import submissions
 from loadtest.bench.long import main
+
+pytestmark = pytest.mark.seconds
+
 
 ROOT = Path(__file__).parents[2]
 

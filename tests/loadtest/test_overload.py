@@ -17,6 +17,9 @@ from loadtest.bench.place import workers_on
 from loadtest.bench.report import Report
 from payload import decode_submission
 
+pytestmark = pytest.mark.seconds
+
+
 CONNECTIONS = 8
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 

@@ -11,6 +11,9 @@ from loadtest.bench.report import Report
 from loadtest.bench.stages import measure
 from loadtest.bench.stages.places import CALLED_FROM, INTAKE, PLACES, SERIAL, STAGES, place_of
 
+pytestmark = pytest.mark.seconds
+
+
 ROOT = Path(__file__).parents[2]
 
 

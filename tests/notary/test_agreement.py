@@ -315,6 +315,7 @@ class Simulated:
         return RootSeen(self.name, ord(self.name), votes.size, self.root_at(votes.size), 0, electorate)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("names", ["abc", "abcde"])
 def test_one_wrong_worker_is_always_condemned_and_no_other(names: str) -> None:
     """Random histories: checkpoints cross, votes come late and in any order, readers split the log as they like; then all read on.

@@ -5,7 +5,7 @@ from tests.scopes.scope import Life, Scope
 
 _W1, _W2 = Life("w1", (0, 1)), Life("w2", (1, 0))
 _ONE = Life("w2", (1,))
-# `combined` bounds two things so that it ends within a minute: how far ahead the order is read (by the joiner's own limit), and that no
+# `combined` bounds two things so that it ends within minutes: how far ahead the order is read (by the joiner's own limit), and that no
 # straggler of the crashed life comes after it was missed. Smaller scopes have both, and so has `combined-ahead`, for which there must be
 # hours and tens of gigabytes: nobody has seen its end yet.
 _A, _B = Life("w1", (0, 1, 0)), Life("w2", (1, 0, 1))
@@ -28,6 +28,7 @@ SCOPES = {
         Scope("tight", (_W1, _W2), lost=1, restarts=1, limits=_TIGHT),
         Scope("portions", (_W1, _ONE), lost=1, repeats=1, portion_max=2),
         Scope("two-readers", (Life("w1", (0,)), _ONE), crashes=1, fills=1, readers=2),
+        Scope("combined-pairs", (_W1, _W2), crashes=1, stragglers=False, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE),
         Scope("combined", (_A, _B), crashes=1, stragglers=False, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE),
         Scope("combined-restart", (_A, _B), crashes=1, restarts=1, lost=1, repeats=1, fills=1, limits=_SHORT_QUEUE, large=True),
         Scope("combined-ahead", (_A, _B), crashes=1, lost=1, repeats=1, fills=1, large=True),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.scopes.__main__ import main, violation_text
@@ -13,10 +14,16 @@ from tests.scopes.named import SCOPES
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
-# The combined scope takes half a minute of a core: more than the usual limit leaves room for on a shared one.
-@pytest.mark.exhaustive
+# The combined scope takes ten times as long as the same one with pairs of batches, in which all its faults meet too.
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [scope.name for scope in SCOPES.values() if not scope.large])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name == "combined" else pytest.mark.exhaustive)
+        for name, scope in SCOPES.items()
+        if not scope.large
+    ],
+)
 def test_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
     """In every state of the scope all holds that the room promises, and every path ends where nothing waits."""
     found = Search(SCOPES[name]).run()
@@ -36,6 +43,13 @@ def test_combined_is_what_was_asked_for() -> None:
     assert len({life.name for life in scope.lives}) == 2
     assert min(scope.crashes, scope.lost, scope.repeats, scope.fills) == 1
     assert not scope.large
+
+
+def test_combined_pairs_have_the_same_faults() -> None:
+    """It is the combined scope with a batch fewer of each worker."""
+    pairs, combined = (SCOPES[name] for name in ("combined-pairs", "combined"))
+    assert [len(life.partitions) for life in pairs.lives] == [2, 2]
+    assert msgspec.structs.replace(pairs, name=combined.name, lives=combined.lives) == combined
 
 
 def test_a_search_is_repeatable() -> None:

@@ -1,11 +1,12 @@
 """One Spark session for all tests here, and one broker: they take seconds to start."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_join.commands import arguments, main
 from spark_join.engine.session import open_session
 from spark_join.log.client import jar_settings
 from tests.spark.broker import Broker, one_broker
@@ -18,7 +19,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",  # what is small needs no plan made anew
-    # Nothing here runs long enough to be worth compiling. `test_command.py` runs as everyone does.
+    # Nothing here runs long enough to be worth compiling. One command of `test_command.py` runs as everyone does.
     "spark.driver.extraJavaOptions": JAVA,
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.codegen.wholeStage": "false",
@@ -27,12 +28,35 @@ SMALL = {
 }
 
 
+def settings_folder(folder: Path) -> Path:
+    """Make a folder for the variable SPARK_CONF_DIR, with which a process of its own runs as the session of these tests does."""
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     work: Path = tmp_path_factory.mktemp("spark")
     session = open_session(work, master="local[2]", memory="1g", settings=SMALL | jar_settings())
     yield session
     session.stop()
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs a command line of `spark_join` in the session that all share, and returns its exit code.
+
+    A process and a session of its own take half a minute of a core: `test_command.py` has those that are about them.
+    """
+
+    def run(*words: object) -> int:
+        with monkeypatch.context() as patched:
+            patched.setattr(arguments, "open_session", lambda *_, **__: spark)
+            patched.setattr(SparkSession, "stop", lambda _: None)
+            return main([str(word) for word in words])
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
-"""The command as people run it: a process of its own, with Spark's own settings, on this machine and on a cluster."""
+"""The command as people run it: a process of its own, with Spark's own settings, on this machine and on a cluster.
+
+What it says of a log does not depend on that: those tests run it in the session that all share.
+"""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ordering.log import ORDERING
-from spark_join.commands import parser
+from spark_join.commands import main, parser
 from tests.asking.party import spend, state
 from tests.planted import Planted
 from tests.spark.archived import archive
@@ -70,7 +73,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     return Clean(writer, archived, export, parties, out, planted, done)
 
 
-def test_clean_log(clean: Clean, tmp_path: Path) -> None:
+def test_clean_log(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0, the report with its numbers, no violation; each stage is told, and what a crash left in the archive.
 
     A worker's index that is as the log says is in the report.
@@ -94,9 +97,8 @@ def test_clean_log(clean: Clean, tmp_path: Path) -> None:
     assert root in (clean.out / "report.html").read_text()
     assert "spark_join verify: decisions\n" in done.stderr
     assert f"spark_join verify: no range lists 1 of the files in {clean.archive}, {UNLISTED} first" in done.stderr
-    again = _run(tmp_path, [*VERIFY, "--archive", clean.archive, "--out", clean.out])
-    assert again.returncode == 2
-    assert "has a report already" in again.stderr
+    assert main(["verify", "--archive", str(clean.archive), "--out", str(clean.out)]) == 2
+    assert "has a report already" in capsys.readouterr().err
 
 
 def test_nothing_is_imported_from_the_working_directory(clean: Clean) -> None:
@@ -129,8 +131,8 @@ def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
     assert {**there, **differ} == {**here, **differ}
 
 
-def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
-    """Exit code 1, through `spark-submit` and from an earlier run too: the violation is a row of the Parquet files, no state is kept.
+def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, from an earlier run too: the violation is a row of the Parquet files, no state is kept.
 
     What is not decided behind a hole is told.
     """
@@ -139,10 +141,8 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     entry, _, _ = writer.send(3, 1, spend(state("on")), spend(state("its way")))
     hole = entry()
     folder = archive(writer.log.streams, tmp_path / "archive", ends=[clean.writer.ends, writer.ends])
-    done = _submitted(
-        tmp_path, "local[2]", {}, "--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"
-    )
-    assert done.returncode == 1, done.stderr
+    given = ["--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"]
+    assert command("verify", *given) == 1
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
     root = writer.replayed.root(1).hex()
     named = {"type": "root-mismatch", "position": 1, "offset": wrong.offset, "id": None, "source": "log"}
@@ -153,8 +153,8 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     assert report["ranges"]["ordering"] == {"0": [wrong.offset, hole.offset + 1]}
     assert (report["undecided_from_offset"], report["undecided_entries"], report["undecided_requests"]) == (hole.offset, 1, 2)
     assert report["undecided_because"] == "no payload of batch (3, 2) is in payload partition 1"
-    # spark-submit puts stderr into stdout.
-    assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in done.stdout
+    said = capsys.readouterr().err
+    assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in said
     before = json.loads((clean.out / "report.json").read_text())
     earlier = clean.out / "report.json"
     assert report["continued_from"] == {
@@ -172,18 +172,17 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path) -> None:
     assert "so of no time" not in shown, "no batch came since, so the page has no times at all"
 
 
-def test_a_settled_log_is_built_on(tmp_path: Path) -> None:
+def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     """A log that lost a record, and whose history the owner has settled since, has no violation; the next night goes on from it."""
     writer = honest()
     end = lose_an_entry(writer)
     writer.log.settle()
     first = writer.ends
     writer.batch(4, 0, spend(state("the next night")))
-    settings = ["--keep-state", "--master", "local[2]", "--memory", "1g"]
     monday, tuesday = (archive(writer.log.streams, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
-    done = _run(tmp_path, [*VERIFY, "--archive", monday, "--out", tmp_path / "monday", *settings])
-    assert done.returncode == 0, done.stderr
-    assert "spark_join verify: 6 records of 2 writers had another history; the owner has settled that this one stands" in done.stderr
+    assert command("verify", "--archive", monday, "--out", tmp_path / "monday", "--keep-state") == 0
+    said = capsys.readouterr().err
+    assert "spark_join verify: 6 records of 2 writers had another history; the owner has settled that this one stands" in said
     report = json.loads((tmp_path / "monday/report.json").read_text())
     assert (report["violations"], report["settled"]["writers"], report["settled"]["records"]) == ({}, 2, 6)
     shown = report["settled"]["shown"]
@@ -191,15 +190,13 @@ def test_a_settled_log_is_built_on(tmp_path: Path) -> None:
     assert shown[0]["found"].endswith(f"; incarnation 3 wrote 3 such records, the last at offset {end - 2}")
     assert shown[0]["expected"].endswith(f"; the last that agreed is at offset {end - 7}")
     assert "Settled differences" in (tmp_path / "monday/report.html").read_text()
-    going_on = ["--archive", tuesday, "--checkpoint-from", tmp_path / "monday", "--out", tmp_path / "tuesday"]
-    done = _run(tmp_path, [*VERIFY, *going_on, *settings])
-    assert done.returncode == 0, done.stderr
+    assert command("verify", "--archive", tuesday, "--checkpoint-from", tmp_path / "monday", "--out", tmp_path / "tuesday") == 0
     later = json.loads((tmp_path / "tuesday/report.json").read_text())
     assert (later["violations"], later["settled"]) == ({}, {"writers": 0, "records": 0, "shown": []})
     assert (later["decisions"], later["root"]) == (report["decisions"] + 1, writer.replayed.root(report["decisions"] + 1).hex())
 
 
-def test_what_cannot_be_verified(tmp_path: Path) -> None:
+def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, one line that says why, and no report; the same from the notary's own command."""
     command = [sys.executable, "-m", "notary", "verify-log", "--archive", tmp_path, "--out", tmp_path / "out", "--memory", "1g"]
     done = _run(tmp_path, command)
@@ -207,10 +204,9 @@ def test_what_cannot_be_verified(tmp_path: Path) -> None:
     assert f"spark_join verify: {tmp_path} is no archive: there is no ranges/00000001.json\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out/report.json").exists()
-    combined = [*VERIFY, "--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]
-    done = _run(tmp_path, combined)
-    assert done.returncode == 2
-    assert "leave --checkpoint-from out where there is an --index" in done.stderr
+    combined = ["--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]
+    assert main(["verify", *map(str, combined)]) == 2
+    assert "leave --checkpoint-from out where there is an --index" in capsys.readouterr().err
     done = _submitted(tmp_path, "spark://127.0.0.1:1", {}, "--archive", tmp_path, "--out", tmp_path / "out")  # what was submitted is known
     assert done.returncode == 2
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr

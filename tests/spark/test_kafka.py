@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from tests.checkers.replay import replay
 from tests.kafka.reading_back import read_streams
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker
-from tests.spark.conftest import SMALL
 from tests.spark.second_writer import Planted, plant
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -66,16 +64,6 @@ def _later(spark: SparkSession, source: Kafka | Path, keys: Mapping[str, str], f
 def _told(violations: Iterable[Mapping[str, Any]]) -> Planted:
     """The violations of the log, in the order of offsets."""
     return sorted([(row["type"], row["position"], row["offset"], row["id"]) for row in violations], key=itemgetter(2))
-
-
-async def _run(folder: Path, arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
-    """The command, as an operator starts it; but that nothing is compiled."""
-    settings = folder / "settings"
-    settings.mkdir(exist_ok=True)
-    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
-    variables = {**os.environ, "SPARK_CONF_DIR": str(settings)}
-    command = [sys.executable, "-m", "spark_join", *map(str, arguments), "--master", "local[2]", "--memory", "1g"]
-    return await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
 async def _shown(*source: object) -> list[str]:
@@ -112,7 +100,14 @@ async def _namesakes(notary: Notary, one: Worker, peer: Worker) -> Worker:
     return await stays.ready()
 
 
-async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tmp_path: Path, kafka_prefix: str) -> None:
+async def test_log_of_real_workers(
+    spark: SparkSession,
+    kafka_broker: Broker,
+    tmp_path: Path,
+    kafka_prefix: str,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A log of workers that crashed and shared a name, with a hole and its fill, an orphan and its fence, and repetitions, is clean.
 
     It is verified in two nights, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
@@ -152,12 +147,14 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
         with Admin(spark, kafka) as admin:
             half = sum(bound.offset_end for bound in log_bounds(admin, kafka).values()) // 2
-        done = await _run(tmp_path, ["archive", *over_tls, "--prefix", kafka_prefix, "--archive", folder, "--range-records", half])
-        assert done.returncode == 0, done.stderr
-        ranges = [first, *[msgspec.json.decode(line, type=Archived) for line in done.stdout.splitlines()]]
+        capsys.readouterr()
+        words = [*over_tls, "--prefix", kafka_prefix, "--archive", folder, "--range-records", half]
+        assert await asyncio.to_thread(command, "archive", *words) == 0
+        printed, said = capsys.readouterr()
+        ranges = [first, *[msgspec.json.decode(line, type=Archived) for line in printed.splitlines()]]
         assert [each.range for each in ranges] == list(range(1, len(ranges) + 1))
         assert len(ranges) > 2
-        assert f"spark_join archive: records of range {len(ranges)}\n" in done.stderr
+        assert f"spark_join archive: records of range {len(ranges)}\n" in said
         assert (first.offsets_left, ranges[-1].offsets_left) == (0, 0)
         before = sorted(folder.rglob("*"))
         assert _archived(spark, kafka, folder) == []
@@ -182,13 +179,12 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         assert monday.checkpoints.compared + tuesday.checkpoints.compared > 1
         for kind, times in (("fence", 1), ("register", 6)):
             assert monday.records.get(kind, 0) + tuesday.records.get(kind, 0) >= times
-        said = [decode(bytes(row.value)) for row in live.ordering.collect()]
-        assert sum(len(each.transaction_ids) for each in said if isinstance(each, Entry)) > height
+        written = [decode(bytes(row.value)) for row in live.ordering.collect()]
+        assert sum(len(each.transaction_ids) for each in written if isinstance(each, Entry)) > height
 
         copy = _over_tls(spark, kafka_broker, f"{kafka_prefix}-copy")
-        done = await _run(tmp_path, ["restore", *over_tls, "--prefix", copy.prefix, "--archive", folder])
-        assert done.returncode == 0, done.stderr
-        restored = msgspec.json.decode(done.stdout, type=Restored)
+        assert await asyncio.to_thread(command, "restore", *over_tls, "--prefix", copy.prefix, "--archive", folder) == 0
+        restored = msgspec.json.decode(capsys.readouterr().out, type=Restored)
         assert restored.appended == sum(restored.records.values()) == records
         again = read_kafka(spark, copy)
         assert (_rows(again.ordering), _rows(again.payload)) == (_rows(live.ordering), _rows(live.payload))
@@ -208,8 +204,7 @@ async def test_log_of_real_workers(spark: SparkSession, kafka_broker: Broker, tm
         planted = await plant(kafka.bootstrap, kafka.prefix, key, notary.party, found)
         (tmp_path / "parties.json").write_text(json.dumps(keys))
         later = ["--checkpoint-from", tmp_path / "monday", "--parties", tmp_path / "parties.json", "--out", tmp_path / "wednesday"]
-        done = await _run(tmp_path, ["verify", *over_tls, "--prefix", kafka_prefix, *later])
-        assert done.returncode == 1, done.stderr
+        assert await asyncio.to_thread(command, "verify", *over_tls, "--prefix", kafka_prefix, *later) == 1
         report = json.loads((tmp_path / "wednesday/report.json").read_text())
         assert (report["continued_from"]["decisions"], report["decisions"]) == (monday.decided, height + 4)
         assert report["violations"] == {type_: 1 for type_, *_ in planted}

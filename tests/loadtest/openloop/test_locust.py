@@ -24,6 +24,9 @@ from loadtest.openloop.generate import Asked
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
 
+pytestmark = pytest.mark.seconds
+
+
 ROOT = Path(__file__).parents[3]
 BUSY = ["--double-spends", "0.2", "--references", "0.2", "--windows", "0.2", "--retries", "0.2", "--users", "20"]
 

@@ -13,6 +13,9 @@ from notary import cli
 from notary.cli import demo
 from notary.client import Answer, Contradiction
 
+pytestmark = pytest.mark.seconds
+
+
 ELSEWHERE = {
     "NOTARY_LOG__KAFKA": "broker.example:9092",
     "NOTARY_LOG_KIND": "kafka",

@@ -239,6 +239,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
     assert init(*names(tmp_path / "n")) == 0
 
 
+@pytest.mark.seconds
 def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
     """Killed before any of its steps on the disk, again and again: with a configuration it is whole, without one it can be made so."""
     script = """

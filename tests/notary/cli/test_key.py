@@ -328,6 +328,7 @@ def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory
 # ---- killed ----
 
 
+@pytest.mark.seconds
 def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
     """Killed before any of its steps on the disk, again and again: a worker can start or is told what to do, and nothing named is lost."""
     script = """

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notary.client import Client, Patience, Signer, Unanswered
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.client.test_client import FAILURES
+
+pytestmark = pytest.mark.seconds
+
 
 QUICK = Patience(attempt_s_max=0.3, backoff_s_first=0.005, backoff_s_max=0.02)
 

@@ -21,6 +21,9 @@ from tests.notary.http.test_app import serving
 from tests.notary.party import Bank, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
 
+pytestmark = pytest.mark.seconds
+
+
 Start = Callable[..., NotaryProcess]
 NOT_JSON = b"[not "
 
