@@ -263,17 +263,18 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
 def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader: tuple[str, Lives]) -> list[View]:
     """The writer's views that are foreign to the reader, without those that a third one's view of the reader's history ends later.
 
-    Both with the incarnations that they know.
+    Such a view is of more records than the reader had before the foreign one. Both with the incarnations that they know.
     """
     found: list[View] = []
     agreed = 0
-    for one in reversed(records):
+    seen_before = [one.seen_after for one in [*records[:1], *records]]
+    for one, seen in zip(reversed(records), seen_before[-2::-1], strict=True):
         said = None if one.record is None else view_of(one.record)
         if said is None:
             continue
         if one.view is Seen.OWN and name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
             agreed = max(agreed, said.seen)
-        elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= one.seen_after:
+        elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= seen:
             found.append(View(said.seen, said.history))
     return found
 
