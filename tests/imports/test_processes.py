@@ -83,7 +83,7 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     config = make(tmp_path / "notary", None, "")
     settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
-        plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=20, pids={})
+        plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
         assert run_module("loadtest.bench.load", plan, Outcome, 60).submissions  # an intake process has read them
         while "\nnotary_index_scrubs 0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
             time.sleep(0.05)
