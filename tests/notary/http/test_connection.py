@@ -11,7 +11,7 @@ import pytest
 
 from notary.http import Server, bind
 from notary.http.call import TEXT, Call
-from notary.http.connection import HEAD_BYTES_MAX, TRANSITIONS, Event, State, Times
+from notary.http.connection import HEAD_BYTES_MAX, SLICE_BYTES, TRANSITIONS, Event, State, Times
 
 LARGE = b"x" * (16 << 20)
 """More than the kernel keeps for a client that does not read."""
@@ -267,6 +267,20 @@ async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
             answered += data
         assert answered.count(b"HTTP/1.1 200") == 1 + 3 + 1 + 5_000
         assert answered.index(b"first") < answered.index(b"now") < answered.index(b"later") < answered.rindex(b"now")
+
+
+async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
+    """What comes bit by bit while a call is decided stays in the socket too, and is answered after it."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        for _ in range(50):
+            await talk.send(GET * 100)
+        assert len(talk.connection._behind) <= SLICE_BYTES // len(GET)
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 5_001:
+            answered += await talk.read()
+        assert len(talk.app.calls) == 5_001
 
 
 @pytest.mark.parametrize("trouble", [NO_CHUNK, b"\0\0\0"])
