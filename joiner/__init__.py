@@ -31,11 +31,12 @@ from joiner.core import Joiner
 from joiner.driver import Applier, Driver, DriverSettings
 from joiner.history import Effect, Mark
 from joiner.lives import Life, Lives
-from joiner.queue import Batch, QueueLimits
+from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
 from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
 from joiner.sender import Sender, SenderSettings
 
 __all__ = [
+    "AdmittedSubmission",
     "Applier",
     "Batch",
     "Buffer",
@@ -51,10 +52,12 @@ __all__ = [
     "LogState",
     "Mark",
     "OrderedBatch",
+    "Pending",
     "QueueLimits",
     "Ready",
     "RootSeen",
     "Sender",
     "SenderSettings",
+    "SubmissionQueue",
     "VoteVoid",
 ]

@@ -6,21 +6,33 @@ spoken on. So memory is bounded by what was admitted, however often a batch has 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from joiner.rate import Rate
-from ordering.errors import OutcomeUnknown, Overloaded
+from ordering.errors import Overloaded
 from payload import Request, Submission, encode_batch
 
 Decision = TypeVar("Decision")
 
+
+Waiter: TypeAlias = Callable[[Sequence[Decision] | None], None]
+"""Called once with the decisions of a submission, in the order of its requests; None: whether it will be decided is unknown."""
+
 OPENS_AT = 0.9
 """A queue that was full takes submissions again at this share of its bounds."""
+
+
+class AdmittedSubmission(Submission, frozen=True, gc=False):
+    """A submission that may go into the log. Only the gate makes one, and the queue takes nothing else."""
+
+    @classmethod
+    def of(cls, submission: Submission) -> "AdmittedSubmission":
+        """The same submission, once it is known that it may."""
+        return cls(submission.party, submission.signature, submission.requests, submission.encoded)
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
@@ -37,12 +49,13 @@ class QueueLimits(msgspec.Struct, frozen=True):
 class Pending(Generic[Decision]):
     """A submission from its admission to its answer."""
 
-    __slots__ = ("answer", "attempts", "encoded", "requests")
+    __slots__ = ("attempts", "encoded", "requests", "waiters")
 
-    def __init__(self, submission: Submission, answer: asyncio.Future[Sequence[Decision]]) -> None:
+    def __init__(self, submission: AdmittedSubmission) -> None:
         self.encoded = submission.encoded
         self.requests = submission.requests
-        self.answer = answer
+        self.waiters: list[Waiter[Decision]] = []
+        """Called in the step that decides it; they must not raise, nor come back to the queue."""
         self.attempts = 0
 
 
@@ -73,9 +86,6 @@ class SubmissionQueue(Generic[Decision]):
         """Bytes of the submissions that are in no batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self.held_requests = 0
-        """Of submissions that are looked at, and have their room already."""
-        self._held_bytes = 0
         self._full = False
         self._wanted = 0  # requests of the largest that was refused since it is full
 
@@ -95,8 +105,7 @@ class SubmissionQueue(Generic[Decision]):
         near the bound every submission would be decoded before its size tells that there is no room, and only small ones would get in.
         """
         requests_max, bytes_max = self._requests_max(), self._limits.pending_bytes_max
-        here = self.pending_requests + self.held_requests
-        here_bytes = self.pending_bytes + self._held_bytes
+        here, here_bytes = self.pending_requests, self.pending_bytes
         room = requests_max - min(self._wanted, requests_max // 2)
         if self._full and here <= min(OPENS_AT * requests_max, room) and here_bytes <= OPENS_AT * bytes_max:
             self._full, self._wanted = False, 0
@@ -112,43 +121,23 @@ class SubmissionQueue(Generic[Decision]):
         if (refusal := self.refusal(requests, size_bytes)) is not None:
             raise refusal
 
-    @contextmanager
-    def hold(self, submission: Submission) -> Iterator[None]:
-        """Room for a submission while it is looked at. Raises `Overloaded`: better now than after the work of verifying.
-
-        `put` it with `held` at once afterwards, in the same turn of the loop: that room is still its own.
-        """
-        requests, size_bytes = len(submission.requests), len(submission.encoded)
-        self.check_room(requests, size_bytes)
-        self.held_requests += requests
-        self._held_bytes += size_bytes
-        try:
-            yield
-        finally:
-            self.held_requests -= requests
-            self._held_bytes -= size_bytes
-
-    def put(self, submission: Submission, *, held: bool = False) -> asyncio.Future[Sequence[Decision]]:
-        """Take a submission in; what its decisions will come by. Raises `Overloaded`.
+    def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
+        """Take a submission in, for which there is room: `waiters` of what comes back hear its decisions.
 
         The same bytes again, while the first wait, wait with them: else clients that retry what takes long would make it take longer.
         """
         if (same := self._pending.get(submission.encoded)) is not None:
-            return same.answer
-        if not held:
-            self.check_room(len(submission.requests), len(submission.encoded))
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[Decision]] = loop.create_future()
-        pending = Pending(submission, answer)
+            return same
+        pending: Pending[Decision] = Pending(submission)
         if not self.pending_requests:
-            self.rate.begin(loop.time())
+            self.rate.begin(asyncio.get_running_loop().time())
         self._queue.append(pending)
         self._pending[pending.encoded] = pending
         self.queued_bytes += len(pending.encoded)
         self.pending_requests += len(pending.requests)
         self.pending_bytes += len(pending.encoded)
         self._idle.clear()
-        return answer
+        return pending
 
     def take_batch(self) -> Batch[Decision]:
         """The next batch: at least one submission, then as many as fit."""
@@ -175,10 +164,7 @@ class SubmissionQueue(Generic[Decision]):
                 self._queue.appendleft(pending)
                 self.queued_bytes += len(pending.encoded)
                 continue
-            if not pending.answer.done():
-                pending.answer.set_exception(OutcomeUnknown(f"not decided after {pending.attempts} batches"))
-                pending.answer.exception()  # seen: a client that left does not make a warning
-            self._let_go(pending)
+            self._let_go(pending, None)
 
     def answer(self, batch: Batch[Decision], decisions: Sequence[Decision]) -> None:
         """Give each submission of a batch its decisions, which come in the order of the batch's requests."""
@@ -186,22 +172,22 @@ class SubmissionQueue(Generic[Decision]):
         at = 0
         for pending in batch.submissions:
             count = len(pending.requests)
-            if not pending.answer.done():
-                pending.answer.set_result(decisions[at : at + count])
+            self._let_go(pending, decisions[at : at + count])
             at += count
-            self._let_go(pending)
 
     async def drain(self) -> None:
         """Return when everything taken in has been answered."""
         await self._idle.wait()
 
-    def _let_go(self, pending: Pending[Decision]) -> None:
+    def _let_go(self, pending: Pending[Decision], decisions: Sequence[Decision] | None) -> None:
         del self._pending[pending.encoded]
         self.pending_requests -= len(pending.requests)
         self.pending_bytes -= len(pending.encoded)
         if not self.pending_requests:
             self.rate.end(asyncio.get_running_loop().time())
             self._idle.set()
+        for waiter in pending.waiters:
+            waiter(decisions)
 
     def _requests_max(self) -> int:
         limits = self._limits

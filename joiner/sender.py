@@ -26,13 +26,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from joiner.core import Joiner
-from joiner.queue import Batch, QueueLimits, SubmissionQueue
+from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
 from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
 from ordering.errors import Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Log, Writer
 from ordering.records import FORMAT_VERSION, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
-from payload import PartitionChoice, Submission
+from payload import PartitionChoice
 
 logger = logging.getLogger("notary.sender")
 
@@ -159,14 +159,11 @@ class Sender(Generic[Decision]):
             return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
         return None
 
-    def submit(self, submission: Submission, *, held: bool = False) -> asyncio.Future[Sequence[Decision]]:
-        """Take a submission in; its decisions come in the order of its requests, or `OutcomeUnknown`.
-
-        Raises `Overloaded`, but not for one whose room was `held` in the queue until now.
-        """
-        answer = self.queue.put(submission, held=held)
+    def submit(self, submission: AdmittedSubmission) -> Pending[Decision]:
+        """Take in a submission for which the queue has room; its `waiters` hear its decisions."""
+        pending = self.queue.put(submission)
         self._wake.set()
-        return answer
+        return pending
 
     # ---- what the log says ----
 

@@ -5,7 +5,7 @@ The joiner hands over batches in global order; this room decides their requests,
 A request's way through the code:
 
     http/app        POST /v1/submissions: read the body, within limits
-    admission       decode (payload), look up the party, verify the signature
+    gate            room, party, quota, decoding (payload), signature
     joiner.Sender   gather into a batch, append payload and entry, wait
     joiner.Driver   read both topics, join
     decide          the decision function (pure)
@@ -24,7 +24,7 @@ Beside that way a worker doubts itself (R9): `self_check` compares its roots wit
 | `verify` | checking these offline: importable without Kafka, RocksDB and asyncio |
 | `index/` | the RocksDB store |
 | `agreement`, `self_check` | who is wrong when roots differ (pure); turns, votes, the audit |
-| `parties`, `keys`, `admission` | who may submit, and the notary's own key |
+| `parties`, `keys`, `gate` | who may submit, and the notary's own key |
 | `worker`, `service` | composition of one worker: no logic; its service from start to end |
 | `http/` | the service |
 | `intake/` | processes that read and verify submissions for a worker |

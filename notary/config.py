@@ -91,6 +91,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_client_cert: Literal["required", "optional"] = "required"
     intake_processes: int = 0
     connections_max: int = 2_000
+    connections_per_address_max: int = 1_000
     head_ms_max: int = 10_000
     body_ms_max: int = 20_000
     keep_alive_ms: int = 75_000

@@ -28,8 +28,6 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter(_TEXT))
     logging.basicConfig(handlers=[handler], force=True)
     set_level(level)
-    # Nor does anyone outside get to fill our log by sending what is not HTTP.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     if as_json:
         logging.captureWarnings(True)
         sys.excepthook = _log_uncaught

@@ -6,16 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
 from notary import keys
 from notary.access import check_writable
-from notary.admission import Admission
 from notary.config import Config
 from notary.decision import Decision, DecisionJson, to_json
+from notary.gate import Gate, Quota
 from notary.index import Index
 from notary.keyring import Keyring
 from notary.metrics import Metrics
@@ -26,7 +26,7 @@ from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, Fatal
+from ordering.errors import ConfigurationError, Fatal, NotReady
 from ordering.genesis import read_genesis
 from ordering.ids import TransactionId
 from ordering.kafka import KafkaLog, KafkaTimeouts
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from notary.tracing import Tracing
 
 logger = logging.getLogger("notary.worker")
+
+GATE_TURN_S: Final = 0.005
+"""Of the loop's time, so much at once goes into what is to come in."""
 
 
 async def open_log(config: Config) -> Log:
@@ -108,7 +111,6 @@ class Worker:
         self.verifier_key = keys.verifier_key(config.origin, key.public_key())
         self.issuer = Issuer(config.origin, key, index.tree.view)
         self.parties = Parties(config.path(config.parties_file))
-        self.admission = Admission(config.name, self.parties, config.limits.party_requests_per_s, around.now_s)
         self.metrics = Metrics()
         own: dict[tuple[int, int], Batch[Decision]] = {}
         joiner = Joiner(state, config.joiner_limits, own, config.worker.name)
@@ -130,6 +132,18 @@ class Worker:
             around.clock_ms,
             around.nonce,
         )
+        per_s = config.limits.party_requests_per_s
+        self.gate = Gate(
+            config.name,
+            self.parties,
+            self._closed,
+            around.now_s,
+            bytes_max=config.limits.pending_bytes_max,
+            body_s_max=config.http.body_ms_max / 1000,
+            turn_s_max=GATE_TURN_S,
+            queue=self.sender.queue,
+            quota=Quota(per_s, around.now_s) if per_s else None,
+        )
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
         self.tracing = _tracing(config)
         if self.tracing is not None:
@@ -148,7 +162,7 @@ class Worker:
         )
         self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
         self.topic_watch = TopicWatch(config)
-        self._decided: dict[TransactionId, list[asyncio.Future[None]]] = {}
+        self._decided: dict[TransactionId, list[Callable[[], None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
@@ -178,6 +192,9 @@ class Worker:
         """Why this worker takes no submission now; None when it does."""
         return self.withheld() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
 
+    def _closed(self) -> NotReady | None:
+        return None if (why := self.not_ready()) is None else NotReady(why)
+
     def withheld(self) -> str | None:
         """Why nothing may be answered from this worker's index; None when it may."""
         return self.self_check.withheld() or self.driver.doubt()
@@ -186,18 +203,17 @@ class Worker:
         """A decision as it is answered."""
         return to_json(decision, msgspec.Raw(self.issuer.receipt_json(decision.position))) if receipts else to_json(decision)
 
-    async def decided(self, transaction_id: TransactionId) -> None:
-        """Return when the transaction is decided here, if it is not yet."""
-        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._decided.setdefault(transaction_id, []).append(decided)
-        try:
-            await decided
-        finally:
-            waiting = self._decided.get(transaction_id, [])
-            if decided in waiting:
-                waiting.remove(decided)
-            if not waiting:
-                self._decided.pop(transaction_id, None)
+    def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Call it, once, in the step in which the transaction is decided here."""
+        self._decided.setdefault(transaction_id, []).append(call_back)
+
+    def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        waiting = self._decided.get(transaction_id, [])
+        if call_back in waiting:
+            waiting.remove(call_back)
+        if not waiting:
+            self._decided.pop(transaction_id, None)
 
     async def run(self) -> None:
         """Read, decide, answer."""
@@ -215,7 +231,6 @@ class Worker:
 
     def close(self) -> None:
         """Let go of the index."""
-        self.admission.close()
         if self._verifiers is not None:
             self._verifiers.shutdown(wait=False, cancel_futures=True)
         self.index.close()
@@ -231,8 +246,7 @@ class Worker:
             for batch in ready.batches:
                 for request in batch.requests:
                     for decided in self._decided.pop(request.transaction_id, ()):
-                        if not decided.done():
-                            decided.set_result(None)
+                        decided()
 
     def _rotate(self, public_key: bytes) -> None:
         """Another key is in force in the log: sign receipts with it too, as soon as its files are here."""

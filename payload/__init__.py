@@ -36,6 +36,7 @@ from payload.submission import (
     REQUESTS_MAX,
     SUBMISSION_BYTES_MAX,
     Submission,
+    check_party,
     decode_submission,
     signed_message,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "PartitionChoice",
     "Request",
     "Submission",
+    "check_party",
     "decode_batch",
     "decode_request",
     "decode_requests",

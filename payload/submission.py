@@ -68,9 +68,7 @@ def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
 
 def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
     """The requests of `wire`, after every rule for submissions has been held against it; raises like `submission_of`."""
-    party_bytes = len(wire.party.encode())
-    if not 0 < party_bytes <= PARTY_BYTES_MAX:
-        raise Malformed(f"{party_bytes} bytes of UTF-8, a party's name has 1 to {PARTY_BYTES_MAX}", "party")
+    check_party(wire.party)
     if not _is_canonical_base64(wire.signature):
         raise Malformed(
             f"expected base64 with the standard alphabet and padding and nothing else, got {excerpt(wire.signature)}",
@@ -87,6 +85,13 @@ def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
     if len(requests) > 1 and len({request.transaction_id for request in requests}) != len(requests):
         raise _twice(requests)
     return tuple(requests)
+
+
+def check_party(party: str) -> None:
+    """Raise `Malformed` for a name that no party can have."""
+    party_bytes = len(party.encode())
+    if not 0 < party_bytes <= PARTY_BYTES_MAX:
+        raise Malformed(f"{party_bytes} bytes of UTF-8, a party's name has 1 to {PARTY_BYTES_MAX}", "party")
 
 
 def signed_message(notary_name: str, party: str, transaction_ids: Iterable[TransactionId]) -> bytes:

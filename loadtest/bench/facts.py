@@ -12,7 +12,7 @@ from typing import Any
 
 from deploy.local.jars import BROKER
 
-PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "uvicorn", "uvloop")
+PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "httptools", "uvloop")
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ROOT = Path(__file__).parents[2]

@@ -64,7 +64,9 @@ def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, st
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
         config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}")
-        added = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), **(added or {})}
+        # All of a load comes from one address.
+        settings = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
+        added = settings | dict(added or {})
         running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]
         pids = {"worker": family([service.pid for service in running])}
         if cluster is not None:

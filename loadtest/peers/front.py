@@ -1,6 +1,6 @@
 """The door of a peer that has none: HTTP, decoding, signatures. What the notary does before the log, with the notary's own code.
 
-The server (`notary.http.Server`), the decoder and the check of signatures (`notary.admission`) are those of a worker, and answers have
+The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and check of signatures) are those of a worker, and answers have
 the form of docs/http.md, without position, log time and receipt: no peer has these. So a peer's front does somewhat less than a worker's,
 never more: no metrics, no patience with slow bodies, no quotas.
 
@@ -22,17 +22,18 @@ import httpx
 import msgspec
 
 from deploy.local.ports import free_ports
+from joiner import AdmittedSubmission
 from loadtest.bench.generate import NOTARY, PARTY, party_key_pem
 from loadtest.peers.servers import Servers
-from notary.admission import Admission
+from notary.gate import Gate
 from notary.http import Server, bind
-from notary.http.answers import JSON, TEXT, Answer
-from notary.http.body import Message, Receive, Room, Send, check_json, read_body, send_answer
+from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.problems import problem_of
+from notary.http.submission import SUBMISSIONS, Handed
 from notary.parties import Parties
 from ordering.errors import Malformed, NotaryError, OutcomeUnknown
 from ordering.ids import StateRef, TransactionId, format_state
-from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, SUBMISSION_BYTES_MAX, Submission
+from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Submission
 
 BODIES_BYTES_MAX: Final = 64 << 20
 
@@ -78,32 +79,49 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Front:
-    """A plain ASGI application: `POST /v1/submissions`, and `/readyz`."""
+    """`POST /v1/submissions`, and `/readyz`."""
 
-    def __init__(self, admission: Admission, decider: Decider) -> None:
-        self._admission = admission
+    def __init__(self, gate: Gate, decider: Decider) -> None:
+        self._gate = gate
         self._decider = decider
-        self._room = Room()
+        self._deciding: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """ASGI."""
+    def take(self, call: Call) -> None:
+        """The head of a call has come."""
+        if call.path == "/readyz":
+            call.answer((200, TEXT, b"ok\n"))
+        elif call.path != SUBMISSIONS:
+            call.answer((404, TEXT, b"POST /v1/submissions\n"))
+        else:
+            try:
+                Handed(call, self._gate, self)
+            except NotaryError as problem:
+                call.answer(problem_of(problem))
+
+    def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
+        """The gate lets it in."""
+        deciding = asyncio.get_running_loop().create_task(self._decide(handed.call, submission))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
+
+    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
+        """It does not."""
+        if not isinstance(problem, NotaryError):
+            raise problem
+        call.answer(problem_of(problem))
+
+    def left(self) -> None:
+        """Nobody counts those who leave."""
+
+    async def _decide(self, call: Call, submission: Submission) -> None:
         try:
-            answer = await self._answer(scope, receive)
+            call.answer(await self._answer(submission))
         except OutcomeUnknown as problem:
-            answer = 202, TEXT, str(problem).encode()
+            call.answer((202, TEXT, str(problem).encode()))
         except NotaryError as problem:
-            answer = problem_of(problem)
-        await send_answer(send, answer)
+            call.answer(problem_of(problem))
 
-    async def _answer(self, scope: Message, receive: Receive) -> Answer:
-        if scope["path"] == "/readyz":
-            return 200, TEXT, b"ok\n"
-        if scope["path"] != "/v1/submissions" or scope["method"] != "POST":
-            return 404, TEXT, b"POST /v1/submissions\n"
-        check_json(scope["headers"])
-        with self._room.share(BODIES_BYTES_MAX, lambda: 0) as take:
-            body = await read_body(scope["headers"], receive, SUBMISSION_BYTES_MAX, take)
-        submission = await self._admission.admit(body)
+    async def _answer(self, submission: Submission) -> Answer:
         for request in submission.requests:
             if request.references or not request.inputs or (request.from_ms, request.until_ms) != (OPEN_FROM_MS, OPEN_UNTIL_MS):
                 raise Malformed("the peers decide requests of inputs only: no references, no time window")
@@ -122,13 +140,12 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
+    gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=BODIES_BYTES_MAX, body_s_max=20.0, turn_s_max=0.005)
     async with open_decider(address) as decider:
-        server = Server(Front(admission, decider), bind("127.0.0.1", port))
+        server = Server(Front(gate, decider), bind("127.0.0.1", port))
         await server.start()
         await stop.wait()
         await server.stop(5.0)
-    admission.close()
 
 
 def start(servers: Servers, kind: str, address: str) -> str:

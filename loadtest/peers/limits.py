@@ -25,14 +25,13 @@ from loadtest.bench.generate import NOTARY, PARTY, party_key_pem, payload_values
 from loadtest.bench.raw import ENTRY_BYTES, IN_FLIGHT, KEY, PARTITIONS, WARM_UP_SHARE, consumer, producer, read_all, streams
 from loadtest.bench.report import Report
 from loadtest.peers.etcd import Etcd
-from notary.admission import Admission
+from notary.gate import Gate
 from notary.parties import Parties
 from ordering.topics import create_topics, topic_names
 
 APPEND = ((1, 32 << 10), (100, 512 << 10))
 """(requests of a submission, bytes of a batch), as `loadtest.bench.raw` has them."""
 WARM_UP_BATCHES = 20
-VERIFIED_AT_ONCE = 64
 ALONE_IN_FLIGHT = 256
 
 
@@ -44,8 +43,8 @@ def measure(report: Report, bootstrap: str, etcd: Etcd | None, seconds: float, s
         limits[requests] = figures["requests_per_s"]
         report.add("limits", f"append and read, {requests} a submission", figures, {"batch_bytes": batch_bytes, "seed": seed})
     for requests in (1, 100):
-        figures = uvloop.run(_verify(requests, seconds, seed))
-        report.add("limits", f"verify, {requests} a submission", figures, {"at_once": VERIFIED_AT_ONCE, "seed": seed})
+        figures = _verify(requests, seconds, seed)
+        report.add("limits", f"verify, {requests} a submission", figures, {"seed": seed})
     apply.measure(report, seconds / 2, seed)
     if etcd is not None:
         figures = {"requests_per_s": etcd.load_alone(seconds, ALONE_IN_FLIGHT, INPUTS)}
@@ -88,23 +87,17 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
         return {"requests_per_s": (appended - before) * per_batch / took_s, "requests_per_batch": per_batch}
 
 
-async def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
-    """What a worker does before the log: decode, and check the signature in its thread."""
+def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
+    """What a worker does before the log: decode, and check the signature."""
     bodies = [made.body for made in islice(submissions(seed, requests, INPUTS), max(1, 2_000 // requests))]
     with tempfile.TemporaryDirectory(prefix="limit-") as directory:
         parties = Path(directory) / "parties.json"
         parties.write_bytes(msgspec.json.encode({PARTY: party_key_pem().decode()}))
-        admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
+        gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
         began, cpu, ends_at = time.perf_counter(), time.process_time(), time.perf_counter() + seconds
         done = 0
-
-        async def client() -> None:
-            nonlocal done
-            while time.perf_counter() < ends_at:
-                at, done = done % len(bodies), done + 1
-                await admission.admit(bodies[at])
-
-        await asyncio.gather(*[client() for _ in range(VERIFIED_AT_ONCE)])
+        while time.perf_counter() < ends_at:
+            gate.admit(bodies[done % len(bodies)])
+            done += 1
         took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-        admission.close()
     return {"requests_per_s": done * requests / took_s, "cpu_us_per_request": cpu_s / (done * requests) * 1e6}

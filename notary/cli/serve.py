@@ -14,7 +14,7 @@ import uvloop
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
 from notary.config import Config, load, parse_listen
-from notary.http import App, Server, bind
+from notary.http import App, Server, bind, times_of
 from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
 from notary.service import serve_until
@@ -203,9 +203,8 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
         app,
         bind(*parse_listen(listen)),
         connections_max=config.http.connections_max,
-        head_s_max=config.http.head_ms_max / 1000,
-        keep_alive_s=config.http.keep_alive_ms / 1000,
-        refusal=app.refusal,
+        connections_per_address_max=config.http.connections_per_address_max,
+        times=times_of(config.http),
         certificates=certificates,
     )
 

@@ -1,19 +1,24 @@
 """http: the service (docs/http.md).
 
-A plain ASGI application on uvicorn: no framework stands between a body and its decision. Every answer that is not a result is a problem
-(RFC 9457) with one of the names in `problems`; nothing that a client sends makes a 5xx other than `overloaded` and `not-ready`.
+No framework and no task stands between a body and its decision: the parser's events drive `connection`, which calls `app`, which calls
+the gate (`notary.gate`) and the joiner's sender; answers come back by call-backs. Read these four from top to bottom. Every answer that is
+not a result is a problem (RFC 9457) with one of the names in `problems`; nothing that a client sends makes a 5xx other than `overloaded`
+and `not-ready`.
 
 | file | subject |
 |---|---|
+| `server` | one port: taking connections in, their number and deadlines, the graceful end |
+| `connection` | one connection: a machine of states and events, its limits |
+| `call` | a call and its answer, as connections, applications and intake processes see them |
 | `app` | routes, and what each call answers |
-| `submission` | how a submission comes, to a worker and to its intake processes alike |
-| `body` | reading bodies: each within size and time, all within memory |
+| `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
+| `lookups`, `query` | the calls that only look |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
-| `server` | uvicorn with patience limits; ports, start and graceful end |
 """
 
 from notary.http.app import App
+from notary.http.connection import times_of
 from notary.http.server import Server, bind
 
-__all__ = ["App", "Server", "bind"]
+__all__ = ["App", "Server", "bind", "times_of"]

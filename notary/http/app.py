@@ -1,27 +1,32 @@
-"""Routes, and what each call answers (docs/http.md). A plain ASGI application."""
+"""Routes, and what each call answers (docs/http.md).
+
+A submission's way: `take` -> `notary.gate` -> `admitted` -> `joiner.Sender` -> `_Waiting` -> `_tell` -> the connection. Nothing in it is a
+task: each step calls the next one, and the answers of one step of the joiner are written in one turn of the loop.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
 
+from joiner import AdmittedSubmission, Pending
 from notary.decision import Decision, DecisionJson
-from notary.http.answers import JSON, METRICS, TEXT, Answer, Headers
-from notary.http.body import Disconnected, Message, Receive, Room, Send, send_answer
+from notary.gate import SHUTTING_DOWN
+from notary.http.call import JSON, METRICS, TEXT, Answer, Call
 from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
 from notary.http.openapi import document
-from notary.http.patience import Patience
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
 from notary.http.query import asked_wait_s
-from notary.http.submission import SHUTTING_DOWN, SUBMISSIONS, Asked, asked_of, body_of, is_submission
+from notary.http.submission import SUBMISSIONS, Asked, Handed
 from notary.metrics import Metrics
 from notary.worker import Worker
-from ordering.errors import Fatal, NotaryError, NotReady, OutcomeUnknown, Overloaded
-from ordering.ids import TransactionId, excerpt
+from ordering.errors import Fatal, NotaryError, NotReady
+from ordering.ids import excerpt
 from payload import Submission
 
 log = logging.getLogger("notary.http")
@@ -30,12 +35,48 @@ _encode = msgspec.json.Encoder().encode
 
 RETRY_AFTER_UNDECIDED_S: Final = 1
 TOLD_AT_ONCE: Final = 200
+"""Decisions that are made an answer of in one turn of the loop: receipts from all over a large tree take a while, and others wait too."""
 LOOKING_WAITS_SHARE: Final = 4
 """One connection in so many may wait for a decision that it did not ask for: others must still get in."""
+BUG: Final[Answer] = (500, TEXT, b"Internal Server Error\n")
 
 
 class _Decisions(msgspec.Struct):
     decisions: list[DecisionJson | None]
+
+
+class _Waiting:
+    """A submission that was admitted, until it is answered."""
+
+    __slots__ = ("app", "asked", "call", "decisions", "pending", "since_s", "submission", "timer", "told", "tracing", "worker")
+
+    def __init__(self, app: "App", call: Call, worker: Worker, submission: Submission, asked: Asked, since_s: float) -> None:
+        self.app = app
+        self.call = call
+        self.worker = worker
+        self.submission = submission
+        self.asked = asked
+        self.since_s = since_s
+        self.decisions: Sequence[Decision] | None = None
+        self.told: list[DecisionJson | None] = []
+        self.pending: Pending[Decision] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.tracing: AbstractContextManager[None] | None = None
+
+    def decided(self, decisions: Sequence[Decision] | None) -> None:
+        """The log has decided it; None when the worker has given up."""
+        self.decisions = decisions
+        self.pending = None
+        self.end()
+
+    def end(self) -> None:
+        """Wait no longer."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.pending is not None:
+            self.pending.waiters.remove(self.decided)
+            self.pending = None
+        self.app.ended(self)
 
 
 class App:
@@ -49,10 +90,9 @@ class App:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._room = Room()
-        self._looking_waits = 0
-        self._reading = Patience()
-        self._waiting = Patience()
+        self._waiting: set[_Waiting] = set()
+        self._looking: set[Callable[[], None]] = set()
+        self._telling: deque[_Waiting] = deque()
         self._service = service
         self._health = health
         self.taking_changed: Callable[[], None] = lambda: None
@@ -70,16 +110,21 @@ class App:
     def stopping(self) -> None:
         """From now on take no submission: those taken in are answered still, bodies that are only half here are not waited for."""
         self._stopping = True
-        self._reading.cut_short()
+        if self._worker is not None:
+            self._worker.gate.stop()
         self.taking_changed()
 
     def detach(self, why: str = SHUTTING_DOWN) -> None:
         """The worker ends: from now on nothing is read from it, and who waits is told that the outcome is unknown."""
+        worker, self._worker = self._worker, None
         self._stopping = True
-        self._worker = None
         self._no_worker = why
-        self._reading.cut_short()
-        self._waiting.cut_short()
+        if worker is not None:
+            worker.gate.stop()
+        for waiting in list(self._waiting):
+            waiting.end()
+        for end in list(self._looking):
+            end()
         self.taking_changed()
 
     @property
@@ -87,57 +132,39 @@ class App:
         """Whether submissions will never be taken again."""
         return self._stopping
 
-    def closed(self) -> Answer | None:
-        """What every submission is answered with now, whatever it is; None while they are taken."""
-        try:
-            self._ready_worker().sender.queue.check_room(1, 1)
-        except (NotReady, Overloaded) as problem:
-            return problem_of(problem)
-        return None
-
-    def refusal(self, method: bytes, path: bytes) -> Answer | None:
-        """What to answer to this call without reading it, or None: an overloaded worker must spend its time on what it has taken in."""
-        worker = self._worker
-        if worker is None or self._stopping or not is_submission(method, path):
-            return None
-        refusal = worker.sender.queue.refusal(1, 1)
-        if refusal is None:
-            return None
-        worker.metrics.answered(SUBMISSIONS, 503)
-        # A queue that is full because the log is away does not empty: another worker may do better.
-        return problem_of(refusal if (why := worker.not_ready()) is None else NotReady(why))
+    def closed(self) -> NotaryError | None:
+        """Why no submission is taken now, whatever it is; None while they are taken."""
+        if self._stopping or self._worker is None:
+            return NotReady(SHUTTING_DOWN if self._stopping and self._worker is not None else self._no_worker)
+        return self._worker.gate.closed()
 
     async def idle(self) -> None:
         """Return when every call that came has been answered."""
         await self._idle.wait()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        assert scope["type"] == "http", "the server serves neither lifespans nor websockets"
-        with self._under_way_until_answered():
-            started_s = time.perf_counter()
-            route = self._route(scope["path"])
-            answering = self._submit(scope, receive, started_s) if route == SUBMISSIONS else self._look_up(route, scope)
-            try:
-                answer = await self._answer(route, answering, started_s)
-            except Disconnected:
-                return
-            await send_answer(send, answer)
+    def take(self, call: Call) -> None:
+        """The head of a call has come."""
+        self._begin()
+        route = self._route(call.path)
+        try:
+            if route == SUBMISSIONS:
+                self._read(call)
+            else:
+                self._look_up(route, call)
+        except Exception as problem:
+            self._refuse(call, route, problem)
 
-    async def decide(self, body: bytes, asked: Asked, since_s: float) -> Answer:
-        """The answer to a submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
-        with self._under_way_until_answered():
-            answer = await self._answer(SUBMISSIONS, self._take(body, asked, since_s), since_s)
-        if answer[0] == 503:
+    def take_verified(self, call: Call, submission: Submission, asked: Asked, since_s: float) -> None:
+        """A submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
+        self._begin()
+        try:
+            if (problem := self.closed()) is not None:
+                raise problem
+            assert self._worker is not None
+            self._wait(call, self._worker.gate.admit_verified(submission), asked, since_s)
+        except Exception as problem:
+            self.refused(call, problem, since_s)
             self.taking_changed()
-        return answer
-
-    async def look_up(self, method: str, path: str, query: bytes) -> Answer:
-        """The answer to any other call that came to an intake process."""
-        scope = {"method": method, "path": path, "query_string": query}
-        route = self._route(path)
-        with self._under_way_until_answered():
-            return await self._answer(route, self._look_up(route, scope), time.perf_counter())
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
         """Count what an intake process answered by itself; `seconds` of those of which they are told."""
@@ -146,31 +173,33 @@ class App:
             for each in seconds:
                 self._metrics.answered(call, status, each)
 
-    @contextmanager
-    def _under_way_until_answered(self) -> Iterator[None]:
+    # ---- answers ----
+
+    def _begin(self) -> None:
         self._under_way += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
 
-    async def _answer(self, route: str, answering: Coroutine[None, None, Answer], started_s: float) -> Answer:
-        """What comes of `answering`, counted. Raises `Disconnected`."""
-        try:
-            answer = await answering
-        except Fatal as problem:
-            answer = problem_of(self._give_up(problem))
-        except Disconnected:
-            raise
-        except NotaryError as problem:
-            answer = problem_of(problem)
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    def _answer(self, call: Call, route: str, answer: Answer, since_s: float | None = None, *, after_body: bool = False) -> None:
+        """Count it, and send it."""
         if self._worker is not None:
-            seconds = time.perf_counter() - started_s if route == SUBMISSIONS else None
+            seconds = None if since_s is None else time.perf_counter() - since_s
             self._worker.metrics.answered(route or "unknown", answer[0], seconds)
-        return answer
+        call.answer(answer, after_body=after_body)
+        self._end()
+
+    def _refuse(self, call: Call, route: str, problem: Exception, since_s: float | None = None) -> None:
+        if isinstance(problem, Fatal):
+            problem = self._give_up(problem)
+        if isinstance(problem, NotaryError):
+            self._answer(call, route, problem_of(problem), since_s)
+        else:
+            log.error("a call could not be answered", exc_info=problem)
+            self._answer(call, route, BUG, since_s)
 
     def _give_up(self, problem: Fatal) -> NotReady:
         """The index lost something: from now on nothing is told from it, and the worker stops."""
@@ -192,139 +221,166 @@ class App:
 
     # ---- submissions ----
 
-    async def _submit(self, scope: Message, receive: Receive, since_s: float) -> Answer:
-        asked = asked_of(scope)
-        submission = await self._read(scope["headers"], receive)
-        # Again: since then this worker may have begun to stop, and what is not taken in yet must not be any more.
-        return await self._decide(self._ready_worker(), submission, asked, since_s)
+    def _read(self, call: Call) -> None:
+        """Have the gate read a submission, or refuse it without: an overloaded worker must spend its time on what it has taken in."""
+        since_s = time.perf_counter()
+        worker = self._worker
+        if worker is None or self._stopping:
+            self.refused(call, self.closed() or NotReady(SHUTTING_DOWN), since_s)
+            return
+        if call.method == "POST" and (problem := worker.gate.closed_to_head()) is not None:
+            self._answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
+            return
+        try:
+            Handed(call, worker.gate, self)
+        except NotaryError as problem:
+            self.refused(call, problem, since_s)
 
-    async def _take(self, body: bytes, asked: Asked, since_s: float) -> Answer:
-        """The same for one whose signature an intake process has verified."""
-        worker = self._ready_worker()
-        queue = worker.sender.queue
-        queue.check_room(1, len(body))
-        submission = worker.admission.decode(body)
-        if submission not in queue:
-            queue.check_room(len(submission.requests), len(submission.encoded))
-            worker.admission.charge(submission)
-        return await self._decide(worker, submission, asked, since_s)
+    def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
+        """The gate lets it in."""
+        self._wait(handed.call, submission, handed.asked, handed.since_s)
 
-    async def _decide(self, worker: Worker, submission: Submission, asked: Asked, since_s: float) -> Answer:
-        """The answer to what is admitted; its call began at `since_s`."""
-        if worker.tracing is None:
-            return await self._decide_untraced(worker, submission, asked)
-        with worker.tracing.submission(submission.encoded, len(submission.requests), asked.traceparent, since_s):
-            return await self._decide_untraced(worker, submission, asked)
+    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
+        """It does not."""
+        self._refuse(call, SUBMISSIONS, problem, since_s)
 
-    async def _decide_untraced(self, worker: Worker, submission: Submission, asked: Asked) -> Answer:
-        """Take in what there is room for, and wait for it as long as it is asked."""
+    def left(self) -> None:
+        """The client of a submission has left before it was complete."""
+        self._end()
+
+    def _wait(self, call: Call, submission: AdmittedSubmission, asked: Asked, since_s: float) -> None:
+        """Take it in, and wait for it as long as it is asked."""
+        worker = self._worker
+        assert worker is not None, "its gate has stopped"
         # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look tells.
-        decisions: Sequence[Decision] | None = worker.index.decisions([request.transaction_id for request in submission.requests])
+        decisions = worker.index.decisions([request.transaction_id for request in submission.requests])
+        waiting = _Waiting(self, call, worker, submission, asked, since_s)
+        if worker.tracing is not None:
+            waiting.tracing = worker.tracing.submission(submission.encoded, len(submission.requests), asked.traceparent, since_s)
+            waiting.tracing.__enter__()
+        self._waiting.add(waiting)
         if decisions is not None:
-            return await self._tell(worker, submission, decisions, receipts=asked.receipts)
-        answer = worker.sender.submit(submission, held=True)
+            waiting.decided(decisions)
+            return
+        pending = worker.sender.submit(submission)
         settings = worker.config.http
-        wait_ms = settings.wait_ms_default if asked.wait_ms is None else asked.wait_ms
-        try:
-            if await self._waiting.wait(answer, min(wait_ms, settings.wait_ms_max) / 1000):
-                decisions = answer.result()
-        except OutcomeUnknown:
-            pass
-        return await self._tell(worker, submission, decisions, receipts=asked.receipts)
+        wait_ms = min(settings.wait_ms_default if asked.wait_ms is None else asked.wait_ms, settings.wait_ms_max)
+        if not wait_ms:
+            waiting.end()
+            return
+        waiting.pending = pending
+        pending.waiters.append(waiting.decided)
+        waiting.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiting.end)
 
-    async def _tell(self, worker: Worker, submission: Submission, decisions: Sequence[Decision] | None, *, receipts: bool) -> Answer:
-        """The answer to what was taken in: 200 when all is decided, else 202. Never a 503, which would say that nothing was taken in."""
-        nothing: list[DecisionJson | None] = [None] * len(submission.requests)
-        told: list[DecisionJson | None] = []
+    def ended(self, waiting: _Waiting) -> None:
+        """It is to be answered, with all others that are, in a turn of the loop of their own."""
+        self._waiting.discard(waiting)
+        if not self._telling:
+            asyncio.get_running_loop().call_soon(self._tell_all)
+        self._telling.append(waiting)
+
+    def _tell_all(self) -> None:
+        left = TOLD_AT_ONCE
+        while self._telling and left > 0:
+            waiting = self._telling.popleft()
+            left -= len(waiting.submission.requests) - len(waiting.told)
+            try:
+                answer = self._tell(waiting)
+            except Exception:
+                log.exception("a call could not be answered")
+                answer = BUG
+            if answer is None:
+                self._telling.append(waiting)
+                continue
+            if waiting.tracing is not None:
+                waiting.tracing.__exit__(None, None, None)
+            self._answer(waiting.call, SUBMISSIONS, answer, waiting.since_s)
+        if self._telling:
+            asyncio.get_running_loop().call_soon(self._tell_all)
+
+    def _tell(self, waiting: _Waiting) -> Answer | None:
+        """The answer to what was taken in: 200 when all is decided, else 202. Never a 503, which would say that nothing was taken in.
+
+        None when there is more to tell than a turn of the loop has time for.
+        """
+        worker, requests, told, receipts = waiting.worker, waiting.submission.requests, waiting.told, waiting.asked.receipts
+        nothing: list[DecisionJson | None] = [None] * len(requests)
+        # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
+        if self._worker is None or worker.withheld() is not None:
+            return self._undecided(nothing)
+        at, end = len(told), len(told) + TOLD_AT_ONCE
         try:
-            # In slices: receipts from all over a large tree take a while, and others wait too.
-            for at in range(0, len(submission.requests), TOLD_AT_ONCE):
-                if at:
-                    await asyncio.sleep(0)
-                # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
-                if self._worker is None or worker.withheld() is not None:
-                    return self._undecided(nothing)
-                end = at + TOLD_AT_ONCE
-                known: Sequence[Decision | None] = (
-                    [worker.index.decision(request.transaction_id) for request in submission.requests[at:end]]
-                    if decisions is None
-                    else decisions[at:end]
-                )
-                told += [None if one is None else worker.told(one, receipts=receipts) for one in known]
+            decisions: Sequence[Decision | None] = (
+                [worker.index.decision(request.transaction_id) for request in requests[at:end]]
+                if waiting.decisions is None
+                else waiting.decisions[at:end]
+            )
+            told += [None if one is None else worker.told(one, receipts=receipts) for one in decisions]
         except Fatal as problem:
             self._give_up(problem)
             return self._undecided(nothing)
-        return self._undecided(told) if decisions is None else (200, JSON, _encode(_Decisions(told)))
+        if len(told) < len(requests):
+            return None
+        return self._undecided(told) if waiting.decisions is None else (200, JSON, _encode(_Decisions(told)))
 
     def _undecided(self, decisions: list[DecisionJson | None]) -> Answer:
         return 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)], _encode(_Decisions(decisions))
 
-    async def _read(self, headers: Headers, receive: Receive) -> Submission:
-        """A submission that is admitted. Its body is forgotten here: what waits for its decision is kept once, in the queue."""
-        worker = self._ready_worker()  # else there is no need to read on
-        queue, config = worker.sender.queue, worker.config
-        queue.check_room(1, 1)
-        with self._room.share(config.limits.pending_bytes_max, lambda: queue.pending_bytes) as take:
-            body = await body_of(headers, receive, take, self._reading, config.http.body_ms_max / 1000)
-            self._ready_worker()
-            # What takes work comes last: an overloaded worker says so before it has decoded, and again before it verifies.
-            queue.check_room(1, len(body))
-            submission = worker.admission.decode(body)
-            if submission in queue:
-                return submission  # these bytes wait already, so their signature is a good one
-            with queue.hold(submission):
-                await worker.admission.check(submission)
-            return submission
-
-    def _ready_worker(self) -> Worker:
-        if self._worker is None:
-            raise NotReady(self._no_worker)
-        if self._stopping:
-            raise NotReady(SHUTTING_DOWN)
-        if (why := self._worker.not_ready()) is not None:
-            raise NotReady(why)
-        return self._worker
-
     # ---- everything that only looks ----
 
-    async def _look_up(self, route: str, scope: Message) -> Answer:
+    def _look_up(self, route: str, call: Call) -> None:
+        """Answer a call that only looks, now or when the decision that it waits for is there."""
         if not route:
-            raise NotFound(f"there is nothing at {excerpt(scope['path'])} on this port")
-        if scope["method"] not in ("GET", "HEAD"):
+            raise NotFound(f"there is nothing at {excerpt(call.path)} on this port")
+        if call.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("this address is only read", "GET, HEAD")
+        if route == TRANSACTIONS and self._waits(call):
+            return
+        self._answer(call, route, self._seen(route, call))
+
+    def _seen(self, route: str, call: Call) -> Answer:
+        """The answer as of now."""
         if route == "/livez":
             return 200, TEXT, b"ok\n"
         if route == "/readyz":
-            return self._readyz(b"verbose" in scope["query_string"])
+            return self._readyz(b"verbose" in call.query)
         if route == "/metrics":
             return 200, METRICS, self._metrics.text() if self._metrics is not None else b""
         if route == _OPENAPI:
             return 200, JSON, document()
-        rest = scope["path"][len(route) :]
-        if route == TRANSACTIONS:
-            await self._wait_for(asked_transaction(rest), scope["query_string"])
         if self._worker is None:
             raise NotReady(self._no_worker)
         if route != NOTARY and (why := self._worker.withheld()) is not None:
             raise NotReady(why)
-        return LOOK_UPS[route](self._worker, rest)
+        return LOOK_UPS[route](self._worker, call.path[len(route) :])
 
-    async def _wait_for(self, transaction_id: TransactionId, query: bytes) -> None:
-        """`?wait=N`: return when the transaction is decided here, or after N seconds."""
-        wait_s = asked_wait_s(query)
+    def _waits(self, call: Call) -> bool:
+        """`?wait=N`: whether the call waits; it is answered when the transaction is decided here, or after N seconds."""
+        transaction_id, wait_s = asked_transaction(call.path[len(TRANSACTIONS) :]), asked_wait_s(call.query)
         worker = self._worker
         if not wait_s or worker is None or worker.withheld() is not None or worker.index.decision(transaction_id) is not None:
-            return
-        if self._looking_waits >= max(1, worker.config.http.connections_max // LOOKING_WAITS_SHARE):
-            return
-        self._looking_waits += 1
-        try:
-            async with self._waiting.at_most(min(wait_s, worker.config.http.wait_ms_max / 1000)):
-                await worker.decided(transaction_id)
-        except TimeoutError:
-            pass
-        finally:
-            self._looking_waits -= 1
+            return False
+        if len(self._looking) >= max(1, worker.config.http.connections_max // LOOKING_WAITS_SHARE):
+            return False
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            if end in self._looking:
+                self._looking.remove(end)
+                worker.forget(transaction_id, end)
+                timer.cancel()
+                loop.call_soon(answer)
+
+        def answer() -> None:
+            try:
+                self._answer(call, TRANSACTIONS, self._seen(TRANSACTIONS, call))
+            except Exception as problem:
+                self._refuse(call, TRANSACTIONS, problem)
+
+        self._looking.add(end)
+        worker.when_decided(transaction_id, end)
+        timer = loop.call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), end)
+        return True
 
     def _readyz(self, verbose: bool) -> Answer:
         worker = self._worker
@@ -346,7 +402,6 @@ class App:
                 f"positions: {worker.index.position_next}",
                 f"log records not read yet: {worker.driver.lag_records}",
                 f"pending requests: {worker.sender.queue.pending_requests}",
-                f"requests being verified: {worker.sender.queue.held_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",
                 f"settings by which records may be lost: {' '.join(worker.topic_watch.problems) or 'none'}",

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from notary.decision import to_json
-from notary.http.answers import JSON, TEXT, Answer, Headers
+from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path

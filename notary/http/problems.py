@@ -4,18 +4,10 @@ from typing import Final
 
 import msgspec
 
-from notary.admission import BadSignature, QuotaExceeded, UnknownParty
+from notary.gate import BadSignature, QuotaExceeded, TooLarge, UnknownParty, UnsupportedMediaType
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 
 CONTENT_TYPE: Final = b"application/problem+json"
-
-
-class TooLarge(NotaryError):
-    """A body larger than the limit."""
-
-
-class UnsupportedMediaType(NotaryError):
-    """A body of another type than JSON."""
 
 
 class NotFound(NotaryError):

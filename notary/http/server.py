@@ -1,28 +1,26 @@
-"""uvicorn, started and stopped from inside a running loop, on a socket of its own, taking connections in as they come."""
+"""Connections on one port: taken in as they come, counted, watched, and ended in order."""
 
 import asyncio
-import contextlib
 import errno
-import functools
 import logging
-import math
 import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
 
-import uvicorn
-
-from notary.http.answers import Answer
-from notary.http.protocol import PatientProtocol
+from notary.http.call import Application
+from notary.http.connection import Connection, State, Times
 from notary.tls import Certificates
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
 log = logging.getLogger("notary.http")
 
 ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
-GOODBYE_S = 1.0
+LOOKS: Final = 8
+"""Of a deadline: so often it is looked whether a connection is past one."""
+LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
 BUSY_S = 1.0
@@ -34,41 +32,29 @@ class Server:
 
     def __init__(
         self,
-        app: Any,
+        application: Application,
         listening: socket.socket,
         *,
         connections_max: int = 2_000,
-        head_s_max: float = 10.0,
-        keep_alive_s: float = 75.0,
-        refusal: Callable[[bytes, bytes], Answer | None] | None = None,
+        connections_per_address_max: int = 0,
+        times: Times | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and follows their files while it serves."""
+        """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
+        self.application = application
+        self.times = times or Times()
+        self.seconds = tuple([self.times.of(state) for state in State])
+        self.paused = False
+        self.connections: set[Connection] = set()
+        self._addresses: defaultdict[str, int] = defaultdict(int)
+        self._connections_max = connections_max
+        self._per_address_max = connections_per_address_max
         self._socket = listening
         self._certificates = certificates
-
-        class Protocol(PatientProtocol):
-            pass
-
-        Protocol.connections_max = connections_max
-        Protocol.head_s_max = head_s_max
-        if refusal is not None:
-            Protocol.refusal = staticmethod(refusal)
-        config = uvicorn.Config(
-            app,
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=max(1, math.ceil(keep_alive_s)),
-            backlog=BACKLOG,
-        )
-        self._server = _QuietServer(config, certificates)
-        self._serving: asyncio.Task[None] | None = None
+        self._acceptor: _Acceptor | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._look_s = min(LOOK_S_MAX, min(self.seconds) / LOOKS)
+        self._empty = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
     @property
@@ -78,23 +64,84 @@ class Server:
 
     async def start(self) -> None:
         """Return when connections are taken."""
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started:
-            if self._serving.done():
-                await self._serving
-            await asyncio.sleep(0.005)
+        loop = asyncio.get_running_loop()
+        self._acceptor = _Acceptor(
+            loop,
+            self._socket,
+            lambda: Connection(self),
+            self._certificates,
+            handshakes_max=self._connections_max,
+            handshake_s_max=self.times.head_s,
+        )
         if self._certificates is not None:
-            self._following = asyncio.create_task(self._certificates.follow())
+            self._following = loop.create_task(self._certificates.follow())
 
     async def stop(self, seconds_max: float) -> None:
         """Take no more connections, let the answers on their way leave, end."""
-        self._server.config.timeout_graceful_shutdown = max(1, int(seconds_max))
-        self._server.should_exit = True
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._following is not None:
             self._following.cancel()
-        if self._serving is not None:
-            await self._serving
+        for connection in list(self.connections):
+            connection.stop()
+        self._empty.clear()
+        if self.connections:
+            self._look_s = min(self._look_s, self.times.goodbye_s / LOOKS)
+            self._look()
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds_max)
+            except TimeoutError:
+                log.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                for connection in list(self.connections):
+                    connection.abort()
+        if self._looking is not None:
+            self._looking.cancel()
         self._socket.close()
+
+    def pause(self) -> None:
+        """Read no more calls."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """Read calls again."""
+        self.paused = False
+        for connection in list(self.connections):
+            connection.go_on()
+
+    def opened(self, connection: Connection) -> NotaryError | None:
+        """Count a connection; return what it is answered with when there are too many."""
+        self.connections.add(connection)
+        network = _network(connection.address)
+        self._addresses[network] += 1
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(self._look_s, self._look)
+        if len(self.connections) > self._connections_max:
+            return Overloaded(f"{self._connections_max} connections are open already: come again later", 1)
+        if 0 < self._per_address_max < self._addresses[network]:
+            return Overloaded(
+                f"{self._per_address_max} connections from {connection.address} are open already: use those, or come again later", 1
+            )
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        network = _network(connection.address)
+        self._addresses[network] -= 1
+        if not self._addresses[network]:
+            del self._addresses[network]
+        if not self.connections:
+            self._empty.set()
+
+    def _look(self) -> None:
+        """End what has taken too long. One timer for all: setting one for each step of each call costs more than looking at all of them."""
+        if self._looking is not None:
+            self._looking.cancel()
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for connection in list(self.connections):
+            connection.look(now_s)
+        self._looking = loop.call_later(self._look_s, self._look) if self.connections else None
 
 
 class _Acceptor:
@@ -104,7 +151,7 @@ class _Acceptor:
         self,
         loop: asyncio.AbstractEventLoop,
         listening: socket.socket,
-        protocol: Callable[[], PatientProtocol],
+        protocol: Callable[[], Connection],
         certificates: Certificates | None,
         *,
         handshakes_max: int,
@@ -125,9 +172,6 @@ class _Acceptor:
         """Take no more in."""
         self._closed = True
         self._loop.remove_reader(self._listening)
-
-    async def wait_closed(self) -> None:
-        """As a server of asyncio has it; `close` leaves nothing to wait for."""
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -159,7 +203,7 @@ class _Acceptor:
             connection.close()
             return
         if self._closed:
-            protocol.shutdown()  # the server has looked for connections to end, and this was none yet
+            protocol.stop()  # the server has looked for connections to end, and this was none yet
 
     async def _connect_tls(self, connection: socket.socket, certificates: Certificates) -> None:
         protocol = self._protocol()
@@ -172,7 +216,7 @@ class _Acceptor:
             certificates.handshake_failed(problem)
             return
         if self._closed:
-            protocol.shutdown()  # as above; what came with the end of the handshake is answered first
+            protocol.stop()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
         log.error("no connection can be taken: %s", problem)
@@ -184,44 +228,11 @@ class _Acceptor:
             self._loop.add_reader(self._listening, self._accept)
 
 
-class _QuietServer(uvicorn.Server):
-    """Signals are the command's affair, not the server's, and connections are taken in as they come."""
-
-    def __init__(self, config: uvicorn.Config, certificates: Certificates | None) -> None:
-        super().__init__(config)
-        self._certificates = certificates
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take connections in."""
-        config, loop = self.config, asyncio.get_running_loop()
-        made: Any = config.http_protocol_class
-        protocol = functools.partial(made, config=config, server_state=self.server_state, app_state={})
-        self.servers = [
-            _Acceptor(loop, listening, protocol, self._certificates, handshakes_max=made.connections_max, handshake_s_max=made.head_s_max)  # type: ignore[misc]
-            for listening in sockets or []
-        ]
-        self.started = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let what is under way end, and hang up on clients that do not answer TLS's goodbye: idle ones do not read."""
-        hanging_up = asyncio.create_task(self._hang_up()) if self._certificates is not None else None
-        try:
-            await super().shutdown(sockets)
-        finally:
-            if hanging_up is not None:
-                hanging_up.cancel()
-
-    async def _hang_up(self) -> None:
-        closing: set[Any] = set()
-        while True:
-            await asyncio.sleep(GOODBYE_S)
-            before, closing = closing, {each for each in self.server_state.connections if each.transport.is_closing()}
-            for connection in before & closing:
-                connection.transport.abort()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+def _network(address: str) -> str:
+    """The part of a client's address that it cannot choose: of IPv6 the first 64 bits, of IPv4 all."""
+    if ":" not in address or "." in address:
+        return address.rpartition(":")[2]
+    return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8].hex()
 
 
 def url_of(listening: socket.socket, *, tls: bool = False) -> str:

@@ -1,30 +1,21 @@
-"""How a submission comes: what its head says, and its body, for a worker that reads itself and for an intake process alike."""
+"""The calls that hand in a submission, from their head to the gate: of a worker that listens itself and of an intake process alike."""
 
 import re
-from collections.abc import Callable
-from typing import Final
+import time
+from typing import Final, Protocol
 
 import msgspec
 
-from notary.http.answers import Headers
-from notary.http.body import Message, Receive, check_json, read_body
-from notary.http.patience import Patience
+from joiner import AdmittedSubmission
+from notary.gate import Body, Gate, check_json
+from notary.http.call import Call, Headers
 from notary.http.problems import MethodNotAllowed
 from notary.http.query import wants_receipts
-from ordering.errors import Malformed, NotReady
-from payload import SUBMISSION_BYTES_MAX
 
 SUBMISSIONS: Final = "/v1/submissions"
-_PATH: Final = SUBMISSIONS.encode()
-SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 
 TRACEPARENT_BYTES_MAX: Final = 128  # of 55; later versions may add to it
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
-
-
-def is_submission(method: bytes, path: bytes) -> bool:
-    """Whether a call hands in a submission."""
-    return method == b"POST" and path == _PATH
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -37,29 +28,69 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """The client's span, as W3C Trace Context writes it; unchecked."""
 
 
-def asked_of(scope: Message) -> Asked:
-    """What the head says. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed`."""
-    if scope["method"] != "POST":
-        raise MethodNotAllowed("submissions are sent with POST", "POST")
-    headers = scope["headers"]
-    check_json(headers)
-    receipts = wants_receipts(scope["query_string"])
-    prefer = traceparent = b""
+class Taker(Protocol):
+    """An application, as it hears what came of a submission. Each call of one of these is the last for that submission."""
+
+    def admitted(self, handed: "Handed", submission: AdmittedSubmission) -> None:
+        """The gate lets it in."""
+        ...
+
+    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
+        """It is refused: after its head, while its body came, or after that."""
+        ...
+
+    def left(self) -> None:
+        """The client has left before it was complete."""
+        ...
+
+
+class Handed(Body):
+    """A submission that is handed in."""
+
+    __slots__ = ("_taker", "asked", "call", "since_s")
+
+    def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
+        """Begin to read it. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
+        super().__init__(gate)
+        if call.method != "POST":
+            raise MethodNotAllowed("submissions are sent with POST", "POST")
+        self.since_s = time.perf_counter()
+        """When its head came."""
+        self.call = call
+        self._taker = taker
+        self.asked, length = _asked(call.headers, call.query)
+        gate.begin(self, length)
+        call.reader = self
+
+    def admitted(self, submission: AdmittedSubmission) -> None:
+        """Go on with it."""
+        self._taker.admitted(self, submission)
+
+    def refused(self, problem: Exception) -> None:
+        """Answer it."""
+        self._taker.refused(self.call, problem, self.since_s)
+
+    def left(self) -> None:
+        """Forget it."""
+        super().left()
+        self._taker.left()
+
+
+def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
+    """How it is to be answered, and the length that it declares."""
+    content_type = prefer = traceparent = b""
+    encoding = length = None
     for name, value in headers:
-        if name == b"prefer":
+        if name == b"content-type":
+            content_type = content_type or value
+        elif name == b"content-length":
+            length = value
+        elif name == b"content-encoding":
+            encoding = encoding or value
+        elif name == b"prefer":
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
             traceparent = value[:TRACEPARENT_BYTES_MAX]
-    wait = _WAIT(prefer)
-    return Asked(receipts, None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1"))
-
-
-async def body_of(headers: Headers, receive: Receive, take: Callable[[int], None], reading: Patience, seconds_max: float) -> bytes:
-    """The whole body. Raises what `read_body` does, and when it is not complete in time, or `reading` is cut short before."""
-    try:
-        async with reading.at_most(seconds_max):
-            return await read_body(headers, receive, SUBMISSION_BYTES_MAX, take)
-    except TimeoutError:
-        if reading.is_over:
-            raise NotReady(SHUTTING_DOWN) from None
-        raise Malformed(f"the body was not complete after {seconds_max:g} s: send it without pauses") from None
+    check_json(content_type, encoding)
+    wait = _WAIT(prefer) if prefer else None
+    return Asked(wants_receipts(query), None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1")), length

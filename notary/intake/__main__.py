@@ -10,15 +10,13 @@ import logging
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import uvloop
 
-from notary.admission import Admission
 from notary.cli.serve import GARBAGE_OBJECTS
-from notary.http import Server
+from notary.http import Server, times_of
 from notary.intake.front import Front
 from notary.intake.link import Link
 from notary.intake.messages import Down, End, ReadAgain, Serving, Settings, Up
@@ -46,24 +44,24 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
             if certificates is not None:
                 certificates.read_again()
         else:
-            front.take(message)
+            front.hear(message)
 
     # Whoever ended the link: there is nobody to ask, so open connections say nothing more, and the calls on them may be sent again (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
-    front = Front(settings, Admission(settings.notary_name, parties, 0, time.monotonic), link)
+    front = Front(settings, parties, link)
     if certificates is not None:
         certificates.when_handshake_failed = front.handshake_failed
     await loop.connect_accepted_socket(lambda: link, linked)
-    http = settings.http
     server = Server(
         front,
         listening,
         connections_max=settings.connections_max,
-        head_s_max=http.head_ms_max / 1000,
-        keep_alive_s=http.keep_alive_ms / 1000,
-        refusal=front.refusal,
+        connections_per_address_max=settings.connections_per_address_max,
+        times=times_of(settings.http),
         certificates=certificates,
     )
+    # What may not be handed over stays in the connections.
+    link.pause, link.go_on = server.pause, server.go_on
     await server.start()
     link.send(Serving())
     following = loop.create_task(parties.follow())

@@ -7,15 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from notary.config import Config, parse_listen
 from notary.http import App
-from notary.http.answers import TEXT, Answer
+from notary.http.call import Answer, Call
+from notary.http.problems import problem_of
 from notary.http.server import bind, url_of
+from notary.http.submission import SUBMISSIONS
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import (
     Answered,
@@ -23,12 +25,12 @@ from notary.intake.messages import (
     Counted,
     Down,
     End,
-    Gate,
     HandshakesFailed,
     ReadAgain,
     Serving,
     Settings,
     Submitted,
+    Taking,
     Up,
 )
 from notary.tls import Certificates
@@ -36,7 +38,7 @@ from ordering.errors import Fatal
 
 log = logging.getLogger("notary.intake")
 
-GATE_LOOK_S: Final = 0.05
+TAKING_LOOK_S: Final = 0.05
 """While submissions are refused, so often is looked whether they may be taken again. A queue that was full opens when a tenth of what is
 decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
 AGAIN_S: Final = 2.0
@@ -66,7 +68,7 @@ class Intake:
         self._listening += [bind(host, port, shared=True) for _ in range(config.http.intake_processes - 1)]
         self._processes: list[_Process] = []
         self._keeping: list[asyncio.Task[None]] = []
-        self._gate = Gate(None)
+        self._taking = Taking(None)
         self._looking: asyncio.TimerHandle | None = None
 
     @property
@@ -118,13 +120,14 @@ class Intake:
             http=config.http,
             tls=config.tls_files,
             connections_max=math.ceil(config.http.connections_max / of),
+            connections_per_address_max=math.ceil(config.http.connections_per_address_max / of),
             bytes_max=math.ceil(config.limits.pending_bytes_max / of),
             log_level=self._log_level,
             log_json=self._log_json,
         )
         process = _Process(settings, self._listening[at], self._app, self._certificates)
         await process.connect()
-        process.send(self._gate)
+        process.send(self._taking)
         return process
 
     async def _keep(self, at: int) -> None:
@@ -144,7 +147,7 @@ class Intake:
 
     def _look_if_changed(self) -> None:
         # Of all that are refused in a moment the first is told of: each look is a message to every process.
-        if self._gate.refusal is None or self._app.ends or self._app.closed() is None:
+        if self._taking.refusal is None or self._app.ends or self._app.closed() is None:
             self._look()
 
     def _look(self) -> None:
@@ -152,13 +155,14 @@ class Intake:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        gate = Gate(self._app.closed(), self._app.ends)
-        if gate != self._gate:
-            self._gate = gate
+        problem = self._app.closed()
+        taking = Taking(None if problem is None else problem_of(problem), self._app.ends)
+        if taking != self._taking:
+            self._taking = taking
             for process in self._processes:
-                process.send(gate)
-        if gate.refusal is not None:
-            self._looking = asyncio.get_running_loop().call_later(GATE_LOOK_S, self._look)
+                process.send(taking)
+        if taking.refusal is not None:
+            self._looking = asyncio.get_running_loop().call_later(TAKING_LOOK_S, self._look)
 
 
 class _Process:
@@ -170,7 +174,6 @@ class _Process:
         self.ended = asyncio.Event()
         self._app = app
         self._certificates = certificates
-        self._answering: set[asyncio.Task[None]] = set()
         self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
         self._linked, theirs = socket.socketpair()
         with theirs:
@@ -203,9 +206,10 @@ class _Process:
 
     def _take(self, message: Up) -> None:
         if isinstance(message, Submitted):
-            self._answer(message.number, self._app.decide(message.body, message.asked, message.since_s))
+            call = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
+            self._app.take_verified(call, message.submission, message.asked, message.since_s)
         elif isinstance(message, Called):
-            self._answer(message.number, self._app.look_up(message.method, message.path, message.query))
+            self._app.take(Call(message.method, message.path, message.query, [], self._answer(message.number)))
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
@@ -214,18 +218,8 @@ class _Process:
         elif isinstance(message, Serving):
             self.serves_or_ended.set()
 
-    def _answer(self, number: int, answer: Coroutine[Any, Any, Answer]) -> None:
-        async def send() -> None:
-            try:
-                answered = await answer
-            except Exception:  # a bug: as a server does, rather than to let the client wait for ever
-                log.exception("a call that intake process %s handed over could not be answered", self.name)
-                answered = 500, TEXT, b"Internal Server Error\n"
-            self._link.send(Answered(number, answered))
-
-        answering = asyncio.get_running_loop().create_task(send())
-        self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)
+    def _answer(self, number: int) -> Callable[[Call, Answer, bool], None]:
+        return lambda call, answer, after_body: self._link.send(Answered(number, answer))
 
     def _lost(self) -> None:
         self.ended.set()

@@ -1,6 +1,6 @@
 """One end of the socket between a worker and an intake process: messages, each behind its length, gathered for a turn of the loop.
 
-Neither end fills the other's memory: who reads too slowly has the other wait. A process then reads no more bodies (`writable`); a worker
+Neither end fills the other's memory: who reads too slowly has the other wait. A process then reads no more calls (`pause`); a worker
 takes no more calls of that process, so that there are never more answers than calls that it took.
 """
 
@@ -34,9 +34,10 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
         self._received = bytearray()
         self._gathered: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self.writable = asyncio.Event()
-        """Whether the other end reads what it is sent."""
-        self.writable.set()
+        self.pause: Callable[[], None] = lambda: None
+        """Called when the other end does not read what it is sent."""
+        self.go_on: Callable[[], None] = lambda: None
+        """Called when it does again."""
 
     def send(self, message: Outgoing) -> None:
         """Send it with everything else of this turn; nothing when the other end is gone."""
@@ -80,13 +81,13 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
 
     def pause_writing(self) -> None:
         """The other end does not keep up."""
-        self.writable.clear()
+        self.pause()
         if self._reads_while_it_may_write and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
-        self.writable.set()
+        self.go_on()
         if self._reads_while_it_may_write and self._transport is not None:
             self._transport.resume_reading()
 

@@ -5,8 +5,9 @@ from typing import TypeAlias
 import msgspec
 
 from notary.config import HttpConfig, TlsFiles
-from notary.http.answers import Answer
+from notary.http.call import Answer
 from notary.http.submission import Asked
+from payload import Submission
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -19,6 +20,7 @@ class Settings(msgspec.Struct, frozen=True):
     http: HttpConfig
     connections_max: int
     """Of this process."""
+    connections_per_address_max: int
     bytes_max: int
     """Of the bodies that it reads at a time."""
     log_level: str
@@ -41,7 +43,8 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     since_s: float
     """When its head came, by `time.perf_counter`, which is one clock for all processes of a machine."""
     asked: Asked
-    body: bytes
+    submission: Submission
+    """Decoded; its `encoded` is what goes into the log."""
 
 
 class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
@@ -79,7 +82,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
     answer: Answer
 
 
-class Gate(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """What every submission is answered with from now on, without being read; None: they are read."""
 
     refusal: Answer | None
@@ -100,4 +103,4 @@ class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
 
 
 Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed
-Down: TypeAlias = Answered | Gate | End | ReadAgain
+Down: TypeAlias = Answered | Taking | End | ReadAgain

@@ -22,7 +22,7 @@ from ordering.log import ORDERING, Bounds, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
 from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
-from tests.joiner.history import KEY, NOTARY, OWNER, nonce, requests, signing_key, submission, value
+from tests.joiner.history import KEY, NOTARY, OWNER, ask, nonce, requests, signing_key, value
 
 PARTITIONS = 3
 REOPEN_S = 0.01
@@ -209,7 +209,7 @@ class Worker:
 
     async def decided(self, *labels: str) -> list[Decision]:
         """The decisions of a submission with these requests, when they are there; a worker that dies meanwhile fails the test."""
-        answer = self.sender.submit(submission(*labels))
+        answer = ask(self.sender, *labels)
         await asyncio.wait([answer, self.running], return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             await self.running

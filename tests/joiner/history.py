@@ -1,10 +1,13 @@
 """The log in lists that the joiner's tests write their histories with: signed records, and requests that need only a label."""
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from typing import Any
 
-from joiner import Effect, Joiner, JoinerLimits, JoinerState, Life, Mark, OrderedBatch, Ready
+from joiner import AdmittedSubmission, Effect, Joiner, JoinerLimits, JoinerState, Life, Mark, OrderedBatch, Ready, Sender
+from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
 from ordering.records import (
     Activate,
@@ -32,6 +35,23 @@ def submission(*labels: str) -> Submission:
     """A submission with one request a label; each consumes a state of its own."""
     asked = [{"inputs": [f"{_hex(label)}:0"], "content_hash": _hex("content of " + label)} for label in labels]
     return decode_submission(json.dumps({"party": "O=A", "signature": "", "requests": asked}).encode(), NOTARY)
+
+
+def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
+    """Submit such a submission as the gate does; its decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
+    admitted = AdmittedSubmission.of(submission(*labels))
+    if admitted not in sender.queue:
+        sender.queue.check_room(len(admitted.requests), len(admitted.encoded))
+    answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
+
+    def told(decisions: Sequence[Any] | None) -> None:
+        if decisions is not None and not answer.done():
+            answer.set_result(decisions)
+        elif not answer.done():
+            answer.set_exception(OutcomeUnknown("given up"))
+
+    sender.submit(admitted).waiters.append(told)
+    return answer
 
 
 def requests(*labels: str) -> tuple[Request, ...]:

@@ -1,7 +1,5 @@
 """The sender's bounded queue. Its lives are in `test_driver`, the rate that bounds it in `test_rate`."""
 
-import contextlib
-
 import pytest
 
 from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
@@ -13,7 +11,7 @@ from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from ordering.signatures import is_fill
 from tests.joiner.faulty import Keys
-from tests.joiner.history import KEY, History, signing_key, submission
+from tests.joiner.history import KEY, History, ask, signing_key, submission
 
 
 def _sender(**settings: int) -> Sender[object]:
@@ -26,12 +24,12 @@ def _sender(**settings: int) -> Sender[object]:
 async def test_overloaded_by_requests() -> None:
     """When the queue holds its number of requests the next submission is refused, surely not applied, with a time to come again."""
     sender = _sender(pending_requests_max=3)
-    sender.submit(submission("a", "b"))
+    ask(sender, "a", "b")
     with pytest.raises(Overloaded) as caught:
-        sender.submit(submission("c", "d"))
+        ask(sender, "c", "d")
     assert 1 <= caught.value.retry_after_s <= 60
     assert sender.queue.pending_requests == 2
-    sender.submit(submission("c"))
+    ask(sender, "c")
     assert sender.queue.pending_requests == 3
 
 
@@ -39,31 +37,30 @@ async def test_overloaded_by_bytes() -> None:
     """The queue is bounded in bytes too."""
     size = len(submission("a").encoded)
     sender = _sender(pending_bytes_max=2 * size)
-    sender.submit(submission("a"))
-    sender.submit(submission("b"))
+    ask(sender, "a")
+    ask(sender, "b")
     with pytest.raises(Overloaded):
-        sender.submit(submission("c"))
+        ask(sender, "c")
     assert sender.queue.pending_bytes == 2 * size
 
 
 async def test_the_same_again_waits_with_the_first() -> None:
     """A retry of what is still pending takes no room, makes no batch of its own, and is answered with it."""
     sender = _sender(pending_requests_max=2)
-    first = sender.submit(submission("a", "b"))
-    assert sender.submit(submission("a", "b")) is first
+    first, other = ask(sender, "a", "b"), ask(sender, "a", "b")
     assert (sender.queue.pending_requests, len(sender.queue)) == (2, 1)
     batch = sender.queue.take_batch()
-    assert sender.submit(submission("a", "b")) is first
+    third = ask(sender, "a", "b")
     sender.queue.answer(batch, ["decision of a", "decision of b"])
-    assert await first == ["decision of a", "decision of b"]
+    assert await first == await other == await third == ["decision of a", "decision of b"]
     assert sender.queue.pending_requests == 0
-    assert sender.submit(submission("a", "b")) is not first
+    assert not ask(sender, "a", "b").done()
 
 
 async def test_one_larger_than_the_queue() -> None:
     """A submission larger than the whole queue is taken when nothing else waits: else it never could be."""
     sender = _sender(pending_requests_max=1)
-    sender.submit(submission("a", "b"))
+    ask(sender, "a", "b")
     assert sender.queue.refusal(1, 1) is not None
 
 
@@ -116,37 +113,12 @@ async def test_no_fill_without_the_key_in_force() -> None:
     assert log.end(1) == 0
 
 
-async def test_what_is_looked_at_has_its_room() -> None:
-    """While a submission is verified its room is held: whoever comes meanwhile is refused before the work, not after it."""
-    sender = _sender(pending_requests_max=3)
-    sender.submit(submission("a"))
-    with sender.queue.hold(submission("b", "c")):
-        with pytest.raises(Overloaded), sender.queue.hold(submission("d")):
-            pass
-        with pytest.raises(Overloaded):
-            sender.submit(submission("d"))
-    sender.submit(submission("b", "c"), held=True)
-    assert sender.queue.pending_requests == 3
-
-
-async def test_whose_room_was_held_is_taken_whoever_was_refused_meanwhile() -> None:
-    """Nothing is verified for nothing: a refusal closes the queue for those who come, not for those who have their room."""
-    sender = _sender(pending_requests_max=100)
-    with contextlib.ExitStack() as held:
-        for number in range(100):
-            held.enter_context(sender.queue.hold(submission(f"{number}")))
-        assert sender.queue.refusal(1, 1) is not None
-    for number in range(100):
-        sender.submit(submission(f"{number}"), held=True)
-    assert sender.queue.pending_requests == 100
-
-
 async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
     """Once one was refused, small ones are too, until there is room worth the name: large ones are not kept out by small ones for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
     for number in range(19):
-        sender.submit(submission(f"{number}"))
+        ask(sender, f"{number}")
     assert queue.refusal(1, 1) is None
     assert queue.refusal(2, 1) is not None
     assert queue.refusal(1, 1) is not None
@@ -160,7 +132,7 @@ async def test_a_large_one_gets_in() -> None:
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
     for number in range(20):
-        sender.submit(submission(f"{number}"))
+        ask(sender, f"{number}")
     assert queue.refusal(8, 1) is not None
     while queue.refusal(1, 1) is not None:
         queue.answer(queue.take_batch(), [None])
@@ -173,7 +145,7 @@ async def test_no_more_than_is_decided_in_time() -> None:
     sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
     queue = sender.queue
     for number in range(40):
-        sender.submit(submission(f"{number}"))
+        ask(sender, f"{number}")
     queue.rate.per_s = 20.5
     refusal = queue.refusal(2, 1)
     assert refusal is not None
@@ -193,7 +165,7 @@ async def test_no_more_than_is_decided_in_time() -> None:
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:
     """The decisions of a batch are shared out over its submissions, in the order of their requests."""
     sender = _sender()
-    answers = [sender.submit(submission(*labels)) for labels in (("a", "b"), ("c",), ("d", "e"))]
+    answers = [ask(sender, *labels) for labels in (("a", "b"), ("c",), ("d", "e"))]
     batch = sender.queue.take_batch()
     sender.queue.answer(batch, ["A", "B", "C", "D", "E"])
     assert [list(await answer) for answer in answers] == [["A", "B"], ["C"], ["D", "E"]]
@@ -203,9 +175,9 @@ async def test_all_of_a_batch_is_put_back() -> None:
     """Every submission of a batch that will never count goes to the front of the queue again, in its order."""
     sender = _sender()
     for number in range(20):
-        sender.submit(submission(f"{number}"))
+        ask(sender, f"{number}")
     batch = sender.queue.take_batch()
-    sender.submit(submission("later"))
+    ask(sender, "later")
     sender.queue.put_back(batch)
     again = sender.queue.take_batch()
     assert again.requests == (*batch.requests, *submission("later").requests)
@@ -217,7 +189,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     writer = await MemoryLog(1).open_writer()
     sender._life = life = _Life(1, writer, KEY)
     for sequence, label in enumerate("ab", 1):
-        sender.submit(submission(label))
+        ask(sender, label)
         sender.unresolved[1, sequence] = sender.queue.take_batch()
     history = History()
     history.rotate(second)

@@ -27,7 +27,7 @@ from loadtest.peers.front import Front, Verdict
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
 from loadtest.peers.turns import ON_BROKERS
-from notary.admission import Admission
+from notary.gate import Gate
 from notary.http import Server, bind
 from notary.parties import Parties
 from ordering.log import ORDERING, Record
@@ -120,15 +120,14 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
     """Both the contest and the look at what a load left see it."""
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
-    admission = Admission(NOTARY, Parties(parties), 0, time.monotonic)
-    server = Server(Front(admission, Careless()), bind("127.0.0.1", 0))
+    gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005)
+    server = Server(Front(gate, Careless()), bind("127.0.0.1", 0))
     await server.start()
     try:
         assert any("spent twice" in problem for problem in await asyncio.to_thread(contest, server.url, 1))
         assert any("spends what was spent" in problem for problem in await asyncio.to_thread(recheck, server.url, 1, 1, 4))
     finally:
         await server.stop(1.0)
-        admission.close()
 
 
 def _told(id_: str, *conflicts: Conflict) -> Told:

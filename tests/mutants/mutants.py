@@ -44,9 +44,9 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
-APP, LOOKUPS, PROBLEMS, BODY, SUBMISSION = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems", "body", "submission"))
+APP, LOOKUPS, PROBLEMS = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems"))
 CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
-ADMISSION, QUEUE = "notary/admission.py", "joiner/queue.py"
+GATE, QUEUE = "notary/gate.py", "joiner/queue.py"
 DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
 LOG_TIME: Final = (
     "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))\n        requests"
@@ -119,8 +119,8 @@ MUTANTS: Final = (
         "what was answered stays counted",
         "R4",
         "joiner/queue.py",
-        "            at += count\n            self._let_go(pending)",
-        "            at += count",
+        "            self._let_go(pending, decisions[at : at + count])",
+        "            [waiter(decisions[at : at + count]) for waiter in pending.waiters]",
     ),
     Mutant(
         "batches of a fenced life are not sent again",
@@ -253,8 +253,8 @@ MUTANTS: Final = (
         "each submission gets the first one's decisions",
         "R8",
         "joiner/queue.py",
-        "            at += count\n            self._let_go(pending)",
-        "            self._let_go(pending)",
+        "            self._let_go(pending, decisions[at : at + count])\n            at += count",
+        "            self._let_go(pending, decisions[at : at + count])",
     ),
     # R9: the tree
     Mutant(
@@ -292,23 +292,23 @@ MUTANTS: Final = (
         "the wait that is asked for is not heeded",
         "contract",
         APP,
-        "if await self._waiting.wait(answer, min(wait_ms, settings.wait_ms_max) / 1000):",
-        "if await self._waiting.wait(answer, settings.wait_ms_max / 1000):",
+        "wait_ms = min(settings.wait_ms_default if asked.wait_ms is None else asked.wait_ms, settings.wait_ms_max)",
+        "wait_ms = settings.wait_ms_max",
     ),
     Mutant(
         "a look-up waits for as long as it can",
         "contract",
         APP,
-        "async with self._waiting.at_most(min(wait_s, worker.config.http.wait_ms_max / 1000)):",
-        "async with self._waiting.at_most(worker.config.http.wait_ms_max / 1000):",
+        "timer = loop.call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), end)",
+        "timer = loop.call_later(worker.config.http.wait_ms_max / 1000, end)",
     ),
     Mutant("who waits for a decision is not woken", "contract", "notary/worker.py", "        if self._decided:\n", "        if False:\n"),
     Mutant(
         "what was taken in is refused when the wait runs out",
         "contract",
         APP,
-        "                decisions = answer.result()\n",
-        '                decisions = answer.result()\n            else:\n                raise NotReady("it takes too long")\n',
+        "        return self._undecided(told) if waiting.decisions is None else",
+        "        return problem_of(NotReady('it takes too long')) if waiting.decisions is None else",
     ),
     Mutant(
         "look-ups are refused when submissions are",
@@ -321,8 +321,8 @@ MUTANTS: Final = (
         "who waits at the end of a worker hears nothing",
         "contract",
         APP,
-        "        self._reading.cut_short()\n        self._waiting.cut_short()\n",
-        "        self._reading.cut_short()\n",
+        "        for waiting in list(self._waiting):\n",
+        "        for waiting in ():\n",
     ),
     Mutant(
         "a full queue does not say when to come again",
@@ -357,30 +357,30 @@ MUTANTS: Final = (
     Mutant(
         "signatures are not verified",
         "contract",
-        ADMISSION,
-        "if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
+        GATE,
+        "if not verify(submission.signature, self._message(submission)):",
         "if False:",
-    ),
-    Mutant(
-        "one good signature is enough for all that are verified with it",
-        "contract",
-        ADMISSION,
-        "return [verify(signature, message) for verify, signature, message in chunk]",
-        "return [any([verify(signature, message) for verify, signature, message in chunk])] * len(chunk)",
     ),
     Mutant(
         "whoever names a party uses its quota up",
         "contract",
-        ADMISSION,
-        "        if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
-        "        self.charge(submission)\n"
-        "        if not await self._verify(self._verify_of(submission), submission.signature, self._message(submission)):",
+        GATE,
+        "        if not verify(submission.signature, self._message(submission)):",
+        "        if quota is not None:\n            quota.charge(submission.party, requests)\n"
+        "        if not verify(submission.signature, self._message(submission)):",
         seeds=100,
     ),
-    Mutant("all parties share one quota", "contract", ADMISSION, "self._quota.take(submission.party, ", 'self._quota.take("", ', seeds=200),
-    Mutant("no quota is ever used up", "contract", ADMISSION, "        if tokens < needed:", "        if False:", seeds=200),
-    Mutant("a body of any size is read", "contract", BODY, "        if size > bytes_max:", "        if False:", seeds=100),
-    Mutant("any media type will do", "contract", SUBMISSION, "    check_json(headers)\n", "", seeds=100),
+    Mutant(
+        "all parties share one quota",
+        "contract",
+        GATE,
+        "self._buckets.get(party, ",
+        'self._buckets.get(next(iter(self._buckets), ""), ',
+        seeds=200,
+    ),
+    Mutant("no quota is ever used up", "contract", GATE, "        if tokens < needed:", "        if False:", seeds=200),
+    Mutant("a body of any size is read", "contract", GATE, "        if size > SUBMISSION_BYTES_MAX:", "        if False:", seeds=100),
+    Mutant("any media type will do", "contract", "notary/http/submission.py", "    check_json(content_type, encoding)\n", "", seeds=100),
     Mutant(
         "a state may be given twice",
         "contract",

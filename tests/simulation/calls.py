@@ -130,8 +130,7 @@ class Calls:
         self.will_ask(process, requests)
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
-            counted = ("pending requests: ", "requests being verified: ")
-            here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith(counted)])
+            here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
             # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused, whosever it was.
             largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
             if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:

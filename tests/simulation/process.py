@@ -2,7 +2,7 @@
 
 Everything inside is the real thing: the HTTP application, admission, the sender, the driver and its joiner, the index, receipts, the
 self-check, and the way a service starts, drains and ends. What is simulated lies under the three interfaces that a worker has to the
-world: `Log`, `Store` and ASGI.
+world: `Log`, `Store` and calls.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from joiner import DriverSettings, JoinerLimits, Ready
 from notary.config import Config
 from notary.decision import Decision
 from notary.http import App
+from notary.http import call as http
+from notary.http.call import Call
 from notary.index import Index
 from notary.self_check import SelfCheckSettings
 from notary.service import Ending, leaves, serve_until
@@ -152,7 +154,7 @@ class Process:
         self._dies = dies
         self._app = App()
         self._main: asyncio.Task[Any] | None = None
-        self._calls: dict[asyncio.Task[None], asyncio.Future[Answer | None]] = {}
+        self._calls: set[asyncio.Future[Answer | None]] = set()
 
     # ---- life and death ----
 
@@ -263,8 +265,7 @@ class Process:
         return bool(self.paused_s) and (len(self.paused_s) % 2 == 1 or self.paused_s[-1] >= at_s)
 
     def _bury(self) -> None:
-        for call, answered in list(self._calls.items()):
-            call.cancel()
+        for answered in list(self._calls):
             if not answered.done():
                 answered.set_result(None)
         if self._main is not None:
@@ -302,9 +303,9 @@ class Process:
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         context = copy_context()
         context.run(HOST.set, self.name)
-        task = asyncio.create_task(self._answer(method, path, body, headers or {}, answered), context=context)
-        self._calls[task] = answered
-        task.add_done_callback(self._calls.pop)
+        self._calls.add(answered)
+        answered.add_done_callback(self._calls.discard)
+        asyncio.get_running_loop().call_soon(self._answer, method, path, body, headers or {}, answered, context=context)
         return await answered
 
     def _view(self) -> View | None:
@@ -335,52 +336,32 @@ class Process:
         if agreement is not None and (agreement.disputed or agreement.condemned) and path.startswith(TOLD):
             self.problems.append(f"it answers {path}, and should not: {agreement.condemned or agreement.votes.told()}")
 
-    async def _answer(
+    def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"
     ) -> None:
-        start: dict[str, Any] = {}
-        gone = asyncio.Event()
+        """Have the application answer, as a connection has it."""
 
-        async def receive() -> dict[str, Any]:
-            if start.setdefault("read", False):
-                await gone.wait()
-            start["read"] = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Mapping[str, Any]) -> None:
-            start.update(message)
-            if message["type"] == "http.response.start" and message["status"] == 200:
+        def respond(call: Call, answer: http.Answer, after_body: bool) -> None:
+            status, told_headers, told = answer
+            if status == 200:
                 self._told(target)
-            if message["type"] == "http.response.body" and not answered.done():
-                health = self._health() if start["status"] == 503 else ""
-                answer = Answer(start["status"], dict(start["headers"]), message["body"], health, self.met, self._view())
-                answered.set_result(None if self.dead else answer)
+            if not answered.done():
+                health = self._health() if status == 503 else ""
+                answered.set_result(None if self.dead else Answer(status, dict(told_headers), told, health, self.met, self._view()))
 
         target, _, query = path.partition("?")
         all_headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body), **headers}
         sent = [(name, value) for name, value in all_headers.items() if value is not None]
-        try:
-            await self._app(
-                {"type": "http", "method": method, "path": target, "query_string": query.encode(), "headers": sent}, receive, send
-            )
-        except (Died, asyncio.CancelledError):
-            if not self.dead:
-                raise
-        finally:
-            if not answered.done():
-                answered.set_result(None)
+        call = Call(method, target, query.encode(), sent, respond)
+        with contextlib.suppress(Died):
+            self._app.take(call)
+            if call.reader is not None:
+                call.reader.piece(body)
+            if call.reader is not None and not answered.done():
+                call.reader.whole()
 
     def _health(self) -> str:
         """What `/readyz?verbose` says now; that is answered without a wait."""
         told: list[bytes] = []
-
-        async def send(message: Mapping[str, Any]) -> None:
-            told.append(message.get("body", b""))
-
-        async def receive() -> dict[str, Any]:
-            raise AssertionError("nothing is read")
-
-        scope = {"type": "http", "method": "GET", "path": "/readyz", "query_string": b"verbose", "headers": []}
-        with contextlib.suppress(StopIteration):
-            self._app(scope, receive, send).send(None)
+        self._app.take(Call("GET", "/readyz", b"verbose", [], lambda call, answer, after_body: told.append(answer[2])))
         return b"".join(told).decode()

@@ -6,7 +6,7 @@ What is new in the notary counts for its room until it has a line here.
 from typing import Final
 
 STAGES: Final = {
-    "http": "connections, heads, bodies, answers on their way (uvicorn and notary.http)",
+    "http": "connections, heads, bodies, answers on their way (notary.http)",
     "decode": "a submission's JSON, its rules, its transaction ids",
     "verify": "the signature, and what surrounds it",
     "look-up": "whether it is decided already: the index, asked before the log",
@@ -36,13 +36,14 @@ PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
     "notary/http/app.py:_tell": "answer",
     "notary/http/app.py:_undecided": "answer",
+    "notary/http/app.py:_tell_all": "answer",
     "notary/worker.py": None,
     "notary/worker.py:told": "answer",
     "notary/service.py": None,
     "notary/receipts/": "answer",
     "notary/decision.py": None,
     "notary/decision.py:to_json": "answer",
-    "notary/admission.py": "verify",
+    "notary/gate.py": "verify",
     "notary/parties.py": "verify",
     "notary/decide.py": "decide",
     "notary/index/": "index",
@@ -66,7 +67,6 @@ PLACES: Final[dict[str, str | None]] = {
     "ordering/": "log",
     "ordering/records.py": None,
     "ordering/ids.py": None,
-    "uvicorn/": "http",
     "aiokafka/": "kafka client",
 }
 """Of a file, a folder, or a function in a file; the longest that fits counts."""
@@ -74,7 +74,7 @@ PLACES: Final[dict[str, str | None]] = {
 CALLED_FROM: Final = {("decode", "join"): "decode of others", ("index", "http"): "look-up", ("tree", "http"): "look-up"}
 """(innermost stage, stage further out): what it is then."""
 
-THREADS: Final = {"verify": "verify", "embedded-log": "log"}
+THREADS: Final = {"embedded-log": "log"}
 """By the beginning of a thread's name."""
 
 

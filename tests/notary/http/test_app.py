@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from notary.config import load
 from notary.http import App, Server, bind
+from notary.http.connection import Times
 from notary.index.store import DECISIONS, STATES
 from notary.intake import Intake
 from notary.service import leaves
@@ -89,7 +89,7 @@ async def serving(
     if config.http.intake_processes:
         server = Intake(config, app, log_level="warning", log_json=False)
     else:
-        server = Server(app, bind("127.0.0.1", 0), head_s_max=head_s_max, refusal=app.refusal)
+        server = Server(app, bind("127.0.0.1", 0), times=Times(head_s=head_s_max))
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())
@@ -239,27 +239,6 @@ async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_di
         assert (await first).status_code == 200
         await service.app.idle()
         assert service.worker.index.position_next == 1
-
-
-async def test_what_is_being_checked_when_the_end_begins_is_not_taken(
-    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A submission whose signature is still being verified is refused: taken in then, nobody would be there to answer it."""
-    async with serving(own_directory) as service:
-        service.gate.set()
-        verifying, go_on = threading.Event(), threading.Event()
-
-        def slow(signature: bytes, message: bytes) -> bool:
-            verifying.set()
-            return go_on.wait(30)
-
-        monkeypatch.setattr(service.worker.parties, "get", lambda party: slow)
-        asked = asyncio.create_task(service.post(bank.body(spend())))
-        await asyncio.to_thread(verifying.wait, 30)
-        service.app.stopping()
-        go_on.set()
-        assert (await asked).json()["type"] == "/problems/not-ready"
-        assert service.worker.sender.batches_sent == 0
 
 
 async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:

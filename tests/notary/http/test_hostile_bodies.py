@@ -15,6 +15,8 @@ from tests.notary.process import NotaryProcess
 
 MARKER = "a-mark-of-these-tests"
 STATE = f"{'ab' * 32}:0"
+PARTY = "O=Bank A,L=London,C=GB"
+"""That of `bank`: of a party that is not registered nothing but its name is decoded."""
 HUGE = "1" + "0" * 10_000
 
 
@@ -72,21 +74,21 @@ SHAPES: dict[str, tuple[Any, str]] = {
     "null": (None, ""),
     "string": (MARKER, ""),
     "no-members": ({}, "party"),
-    "no-signature": ({"party": "O=A", "requests": []}, "signature"),
-    "no-requests": ({"party": "O=A", "signature": ""}, "requests"),
-    "unknown-member": ({"party": "O=A", "signature": "", "requests": [], MARKER: 1}, ""),
+    "no-signature": ({"party": PARTY, "requests": []}, "signature"),
+    "no-requests": ({"party": PARTY, "signature": ""}, "requests"),
+    "unknown-member": ({"party": PARTY, "signature": "", "requests": [], MARKER: 1}, ""),
     "party-number": ({"party": 1, "signature": "", "requests": []}, "party"),
     "party-empty": ({"party": "", "signature": "", "requests": [spend()]}, "party"),
     "party-too-long": ({"party": "é" * 128, "signature": "", "requests": [spend()]}, "party"),
-    "signature-null": ({"party": "O=A", "signature": None, "requests": []}, "signature"),
-    "signature-not-base64": ({"party": "O=A", "signature": "*" * 88, "requests": [spend()]}, "signature"),
-    "signature-not-ascii": ({"party": "O=A", "signature": "é", "requests": [spend()]}, "signature"),
-    "signature-unpadded": ({"party": "O=A", "signature": "AAA", "requests": [spend()]}, "signature"),
-    "requests-object": ({"party": "O=A", "signature": "", "requests": {}}, "requests"),
-    "requests-empty": ({"party": "O=A", "signature": "", "requests": []}, "requests"),
-    "requests-too-many": ({"party": "O=A", "signature": "", "requests": [spend()] * 1001}, "requests"),
-    "request-number": ({"party": "O=A", "signature": "", "requests": [spend(), 1]}, "requests[1]"),
-    "request-null": ({"party": "O=A", "signature": "", "requests": [None]}, "requests[0]"),
+    "signature-null": ({"party": PARTY, "signature": None, "requests": []}, "signature"),
+    "signature-not-base64": ({"party": PARTY, "signature": "*" * 88, "requests": [spend()]}, "signature"),
+    "signature-not-ascii": ({"party": PARTY, "signature": "é", "requests": [spend()]}, "signature"),
+    "signature-unpadded": ({"party": PARTY, "signature": "AAA", "requests": [spend()]}, "signature"),
+    "requests-object": ({"party": PARTY, "signature": "", "requests": {}}, "requests"),
+    "requests-empty": ({"party": PARTY, "signature": "", "requests": []}, "requests"),
+    "requests-too-many": ({"party": PARTY, "signature": "", "requests": [spend()] * 1001}, "requests"),
+    "request-number": ({"party": PARTY, "signature": "", "requests": [spend(), 1]}, "requests[1]"),
+    "request-null": ({"party": PARTY, "signature": "", "requests": [None]}, "requests[0]"),
 }
 
 
@@ -176,7 +178,7 @@ def test_the_last_of_two_members_is_what_the_signature_must_bind(asking: Asking,
 
 def test_an_error_message_does_not_repeat_a_long_value(asking: Asking) -> None:
     """A problem shows an excerpt of what it refuses, in ASCII, not a megabyte of it."""
-    answer = asking.post(json.dumps({"party": "O=A", "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
+    answer = asking.post(json.dumps({"party": PARTY, "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
     assert answer.status_code == 400
     assert len(answer.content) < 1_000
     assert answer.content.isascii()

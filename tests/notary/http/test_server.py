@@ -46,7 +46,7 @@ def no_descriptors_left() -> Iterator[None]:
 
 
 def _taken_in(server: Server) -> int:
-    return len(server._server.server_state.connections)
+    return len(server.connections)
 
 
 async def test_a_crowd_is_taken_in_together() -> None:

@@ -1,59 +1,62 @@
 """The application of an intake process, on a link whose other end is the test."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 import pytest
 
-from notary.admission import Admission
 from notary.config import HttpConfig
-from notary.http.answers import TEXT
+from notary.http import Server, bind
+from notary.http.call import TEXT
+from notary.http.connection import State
 from notary.intake.front import Front
 from notary.intake.link import Link
-from notary.intake.messages import Down, Gate, Settings, Submitted, Up
+from notary.intake.messages import Down, Settings, Submitted, Taking, Up
 from notary.parties import Parties
+from tests.notary.http.asking import post_head
 from tests.notary.intake.test_link import linked
 from tests.notary.party import NOTARY, Bank, spend
 from tests.notary.process import NotaryDirectory
 
-HEAD = {"method": "POST", "path": "/v1/submissions", "query_string": b"", "headers": [(b"content-type", b"application/json")]}
-
 
 class Fronted:
-    """A front, and the test in the worker's place."""
+    """A front behind a server, and the test in the worker's place."""
 
     def __init__(self, directory: NotaryDirectory, bank: Bank) -> None:
         self._parties = Parties(directory.path / "parties.json")
         self.body = bank.body(*(spend() for _ in range(500)))
-        self.read = 0
-        self.statuses: list[int] = []
         self.link: Link[Down, Up]
         self.worker: socket.socket
+        self.server: Server
         self._front: Front
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Link it."""
-        settings = Settings("w/1", NOTARY, "", HttpConfig(), 10, 64 << 20, "warning", log_json=False)
-        async with linked(Down, lambda message: self._front.take(message)) as (self.link, self.worker):
-            self._front = Front(settings, Admission(NOTARY, self._parties, 0, asyncio.get_running_loop().time), self.link)
-            yield
+        """Link it, and serve."""
+        settings = Settings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
+        async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
+            self._front = Front(settings, self._parties, self.link)
+            self.server = Server(self._front, bind("127.0.0.1", 0))
+            self.link.pause, self.link.go_on = self.server.pause, self.server.go_on
+            await self.server.start()
+            try:
+                yield
+            finally:
+                await self.server.stop(0.1)
 
-    async def post(self) -> None:
-        """A call, from its head to its answer."""
-        await self._front(dict(HEAD), self._receive, self._send)
-
-    async def _receive(self) -> dict[str, Any]:
-        self.read += 1
-        return {"type": "http.request", "body": self.body, "more_body": False}
-
-    async def _send(self, message: Any) -> None:
-        if "status" in message:
-            self.statuses.append(message["status"])
+    async def post(self) -> int:
+        """A call, from its head to its answer: the status."""
+        host, _, port = self.server.url.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(post_head(len(self.body)) + self.body)
+            return int((await reader.readline()).split()[1])
+        finally:
+            writer.close()
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def fronted(own_directory: NotaryDirectory, bank: Bank) -> Fronted:
     return Fronted(own_directory, bank)
 
 
-async def ended(calls: list[asyncio.Task[None]]) -> None:
+async def ended(calls: list[asyncio.Task[int]]) -> None:
     """End calls that nobody answers."""
     for call in calls:
         call.cancel()
@@ -70,20 +73,20 @@ async def ended(calls: list[asyncio.Task[None]]) -> None:
 
 
 async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Fronted) -> None:
-    """What it may not hand over yet it leaves in the connections."""
+    """What it may not hand over it leaves in the connections; when the worker reads again, all of it comes."""
     loop = asyncio.get_running_loop()
     async with fronted.running():
         calls = []
-        while fronted.link.writable.is_set():
+        while not fronted.server.paused:
             calls.append(loop.create_task(fronted.post()))
-            await asyncio.sleep(0)
-        before = fronted.read
-        calls.append(loop.create_task(fronted.post()))
-        for _ in range(10):
-            await asyncio.sleep(0.001)
-        assert fronted.read == before
-        while fronted.read == before:
-            await loop.sock_recv(fronted.worker, 1 << 20)
+            await asyncio.sleep(0.005)
+        calls += [loop.create_task(fronted.post()) for _ in range(5)]
+        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - asked from outside
+            await asyncio.sleep(0.005)
+        assert fronted.server.paused
+        handed = b""
+        while _submitted(handed) < len(calls):
+            handed += await loop.sock_recv(fronted.worker, 1 << 20)
         await ended(calls)
 
 
@@ -93,11 +96,12 @@ async def test_a_crowd_does_not_keep_it_from_hearing_its_worker(fronted: Fronted
     async with fronted.running():
         calls = [loop.create_task(fronted.post()) for _ in range(100)]
         handed = await loop.sock_recv(fronted.worker, 4)
-        gate = msgspec.msgpack.encode(Gate((503, TEXT, b"full")))
-        await loop.sock_sendall(fronted.worker, len(gate).to_bytes(4, "little") + gate)
-        while (submitted := _submitted(handed)) + len(fronted.statuses) < len(calls):
-            handed += await loop.sock_recv(fronted.worker, 1 << 20)
-        assert set(fronted.statuses) == {503}
+        taking = msgspec.msgpack.encode(Taking((503, TEXT, b"full")))
+        await loop.sock_sendall(fronted.worker, len(taking).to_bytes(4, "little") + taking)
+        while (submitted := _submitted(handed)) + sum(call.done() for call in calls) < len(calls):
+            with contextlib.suppress(TimeoutError):
+                handed += await asyncio.wait_for(loop.sock_recv(fronted.worker, 1 << 20), 0.05)
+        assert {call.result() for call in calls if call.done()} == {503}
         assert submitted > 0
         await ended(calls)
 

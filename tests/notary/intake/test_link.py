@@ -12,8 +12,12 @@ import pytest
 from notary.http.submission import Asked
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import Answered, Called, Down, Submitted, Up
+from payload import Submission
 
-CALLS = [Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_ms=at or None), b"x" * at * 1_000) for at in range(40)]
+CALLS = [
+    Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_ms=at or None), Submission("O=A", b"s" * 64, (), b"x" * at * 1_000))
+    for at in range(40)
+]
 
 
 @asynccontextmanager
@@ -62,7 +66,9 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
     taken: list[Up] = []
     async with linked(Up, taken.append, reads_while_it_may_write=True) as (link, theirs), linked(Down, print) as (other, copied):
         call = await sent(other, copied, [Called(1, "GET", "/livez", b"")])
-        while link.writable.is_set():
+        paused = asyncio.Event()
+        link.pause = paused.set
+        while not paused.is_set():
             link.send(Answered(1, (200, [], b"x" * (BUFFER_BYTES // 4))))
             await asyncio.sleep(0)
         await loop.sock_sendall(theirs, call)

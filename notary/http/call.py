@@ -1,0 +1,71 @@
+"""A call and its answer, as the connection, the applications, and whoever hands calls on see them."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, TypeAlias
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+Answer: TypeAlias = tuple[int, Headers, bytes]
+"""(status, headers without the length, body)."""
+
+JSON: Final[Headers] = [(b"content-type", b"application/json")]
+TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
+METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+
+
+class Reader(Protocol):
+    """Takes the body of one call. After `late` or `left`, and once the call is answered, nothing of it is called any more."""
+
+    def piece(self, data: bytes) -> None:
+        """Some bytes of the body."""
+        ...
+
+    def whole(self) -> None:
+        """The body is complete."""
+        ...
+
+    def late(self) -> None:
+        """The body was not complete in time: the call is to be answered now."""
+        ...
+
+    def left(self) -> None:
+        """The client went away before its body was complete: there is nobody to answer."""
+        ...
+
+
+class Call:
+    """One call: what its head says, and the way of its answer."""
+
+    __slots__ = ("gone", "headers", "method", "path", "query", "reader", "respond")
+
+    def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
+        """`respond` gets the call, its answer, and whether the answer may wait until the body has come."""
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        """Names in lower case."""
+        self.respond = respond
+        self.reader: Reader | None = None
+        """Set by the application that wants the body."""
+        self.gone = False
+        """Whether its client has left: an answer is not worth making any more."""
+
+    def answer(self, answer: Answer, *, after_body: bool = False) -> None:
+        """Answer it, once; with `after_body` when its body has come, of which nothing is looked at."""
+        self.respond(self, answer, after_body)
+
+
+class Application(Protocol):
+    """Answers calls: at once, or later from wherever the answer comes to be."""
+
+    def take(self, call: Call) -> None:
+        """The head of a call has come. Answer it, or set its `reader`, or both later."""
+        ...
+
+
+def header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
+    """The first header of that lower-case name."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return None

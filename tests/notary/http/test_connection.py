@@ -1,0 +1,380 @@
+"""The connection's machine: every event in every state, on real sockets; and what a client cannot make it hold."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from notary.http import Server, bind
+from notary.http.call import TEXT, Call
+from notary.http.connection import HEAD_BYTES_MAX, SLICE_BYTES, TRANSITIONS, Event, State, Times
+
+LARGE = b"x" * (16 << 20)
+"""More than the kernel keeps for a client that does not read."""
+
+
+class Scripted:
+    """An application that does what the path says; it reads every body that it neither answers nor refuses."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.heard: list[str] = []
+
+    def take(self, call: Call) -> None:
+        """Answer now, refuse, or leave it to the test."""
+        self.calls.append(call)
+        if call.path == "/now":
+            call.answer((200, TEXT, b"now"))
+        elif call.path == "/large":
+            call.answer((200, TEXT, LARGE))
+        elif call.path == "/refuse":
+            call.answer((503, TEXT, b"refused"), after_body=True)
+        else:
+            call.reader = self
+
+    def piece(self, data: bytes) -> None:
+        """A piece of a body."""
+        self.heard.append(f"piece {data!r}")
+
+    def whole(self) -> None:
+        """The end of a body."""
+        self.heard.append("whole")
+
+    def late(self) -> None:
+        """Answer, as a reader must."""
+        self.heard.append("late")
+        self.calls[-1].answer((400, TEXT, b"late"))
+
+    def left(self) -> None:
+        """The client has left."""
+        self.heard.append("left")
+
+
+class Talk:
+    """A client, and the connection that it has."""
+
+    def __init__(self, server: Server, client: socket.socket, app: Scripted) -> None:
+        self.server = server
+        self.client = client
+        self.app = app
+        (self.connection,) = server.connections
+
+    async def send(self, data: bytes) -> None:
+        """Send, and let it arrive."""
+        await asyncio.get_running_loop().sock_sendall(self.client, data)
+        await turns()
+
+    async def read(self) -> bytes:
+        """The bytes that are here; empty at the end."""
+        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.client, 1 << 16), 30)
+
+    async def until(self, *states: State) -> None:
+        """Return when the connection is in one of these."""
+        while self.connection.state not in states:  # noqa: ASYNC110 - asked from outside
+            await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 8) -> None:
+    """Some turns of the loop, with the time that the kernel needs for a byte on loopback."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def served(app: Scripted, **options: object) -> AsyncIterator[Server]:
+    """A server on a free port."""
+    server = Server(app, bind("127.0.0.1", 0), **options)  # type: ignore[arg-type]
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0.05)
+
+
+@asynccontextmanager
+async def talking(**options: object) -> AsyncIterator[Talk]:
+    """One connection to a server of its own."""
+    app = Scripted()
+    async with served(app, **options) as server:
+        with await connected(server) as client:
+            while not server.connections:  # noqa: ASYNC110 - asked from outside
+                await asyncio.sleep(0.001)
+            yield Talk(server, client, app)
+
+
+async def connected(server: Server) -> socket.socket:
+    """A client's socket."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    client = socket.socket()
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+    return client
+
+
+def head(path: str, *lines: str, method: str = "POST") -> bytes:
+    """The head of a call with a body in chunks."""
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: n", *lines, "Transfer-Encoding: chunked", "", ""]).encode()
+
+
+GET = b"GET /now HTTP/1.1\r\nHost: n\r\n\r\n"
+CHUNK, CHUNKS_END, NO_CHUNK = b"1\r\nx\r\n", b"0\r\n\r\n", b"zz\r\n"
+
+INTO: dict[State, bytes] = {
+    State.HEAD: b"",
+    State.IDLE: GET,
+    State.BODY: head("/read") + CHUNK,
+    State.REFUSED: head("/refuse") + CHUNK,
+    State.ANSWERED: head("/now") + CHUNK,
+    State.DECIDING: head("/read") + CHUNK + CHUNKS_END,
+    State.CLOSING: GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+    State.CLOSED: b"",
+}
+"""What a client sends to bring a new connection there."""
+
+
+async def lost(talk: Talk) -> None:
+    """The client resets the connection."""
+    if talk.client.fileno() >= 0:
+        talk.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        talk.client.close()
+
+
+async def eof(talk: Talk) -> None:
+    """The client sends no more."""
+    with contextlib.suppress(OSError):
+        talk.client.shutdown(socket.SHUT_WR)
+
+
+async def late(talk: Talk) -> None:
+    """The server looks when every deadline has passed."""
+    talk.connection.look(1e18)
+
+
+async def stop(talk: Talk) -> None:
+    """The server stops."""
+    talk.connection.stop()
+
+
+def sends(data: bytes) -> Callable[[Talk], Awaitable[None]]:
+    """The client sends this, as far as it is taken."""
+
+    async def send(talk: Talk) -> None:
+        with contextlib.suppress(OSError):
+            await talk.send(data)
+
+    return send
+
+
+def answers(*, after_body: bool) -> Callable[[Talk], Awaitable[None]]:
+    """The application answers its last call, whether or not it has already."""
+
+    async def answer(talk: Talk) -> None:
+        if talk.app.calls:
+            talk.app.calls[-1].answer((200, TEXT, b"done"), after_body=after_body)
+
+    return answer
+
+
+EVENTS: dict[Event, Callable[[Talk], Awaitable[None]]] = {
+    Event.BYTES: sends(b"P"),
+    Event.CALL: sends(head("/read")),
+    Event.ANSWER: answers(after_body=False),
+    Event.REFUSE: answers(after_body=True),
+    Event.END: sends(CHUNKS_END),
+    Event.LATE: late,
+    Event.BREAK: sends(NO_CHUNK),
+    Event.EOF: eof,
+    Event.STOP: stop,
+    Event.LOST: lost,
+}
+
+H, I, B, R, A, D, C, X = (  # noqa: E741 - a table
+    State.HEAD,
+    State.IDLE,
+    State.BODY,
+    State.REFUSED,
+    State.ANSWERED,
+    State.DECIDING,
+    State.CLOSING,
+    State.CLOSED,
+)
+E = Event
+# A state that is closing with nothing left to send is closed a moment later: C stands for both, but where the client reads nothing.
+EXPECTED: dict[State, dict[Event, State]] = {
+    H: {E.BYTES: H, E.CALL: B, E.ANSWER: H, E.REFUSE: H, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    I: {E.BYTES: H, E.CALL: B, E.ANSWER: I, E.REFUSE: I, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    B: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REFUSE: R, E.END: D, E.LATE: A, E.BREAK: C, E.EOF: C, E.STOP: B, E.LOST: X},
+    R: {E.BYTES: C, E.CALL: C, E.ANSWER: R, E.REFUSE: R, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    A: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REFUSE: A, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    D: {E.BYTES: D, E.CALL: D, E.ANSWER: I, E.REFUSE: I, E.END: D, E.LATE: D, E.BREAK: D, E.EOF: D, E.STOP: D, E.LOST: X},
+    C: {E.BYTES: C, E.CALL: C, E.ANSWER: C, E.REFUSE: C, E.END: C, E.LATE: X, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    X: dict.fromkeys(E, X),
+}
+"""The state after each event, as docs/http.md has it. Bytes in the middle of chunks are no chunk."""
+
+CASES = [(state, event) for state in State for event in Event]
+
+
+@pytest.mark.parametrize(("state", "event"), CASES, ids=[f"{state.name}-{event.name}" for state, event in CASES])
+async def test_every_event_in_every_state(state: State, event: Event) -> None:
+    """It goes where it should, hears of its client's end once, and is forgotten when it is closed."""
+    async with talking() as talk:
+        await talk.send(INTO[state])
+        if state is State.CLOSED:
+            await lost(talk)
+        await talk.until(state)
+        await EVENTS[event](talk)
+        expected = EXPECTED[state][event]
+        await talk.until(*((expected, X) if expected is C and state is not C else (expected,)))
+        await turns()
+        assert talk.connection.state in ((expected, X) if expected is C and state is not C else (expected,))
+        if state is State.BODY:
+            assert talk.app.heard.count("left") == (expected in (C, X))
+        assert (talk.connection in talk.server.connections) is (talk.connection.state is not X)
+
+
+def test_the_table_is_whole() -> None:
+    """Each state is left, each but the last by a lost transport, and what is closed stays so."""
+    assert set(TRANSITIONS) == set(State)
+    assert all(TRANSITIONS[state][Event.LOST] is State.CLOSED for state in State)
+    assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
+
+
+# ---- order, and the end ----
+
+
+async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
+    """Calls behind it wait in the socket, then come one by one; a client may close its half behind them all the same."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END + GET * 3 + head("/later") + CHUNK)
+        assert len(talk.app.calls) == 1
+        await talk.send(CHUNK * 10_000 + CHUNKS_END + GET * 5_000)
+        assert len(talk.app.calls) == 1
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        while len(talk.app.calls) < 5:
+            await turns(1)
+        talk.client.shutdown(socket.SHUT_WR)
+        while "whole" not in talk.app.heard[1:]:
+            await turns(1)
+        assert talk.app.heard.count("piece b'x'") == 10_001
+        talk.app.calls[-1].answer((200, TEXT, b"later"))
+        answered = b""
+        while data := await talk.read():
+            answered += data
+        assert answered.count(b"HTTP/1.1 200") == 1 + 3 + 1 + 5_000
+        assert answered.index(b"first") < answered.index(b"now") < answered.index(b"later") < answered.rindex(b"now")
+
+
+async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
+    """What comes bit by bit while a call is decided stays in the socket too, and is answered after it."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        for _ in range(50):
+            await talk.send(GET * 100)
+        assert len(talk.connection._behind) <= SLICE_BYTES // len(GET)
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 5_001:
+            answered += await talk.read()
+        assert len(talk.app.calls) == 5_001
+
+
+@pytest.mark.parametrize("trouble", [NO_CHUNK, b"\0\0\0"])
+async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
+    """Nonsense behind a call that is being decided ends the connection after the answer, and takes its place never."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END + trouble)
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        answered = b""
+        while data := await talk.read():
+            answered += data
+        assert answered.startswith(b"HTTP/1.1 200")
+        assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
+
+
+async def test_a_bug_of_the_application_costs_one_call(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception that nobody foresaw is a 500 and a line in the log, and the server goes on."""
+    async with talking() as talk:
+        talk.app.take = lambda call: 1 // 0  # type: ignore[assignment,method-assign,misc,return-value]
+        talk.connection._take = talk.app.take
+        await talk.send(GET)
+        assert (await talk.read()).startswith(b"HTTP/1.1 500")
+        assert "ZeroDivisionError" in caplog.text
+
+
+# ---- what nobody may make it hold ----
+
+
+@pytest.mark.parametrize("path", ["/read", "/refuse", "/now"])
+@pytest.mark.parametrize("line", [b"A: b\r\n", b"x"], ids=["many", "long"])
+async def test_trailers_are_bounded(path: str, line: bytes) -> None:
+    """What comes behind a body counts like a head, whatever was made of the body: the connection ends, and nothing is kept."""
+    async with talking() as talk:
+        await talk.send(head(path) + CHUNK + b"0\r\nX: ")
+        sent = 0
+        while talk.connection.state < State.CLOSING:
+            with contextlib.suppress(OSError):
+                await talk.send(line * (4096 // len(line)))
+            sent += 4096
+            assert sent < 4 * HEAD_BYTES_MAX
+        assert "whole" not in talk.app.heard
+
+
+async def test_small_trailers_are_dropped() -> None:
+    """They are no part of the head of this call, nor of the next one."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNK + b"0\r\nX: y\r\n\r\n")
+        assert talk.app.heard == ["piece b'x'", "whole"]
+        assert b"x" not in dict(talk.app.calls[0].headers)
+
+
+async def test_who_never_reads_is_closed() -> None:
+    """A client that asks and asks and does not read holds one answer, for a bounded time, and its connection does not count for ever."""
+    async with talking(times=Times(head_s=0.2)) as talk:
+        await talk.send(GET.replace(b"/now", b"/large") * 100)
+        assert len(talk.app.calls) == 1
+        await talk.until(State.CLOSED)
+        assert len(talk.app.calls) == 1
+        assert not talk.server.connections
+
+
+async def test_who_reads_slowly_has_more_time() -> None:
+    """When its time is over, a client that has read a good part of its answer gets that time again, and one that has not is closed."""
+    async with talking() as talk:
+        await talk.send(GET.replace(b"/now", b"/large"))
+        size = 0
+        while size < len(LARGE) // 2:
+            size += len(await talk.read())
+        await turns()
+        await late(talk)
+        assert talk.connection.state is State.IDLE
+        await late(talk)
+        await talk.until(State.CLOSED)
+
+
+async def test_connections_of_one_address_are_bounded() -> None:
+    """One address has its number, others have theirs; when one of them ends there is room again."""
+    app = Scripted()
+    async with served(app, connections_per_address_max=2) as server:
+        loop = asyncio.get_running_loop()
+        with await connected(server) as first, await connected(server) as second, await connected(server) as third:
+            assert b"overloaded" in await loop.sock_recv(third, 1 << 16)
+            other = socket.socket()
+            other.setblocking(False)
+            other.bind(("127.0.0.2", 0))
+            host, _, port = server.url.removeprefix("http://").rpartition(":")
+            with other:
+                await loop.sock_connect(other, (host, int(port)))
+                for client in (first, second, other):
+                    await loop.sock_sendall(client, GET)
+                    assert (await loop.sock_recv(client, 1 << 16)).startswith(b"HTTP/1.1 200")
+        while server.connections:
+            await turns(1)
+        assert not server._addresses
+        with await connected(server) as again:
+            await loop.sock_sendall(again, GET)
+            assert (await loop.sock_recv(again, 1 << 16)).startswith(b"HTTP/1.1 200")
