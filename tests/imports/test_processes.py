@@ -38,7 +38,6 @@ OURS = (
     "orjson",
     "rocksdict",
     "ssl",
-    "uvicorn",
     "uvloop",
 )
 
