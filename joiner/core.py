@@ -186,8 +186,8 @@ class Joiner:
 
     @property
     def queue_run(self) -> list[Effect]:
-        """What shows that the log still holds the ordering records that wait: the last one, as an effect behind all that a copy may stand
-        in for (`History.last_run`); empty when none waits.
+        """The last ordering record that waits, as an effect behind all that a copy may stand in for (`History.last_run`); empty when none
+        waits. If the log still holds these, it holds all that waits.
         """
         if not self._queue:
             return []
