@@ -178,7 +178,7 @@ class AsyncClient:
         return has_more
 
     async def _proven(self, ask: Callable[[], Awaitable[T]], ends: float) -> T:
-        """Return what `ask` returns. Where its receipt has a key that is not known, that key may have followed from a known one meanwhile."""
+        """The same as `ask`. Where a receipt has a key that is not known, that key may have followed from a known one meanwhile."""
         try:
             return await ask()
         except Unproven as problem:
