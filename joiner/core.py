@@ -200,9 +200,13 @@ class Joiner:
             skipped = _skipping(*skipped, record)
         return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
+    def is_buffered(self, partition: int) -> bool:
+        """Whether payload records of that partition wait for their entries."""
+        return self._buffer.offset_earliest(partition) is not None
+
     def buffered_last(self, partition: int) -> Mark | None:
-        """The last payload record of that partition that was kept for its entry; None when there was none since reading began."""
-        record = self._buffer.last.get(partition)
+        """The furthest payload record of that partition that waits for its entry; None when none waits."""
+        record = self._buffer.last(partition)
         return None if record is None else Mark(record.offset, fingerprint_of(record))
 
     @property

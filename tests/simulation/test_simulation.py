@@ -50,7 +50,7 @@ KINDS = {
 
 
 def _run(capsys: pytest.CaptureFixture[str], seeds: int, first: int = 1) -> Counter[str]:
-    """What was met by seeds that all hold."""
+    """The counts of seeds that all hold."""
     assert main(["--seeds", str(seeds), "--first", str(first), "--json"]) == 0, capsys.readouterr().err
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == seeds
