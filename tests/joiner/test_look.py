@@ -300,7 +300,7 @@ def test_offsets_with_gaps() -> None:
 
 @pytest.mark.parametrize("changed", [None, 2, 3, 4, 5])
 async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> None:
-    """The last record that waits is looked for behind all that a copy may stand in for: also what was judged, at the same append time."""
+    """A look compares the last record that waits, and all records before it with its append time, also those that took effect."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1", at=1_000))
     assert reading.joiner.queue_run == []

@@ -67,7 +67,7 @@ def _hold(counts: Counter[str], seeds: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1_800)
 def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Hundreds of whole systems, each with faults of its own, hold every promise; together they meet every kind of fault."""
+    """Hundreds of systems, each with faults of its own, keep every promise; together they meet every kind of fault."""
     counts = _run(capsys, SEEDS)
     for seed in SEEDS_BESIDES:
         counts += _run(capsys, 1, seed)
