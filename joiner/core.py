@@ -149,7 +149,7 @@ class Joiner:
         self._hole: Entry | None = None
         # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
         self._skipped: tuple[int, int] | None = None
-        # The ordering records that were skipped since the last one that took effect: the first one's offset, and the running hash over them.
+        # The ordering records skipped since the last that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
