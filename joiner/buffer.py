@@ -39,13 +39,10 @@ class Buffer:
         self._records_by_life: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
-        self.last: dict[int, Record] = {}
-        """Per payload partition the record that was added last, here still or not."""
 
     def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
         """Keep the record behind those of its key that are here already."""
         records = self._partitions.setdefault(partition, OrderedDict())
-        self.last[partition] = Record(partition, record.offset, record.append_time_ms, batch_key(incarnation, sequence), record.value)
         of_key = records.get((incarnation, sequence))
         if of_key is None:
             records[incarnation, sequence] = [record]
@@ -97,6 +94,17 @@ class Buffer:
     def size_of(self, incarnation: int) -> tuple[int, int]:
         """The number of records that incarnation has here, and their cost."""
         return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
+
+    def last(self, partition: int) -> Record | None:
+        """The record here of that partition that lies furthest, of those whose values are kept; None for none."""
+        furthest: tuple[tuple[int, int], Buffered] | None = None
+        for key, of_key in self._partitions.get(partition, OrderedDict()).items():
+            if of_key[-1].value is not None and (furthest is None or of_key[-1].offset > furthest[1].offset):
+                furthest = key, of_key[-1]
+        if furthest is None:
+            return None
+        (incarnation, sequence), record = furthest
+        return Record(partition, record.offset, record.append_time_ms, batch_key(incarnation, sequence), record.value)
 
     def offset_earliest(self, partition: int) -> int | None:
         """The offset of the earliest record here of that partition, None for none."""

@@ -149,7 +149,7 @@ class Joiner:
         self._hole: Entry | None = None
         # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
         self._skipped: tuple[int, int] | None = None
-        # The ordering records judged since the last that took effect: the first one's offset, and the running hash over them.
+        # The ordering records skipped since the last that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
         # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
         self._fills_due_ms = 0
@@ -186,8 +186,8 @@ class Joiner:
 
     @property
     def queue_run(self) -> list[Effect]:
-        """What shows that the log still holds the ordering records that wait: the last one, as an effect behind all that a copy may stand
-        in for (`History.last_run`); empty when none waits.
+        """The last ordering record that waits, as an effect behind all that a copy may stand in for (`History.last_run`); empty when none
+        waits. If the log still holds these, it holds all that waits.
         """
         if not self._queue:
             return []
@@ -200,9 +200,13 @@ class Joiner:
             skipped = _skipping(*skipped, record)
         return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
+    def is_buffered(self, partition: int) -> bool:
+        """Whether payload records of that partition wait for their entries."""
+        return self._buffer.offset_earliest(partition) is not None
+
     def buffered_last(self, partition: int) -> Mark | None:
-        """The last payload record of that partition that was kept for its entry; None when there was none since reading began."""
-        record = self._buffer.last.get(partition)
+        """The furthest payload record of that partition that waits for its entry; None when none waits."""
+        record = self._buffer.last(partition)
         return None if record is None else Mark(record.offset, fingerprint_of(record))
 
     @property

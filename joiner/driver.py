@@ -464,7 +464,7 @@ class Driver(Generic[Decision]):
         return [
             stream
             for stream in old
-            if (self.joiner.queued_records if stream == ORDERING else stream in leaders and self.joiner.buffered_last(stream))
+            if (self.joiner.queued_records if stream == ORDERING else stream in leaders and self.joiner.is_buffered(stream))
         ]
 
     async def _look_at_unread(self, unread: list[int]) -> None:

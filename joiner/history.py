@@ -144,7 +144,7 @@ class History:
 
     @property
     def last_run(self) -> list[Effect]:
-        """What is read again after an interruption: the last effects, as far as a copy may stand in for one (`last_of_one_time`)."""
+        """The last effects, as far as a copy may stand in for one (`last_of_one_time`): they are read again after an interruption."""
         return last_of_one_time(reversed(self._effects))
 
     def append(self, effect: Effect) -> None:

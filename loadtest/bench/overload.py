@@ -1,4 +1,4 @@
-"""What a worker does when it is asked for several times what it can do: `python -P -m loadtest.bench.overload [--times 5] [--seconds 10]`.
+"""A worker that is asked for several times what it can do: `python -P -m loadtest.bench.overload [--times 5] [--seconds 10]`.
 
 First its capacity, by a closed loop; then an open loop (`offered`) at so many times that. What counts: whether it still decides as much as
 it can (goodput), how long those wait that it lets in, how quickly it refuses the others, whether its Retry-After is true, its memory.

@@ -1,4 +1,4 @@
-"""What the peers need, once: `python -P -m loadtest.peers.fetch`. Debian's PostgreSQL if there is none, and etcd built from its modules."""
+"""Fetches the peers, once: `python -P -m loadtest.peers.fetch`. Debian's PostgreSQL if there is none, and etcd built from its modules."""
 
 import sys
 

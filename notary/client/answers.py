@@ -64,7 +64,7 @@ class StateAnswer(msgspec.Struct, frozen=True):
 
 
 class NotaryDescription(msgspec.Struct, frozen=True):
-    """Who the notary is, as `GET /v1/notary` tells. `name` goes into every transaction id."""
+    """The notary, as `GET /v1/notary` tells. `name` goes into every transaction id."""
 
     name: str
     origin: str = ""

@@ -134,7 +134,7 @@ class AsyncClient:
         return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), deadline_s)
 
     async def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
-        """Who the notary is, and its limits, as the worker says. Raises `Refused`, `Unreachable`."""
+        """Return the notary's name, keys and limits, as the worker says. Raises `Refused`, `Unreachable`."""
         return await self._notary(asyncio.get_running_loop().time() + deadline_s)
 
     async def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
@@ -178,7 +178,7 @@ class AsyncClient:
         return has_more
 
     async def _proven(self, ask: Callable[[], Awaitable[T]], ends: float) -> T:
-        """What `ask` returns. Where its receipt has a key that is not known, that key may have followed from a known one meanwhile."""
+        """The same as `ask`. Where a receipt has a key that is not known, that key may have followed from a known one meanwhile."""
         try:
             return await ask()
         except Unproven as problem:

@@ -1,4 +1,4 @@
-"""What is known of one call once a worker has refused its party (401, 403), or given an outcome that is not proven. Pure.
+"""The knowledge of one call once a worker has refused its party (401, 403), or given an outcome that is not proven. Pure.
 
 Workers read the file of parties each for themselves, so one may not know yet whom another one knows. Therefore no refusal of this kind is
 the last word before every other URL has been asked once more; those that refused are not asked again. And what one worker has taken in,

@@ -223,7 +223,7 @@ class Transport:
 
 
 def explained(url: str, problem: httpx.RequestError) -> str:
-    """What an attempt failed with, and what to do where one side speaks TLS and the other does not, or trusts nobody who signed."""
+    """Return the problem of an attempt, and what to do where one side speaks TLS and the other does not, or trusts nobody who signed."""
     said = str(problem)
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"

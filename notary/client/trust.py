@@ -130,7 +130,7 @@ class Trust:
         self._line: Known | None = None
 
     def meet(self, notary: NotaryDescription) -> bool:
-        """Take in what a worker says of its notary; whether there is a key more.
+        """Learn the notary's keys from a worker's description; returns whether there is a new one.
 
         Raises `NotVerified` unless its key follows from one that is trusted, and `ConfigurationError` where a first use cannot be kept.
         """

@@ -397,7 +397,10 @@ def test_commands_exist(rendered: Rendered, overlay: str) -> None:
             line = [*container["command"], *container.get("args", [])]
             if line[:2] == ["sh", "-c"]:
                 line = shlex.split(line[2].partition("exec ")[2].replace("\\\n", ""))
-            room, command, flags = ("notary", line[1], line[2:]) if line[0] == "notary" else (line[2], line[3], line[4:])
+            if line[0] != "notary":
+                assert line[:3] == ["python", "-P", "-m"]
+                line = line[3:]
+            room, command, flags = line[0], line[1], line[2:]
             module = import_module({"notary": "notary.cli", "spark_join": "spark_join.commands"}[room] + "." + command.replace("-", "_"))
             parser = argparse.ArgumentParser(exit_on_error=False)
             module.add_arguments(parser)

@@ -142,6 +142,7 @@ def _certificates(folder: Path, users: list[str]) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         public = certificate(user, key.public_key())
+        (folder / f"{user}.key").touch(mode=0o600)
         (folder / f"{user}.key").write_bytes(private)
         (folder / f"{user}.crt").write_bytes(public)
         (folder / f"{user}.pem").write_bytes(private + public)

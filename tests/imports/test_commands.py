@@ -16,7 +16,7 @@ ELSEWHERE = {
 }
 _COMMAND = re.compile(r"python3?[\"']?,? +[\"']?((?:-[A-Za-z]+[\"']?,? +[\"']?)*)-[mc][\"']?,? +[\"']?([\w.]+)?")
 _DEVELOPERS = re.compile(r"(pip|pytest|piptools|tests(\..*)?)").fullmatch
-"""What is run from a checkout, by those who write it."""
+"""These are run from a checkout, by those who write it."""
 
 
 def unsafe_starts(source: str) -> Iterator[int]:

@@ -98,7 +98,7 @@ def test_verify_log(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_loads(planted: Planted, tmp_path: Path) -> None:
-    """What `make load` starts, Locust included, which would import from the working directory by itself; and the bench's own processes."""
+    """`make load` with Locust, which would import from the working directory by itself; and the bench's own processes."""
     figure = tmp_path / "figure.json"
     flags = ["--rate", "20", "--run-time", "2", "--users", "2", "--figure", str(figure)]
     assert openloop(["--brokers", "0", "--workers", "1", *flags]) == 0

@@ -1,6 +1,9 @@
 """The buffer: records of batch keys, until their entries are judged or their incarnations end."""
 
+import sys
+
 from joiner.buffer import RECORD_OVERHEAD_BYTES, Buffer, Buffered
+from ordering.records import batch_key
 
 
 def _add(buffer: Buffer, partition: int, incarnation: int, sequence: int, offset: int, value: bytes = b"") -> None:
@@ -20,6 +23,33 @@ def test_all_of_a_key_are_kept_in_order() -> None:
     assert buffer.records == 2
     assert buffer.drop_through(1, 1) == 1
     assert (buffer.records, buffer.size_bytes) == (0, 0)
+
+
+def test_nothing_holds_what_was_dropped() -> None:
+    """A topic may have thousands of partitions, and whoever writes to each of them must not fill memory that nothing counts."""
+    buffer, values = Buffer(), [b"large %d" % partition * 1_000 for partition in range(50)]
+    before = [sys.getrefcount(value) for value in values]
+    for partition in range(50):
+        _add(buffer, partition, 1, partition, 0, values[partition])
+    buffer.drop_through(1, None)
+    assert buffer.size_bytes == 0
+    assert [sys.getrefcount(value) for value in values] == before
+
+
+def test_the_last_one_that_waits() -> None:
+    """It lies furthest of those that are here with their values, whatever the order of their keys."""
+    buffer = Buffer()
+    assert buffer.last(0) is None
+    for offset, (incarnation, sequence) in enumerate([(1, 1), (2, 1), (1, 1), (3, 1)]):
+        _add(buffer, 0, incarnation, sequence, offset, b"%d" % offset)
+    buffer.drop_through(3, 1)
+    last = buffer.last(0)
+    assert last is not None
+    assert (last.offset, last.key, last.value) == (2, batch_key(1, 1), b"2")
+    buffer.empty(0, 1, 1)
+    last = buffer.last(0)
+    assert last is not None
+    assert (last.offset, last.key) == (1, batch_key(2, 1))
 
 
 def test_partitions_are_apart() -> None:

@@ -300,7 +300,7 @@ def test_offsets_with_gaps() -> None:
 
 @pytest.mark.parametrize("changed", [None, 2, 3, 4, 5])
 async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> None:
-    """The last record that waits is looked for behind all that a copy may stand in for: also what was judged, at the same append time."""
+    """A look compares the last record that waits, and all records before it with its append time, also those that took effect."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1", at=1_000))
     assert reading.joiner.queue_run == []
@@ -315,7 +315,7 @@ async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> No
 
 
 async def test_a_look_at_a_long_queue_is_short() -> None:
-    """Of a queue whose records have times of their own, the last one is looked for and the one before it."""
+    """A look reads two records of a queue whose records have times of their own: the last one, and the one before it."""
     history, reading = History(), Reading()
     reading.step(*history.streams[ORDERING], history.register("w1"), *[history.entry(1, sequence, "a") for sequence in range(1, 9)])
     (last,) = reading.joiner.queue_run

@@ -117,7 +117,7 @@ SECRETS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("kind", SECRETS)
 def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
-    """What the world can read, or write, is refused: file, mode, what to do. 600 is taken, and 440 of root and a group of ours."""
+    """A file that the world can read, or write, is refused: file, mode, what to do. 600 is taken, and 440 of root and a group of ours."""
     name, use = SECRETS[kind]
     keys.create(folder / "k.pem")
     pair = Authority().server()

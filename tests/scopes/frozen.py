@@ -12,7 +12,6 @@ What the value leaves open, and why that is sound:
   read again (`keep` is false): they say only where that begins.
 - *The history.* The views of all records are the one after genesis, which `thawed` keeps, so every comparison comes out alike; what else
   is in the history, or was skipped since its last record, decides no step. That it is the log's own is tested elsewhere (tests/properties).
-- *The buffer's last records.* They are for looks at the log (R10), and no step asks for them.
 - *What never changes*: what the log says of itself, limits; they are taken from a model, and must be the model's own.
 """
 
@@ -40,7 +39,7 @@ _VARYING = {
     "_since_effect", "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
 }  # fmt: skip
 _LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
-_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records", "last"}
+_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records"}
 _HISTORY = {"_effects"}
 _DOUBTS = {"agreed", "open", "live", "_examined"}
 _QUEUED = ("source", "arrived_ms", "record", "signed_by", "compared", "own_view")
@@ -148,7 +147,6 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
         _by_life=heaps,
         _bytes_by_life=dict(bytes_by_life),
         _records_by_life=dict(records_by_life),
-        last={},
         size_bytes=size_bytes,
         records=records,
     )

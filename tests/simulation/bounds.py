@@ -45,7 +45,7 @@ def kept(world: "World") -> list[Violation]:
 
 
 def silent_lives(world: "World") -> list[int]:
-    """The lives that somebody must fence: silent for longer than the timeout, with a payload that waits for an entry of theirs (R5).
+    """The incarnations that another worker must fence: silent beyond the timeout, with a payload that waits for their entry (R5).
 
     Somebody else, who has read that payload: where memory is full of payloads that may count one day, the rest is read when asked for.
     """

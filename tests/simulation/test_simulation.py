@@ -50,7 +50,7 @@ KINDS = {
 
 
 def _run(capsys: pytest.CaptureFixture[str], seeds: int, first: int = 1) -> Counter[str]:
-    """What was met by seeds that all hold."""
+    """The counts of seeds that all hold."""
     assert main(["--seeds", str(seeds), "--first", str(first), "--json"]) == 0, capsys.readouterr().err
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == seeds
@@ -67,7 +67,7 @@ def _hold(counts: Counter[str], seeds: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1_800)
 def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Hundreds of whole systems, each with faults of its own, hold every promise; together they meet every kind of fault."""
+    """Hundreds of systems, each with faults of its own, keep every promise; together they meet every kind of fault."""
     counts = _run(capsys, SEEDS)
     for seed in SEEDS_BESIDES:
         counts += _run(capsys, 1, seed)

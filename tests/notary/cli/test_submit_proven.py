@@ -155,7 +155,7 @@ def test_a_receipt_of_another_notary(
 def test_what_was_proven_is_written(
     liar: Liar, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two submissions the first is proven and written; the second is not, and its request is named: exit 1, not 0."""
+    """The first of two submissions is proven and written; the second is not, and its request is named: exit 1, not 0."""
     liar.twist = lambda decisions: missing(decisions) if liar.posts == 2 else None
     flags = ["--verifier-key", key_of(notary_directory), "--url", liar.url, "--batch", "1"]
     assert main(["submit", write(tmp_path, spend(), spend(), spend()), *party, *flags]) == 1
