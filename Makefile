@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
-# processes, each with brokers of its own, and what computes for minutes runs beside them with the lowest priority.
+# processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
 ALONE := (kafka or chaos or peers) and not (spark or nightly)
 COMPUTES := (spark or exhaustive or image) and not nightly
 OTHERS := not (kafka or chaos or peers or spark or exhaustive or image or nightly)
@@ -37,7 +37,7 @@ test-brokers:
 	$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10
 
 test-computes:
-	nice -n 19 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
+	nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
 
 check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
 	$(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"
@@ -72,7 +72,7 @@ image: kafka  ## build the container images `notary` and `notary-spark` (BASE=an
 
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
 	$(BIN)/python -P -m deploy.manifests check
-	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -m "not spark"
+	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -k "not jobs"
 
 manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
 	$(PYTEST) tests/deploy/test_live.py -m nightly -rP --durations 10

@@ -116,9 +116,9 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
 
 
 def tell(problem: BaseException) -> str:
-    """An aiokafka error for a message: some have no text but their name."""
-    text = str(problem)
-    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+    """Returns an error's name and text, for a message. aiokafka's errors begin with their names."""
+    name, text = type(problem).__name__, str(problem)
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
