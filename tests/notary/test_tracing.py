@@ -2,10 +2,13 @@
 
 import asyncio
 import gzip
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,9 @@ from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.sdk.trace import TracerProvider
 
+from deploy.local import golang
+from deploy.local.jars import cache_folder
+from deploy.local.ports import free_ports
 from notary import worker
 from notary.client import AsyncClient, Signer, TransactionRequest
 from notary.config import TracingConfig, load
@@ -98,23 +104,64 @@ async def submit_in_spans(url: str, bank: Bank, clients: int) -> dict[bytes, byt
     return callers
 
 
-@pytest.mark.parametrize("intake", [0, 1], ids=["alone", "intake"])
+@contextmanager
+def otelcol(collector: Collector, folder: Path) -> Iterator[str]:
+    """The address of an OpenTelemetry Collector that hands all it gets on to `collector`, the last of it at its end."""
+    program = golang.build(Path(__file__).with_name("otelcol"), ["."], cache_folder() / "otelcol") / "otelcol"
+    [port] = free_ports(1)
+    pipeline = {"receivers": ["otlp"], "exporters": ["otlp_http"]}
+    settings = {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},
+        "exporters": {"otlp_http": {"traces_endpoint": collector.url}},
+        "service": {"pipelines": {"traces": pipeline}, "telemetry": {"metrics": {"level": "none"}}},
+    }
+    (folder / "otelcol.yaml").write_bytes(msgspec.json.encode(settings))
+    with (folder / "otelcol.txt").open("wb") as said:
+        running = subprocess.Popen([program, "--config", folder / "otelcol.yaml"], stdout=said, stderr=said)
+    try:
+        while True:
+            assert running.poll() is None, (folder / "otelcol.txt").read_text()
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/v1/traces"
+    finally:
+        running.terminate()
+        assert running.wait() == 0, (folder / "otelcol.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("intake", "through"),
+    [
+        pytest.param(0, False, id="alone"),
+        pytest.param(1, False, id="intake"),
+        pytest.param(0, True, id="through-otelcol", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
+    ],
+)
 async def test_from_client_to_decision(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector, monkeypatch: pytest.MonkeyPatch, intake: int
+    own_directory: NotaryDirectory,
+    bank: Bank,
+    notary_process: Start,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    intake: int,
+    through: bool,
 ) -> None:
     """Each caller's trace has the submission below the caller's span and its five parts in order; a batch links to all that it carried."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    settings = {"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 0, "HTTP_INTAKE_PROCESSES": intake}
-    process = notary_process(own_directory.config, settings=settings)
-    callers: dict[bytes, bytes] = {}
-    while not any(len(batch.links) > 1 for batch in collector.named("batch")):
-        callers |= await submit_in_spans(process.url, bank, 12)
-        await asyncio.sleep(0.1)
-    with Asking(process.url) as asking:
-        for more in ({}, {"traceparent": NOT_SAMPLED}, {"traceparent": "00-nonsense-01"}):
-            assert asking.post(bank.body(spend()), **more).status_code == 200
-        assert asking.metric("notary_spans_dropped") == 0
-    assert process.stop() == 0
+    with otelcol(collector, tmp_path) if through else nullcontext(collector.url) as endpoint:
+        settings = {"TRACING_ENDPOINT": endpoint, "TRACING_RATIO": 0, "HTTP_INTAKE_PROCESSES": intake}
+        process = notary_process(own_directory.config, settings=settings)
+        callers: dict[bytes, bytes] = {}
+        while not any(len(batch.links) > 1 for batch in collector.named("batch")):
+            callers |= await submit_in_spans(process.url, bank, 12)
+            await asyncio.sleep(0.1)
+        with Asking(process.url) as asking:
+            for more in ({}, {"traceparent": NOT_SAMPLED}, {"traceparent": "00-nonsense-01"}):
+                assert asking.post(bank.body(spend()), **more).status_code == 200
+            assert asking.metric("notary_spans_dropped") == 0
+        assert process.stop() == 0
     assert collector.services == {"notary"}
     submissions = {span.trace_id: span for span in collector.named("submission")}
     assert {trace_id: span.parent_span_id for trace_id, span in submissions.items()} == callers
