@@ -120,7 +120,7 @@ class Calls:
         headers = {} if wait_s is None else {b"prefer": b"wait=%d" % wait_s}
         answer = await self.call(process, "POST", path, body, headers, WAIT_S_DEFAULT if wait_s is None else wait_s)
         if answer is not None and answer.status == 429:
-            self._hold_quota(process, party, requests)
+            self.hold_quota(process, party, requests)
         if answer is not None and answer.status == 503:
             self.hold_refusal(process, answer, requests)
         return answer
@@ -142,9 +142,13 @@ class Calls:
         """Somebody sends so many requests at once."""
         self._largest[process] = max(requests, self._largest.get(process, 0))
 
-    def _hold_quota(self, process: Process, party: str, requests: int) -> None:
-        """A 429: since some moment this party has sent that worker more than a second's quota, and what was added meanwhile."""
-        per_s, sent, now_s = self._plan.quota_per_s, 0, _now_s()
+    def hold_quota(self, process: Process, party: str, requests: int, *, uncharged: int = 0) -> None:
+        """A 429: since some moment this party has sent that worker more than a second's quota, and what was added meanwhile.
+
+        `uncharged` requests were asked for in its name besides, and are not among what it has sent.
+        """
+        per_s, now_s = self._plan.quota_per_s, _now_s()
+        sent = min(uncharged, per_s)
         for at_s, count in reversed(self._sent[process, party]):
             sent += count
             if sent > per_s * (1 + max(0.0, now_s - at_s - MARGIN_S)):

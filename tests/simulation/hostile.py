@@ -106,6 +106,9 @@ class Hostile:
         answer = await self._calls.call(process, attack.method, attack.path, attack.body, {b"prefer": b"wait=0", **attack.headers})
         if answer is not None and answer.status == 503:
             self._calls.hold_refusal(process, answer, attack.requests)
+        elif answer is not None and answer.status == 429 and attack.status in (400, 403):
+            # The quota is asked before format and signature. All of these attacks are in this party's name, and are not charged to it.
+            self._calls.hold_quota(process, premises().party.name, attack.requests, uncharged=attack.requests)
         elif answer is not None and answer.status != attack.status:
             self._calls.problem(process, f"answered {answer.status}, and not {attack.status}, to {attack}: {answer}")
 
