@@ -150,6 +150,11 @@ class Driver(Generic[Decision]):
         return self._unreachable
 
     @property
+    def uncompared(self) -> frozenset[int]:
+        """The topic-partitions that have not been compared with the index since reading was interrupted: those that have no leader."""
+        return self._recheck.waits_for
+
+    @property
     def poll_age_s(self) -> float:
         """How long ago the log was last polled without an error."""
         return self._now_s() - self._polled_at_s

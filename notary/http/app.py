@@ -27,6 +27,7 @@ from notary.metrics import Metrics
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
 from ordering.ids import excerpt
+from ordering.stream import describe
 from payload import Submission
 
 log = logging.getLogger("notary.http")
@@ -401,6 +402,7 @@ class App:
                 f"incarnation: {worker.sender.incarnation or 'none'}",
                 f"positions: {worker.index.position_next}",
                 f"log records not read yet: {worker.driver.lag_records}",
+                f"not compared with the index yet: {', '.join(map(describe, sorted(worker.driver.uncompared))) or 'nothing'}",
                 f"pending requests: {worker.sender.queue.pending_requests}",
                 f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
                 f"log clock skew ms: {worker.driver.clock_skew_ms}",

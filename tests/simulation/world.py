@@ -190,7 +190,8 @@ class World:
 
     def _is_level(self, slot: Slot) -> bool:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
-        if worker is None or worker.not_ready() is not None:
+        # A topic-partition that had no leader until now is compared by the next poll, and may have lost records.
+        if worker is None or worker.not_ready() is not None or worker.driver.uncompared:
             return False
         heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
         joiner = worker.driver.joiner
