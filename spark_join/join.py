@@ -32,7 +32,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The requests of the log up to its first hole, and the records that they come from."""
 
     requests: DataFrame
-    """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
+    """First occurrences. Columns: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
     identity: Identity
     """The identity of the log, with all keys up to the last record that was read"""
     records: DataFrame

@@ -49,9 +49,9 @@ class Verified(msgspec.Struct, frozen=True):
     skipped: dict[str, Skipped]
     """The ordering records without effect, by reason (`effects.Verdict`)"""
     undecided: Undecided | None
-    """Nothing is decided from its ordering offset on"""
+    """The first hole, or None; nothing is decided from its ordering offset on"""
     decisions: DataFrame
-    """position, id, log_time_ms, outcome, conflicts"""
+    """Columns: position, id, log_time_ms, outcome, conflicts"""
     entries: DataFrame
     """See `join.Joined`"""
     violations: DataFrame
