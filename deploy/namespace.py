@@ -1,7 +1,7 @@
-"""A thread's step into a network namespace and back: a socket that it opens there, a process that it starts there, stays there.
+"""Moves a thread into a network namespace and back. A socket that it opens there, or a process that it starts there, stays there.
 
-Linux gives each thread a network of its own choice. So nothing needs `ip netns exec`, and no namespace needs a name: it is told by a
-path that leads to it, e.g. `/proc/PID/fd/N` of the process that holds it, and is gone with the last who is in it or holds it.
+On Linux each thread can be in another network namespace. So `ip netns exec` is not needed, and no namespace needs a name. A path identifies
+it, such as `/proc/PID/fd/N` of a process with an open descriptor. A namespace ends with its last process and its last open descriptor.
 """
 
 import ctypes
@@ -19,9 +19,10 @@ Result = TypeVar("Result")
 
 @contextmanager
 def inside(network: str) -> Iterator[None]:
-    """The calling thread is in this namespace for the length of the block (empty: it stays where it is). No `await` belongs inside.
+    """Moves the calling thread into this namespace for the length of the block; with an empty path it stays where it is.
 
-    Raises `OSError`: nobody holds the namespace any more, or this user may not enter it.
+    Do not `await` inside: other tasks of this thread would run there too. Raises `OSError` if the namespace has ended, or if this user may
+    not enter it.
     """
     if not network:
         yield
@@ -38,7 +39,7 @@ def inside(network: str) -> Iterator[None]:
 
 
 def run_inside(network: str, work: Callable[[], Result]) -> Result:
-    """Return what `work` returns in a thread of its own in this namespace: for work that awaits, or that opens sockets in many places."""
+    """Run `work` in a new thread in this namespace and return its result: for work that awaits, or opens sockets in many places."""
     done: list[Result] = []
     failed: list[BaseException] = []
 
@@ -58,7 +59,10 @@ def run_inside(network: str, work: Callable[[], Result]) -> Result:
 
 
 def make() -> int:
-    """Make a new network namespace; its descriptor, which holds it. The calling thread stays where it is. Raises `OSError`."""
+    """Make a new network namespace, and return a descriptor that keeps it alive. The calling thread stays where it is.
+
+    Raises `OSError`.
+    """
     home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("unshare", CLONE_NEWNET)
@@ -79,7 +83,7 @@ def _enter(network: str) -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    # Python has these two as functions of `os` from 3.12 on.
+    # `os` has both functions, but only from Python 3.12 on.
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()

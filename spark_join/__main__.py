@@ -1,6 +1,6 @@
-"""`python -P -m spark_join verify|archive|restore …`, also as what `spark-submit` runs. See `commands`.
+"""The entry point of `python -P -m spark_join verify|archive|restore …`; `spark-submit` runs it too. See `commands`.
 
-Without Spark's packages the exit code is 2, as for all that could not be done: Python's own 1 would say that there are violations.
+Without Spark's packages the exit code is 2 (`COULD_NOT`). Python's own exit code, 1, would mean that there are violations.
 """
 
 import sys

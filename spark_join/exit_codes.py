@@ -1,10 +1,10 @@
-"""What a process of this room ends with. Nothing is imported here, so that it can be said without Spark's packages too."""
+"""The exit codes of this package's commands. This module imports nothing of Spark, so `__main__` can use it where Spark is missing."""
 
 from typing import Final
 
 CLEAN: Final = 0
-"""The log is as it should be, or it was archived or restored."""
+"""The verifier found no violation, or the log was archived or restored."""
 VIOLATED: Final = 1
-"""Violations were found."""
+"""The verifier found violations."""
 COULD_NOT: Final = 2
-"""It could not be done, or nothing can be said; stderr says why."""
+"""The command failed, or there is no result; stderr has the reason."""

@@ -1,4 +1,4 @@
-"""The join: from the two topics to the requests that are to be decided, in their order (R2, R3, R5 to R7, R10)."""
+"""The join: reads the two topics and returns the requests to decide, in the global order (R2, R3, R5 to R7, R10)."""
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -18,40 +18,40 @@ from spark_join.state.state import State
 
 
 class Undecided(msgspec.Struct, frozen=True):
-    """A hole, and what stands there and behind it."""
+    """The first hole, and the entries from there on, which are not decided."""
 
     from_offset: int
     entries: int
-    """Those that count, if the hole and all like it get a content; the hole is one"""
+    """Entries in effect from the hole on, if this hole and all others get a content; the hole is one of them"""
     requests: int
-    """Of these entries, repetitions too"""
+    """Requests of these entries, repetitions included"""
     because: str
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """What the log asks, up to its first hole."""
+    """The requests of the log up to its first hole, and the records that they come from."""
 
     requests: DataFrame
-    """First occurrences: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
+    """First occurrences. Columns: position, offset, ordinal, log_time_ms, id, inputs, references, from_ms, until_ms"""
     identity: Identity
-    """With all keys up to the end of what was read"""
+    """The identity of the log, with all keys up to the last record that was read"""
     records: DataFrame
     """The ordering topic, behind a hole too: the columns of `ordering_records.SCHEMA`, `contents.with_places` and `effects.Verdict`"""
     unreadable: DataFrame
     faults: DataFrame
-    """See `contents.Contents`."""
+    """These two: see `contents.Contents`."""
     entries: DataFrame
-    """Those of `records` that take effect, up to the hole"""
+    """The entries among `records` that take effect, up to the hole"""
     carry: bytes
-    """See `effects.Carry`: at the hole, or behind the last record"""
+    """See `effects.Carry`: its value at the hole, or after the last record"""
     payload: DataFrame
-    """The payload records, orphans of the earlier part too"""
+    """The payload records, with the orphans of the earlier part"""
     places: DataFrame
-    """The same as `contents.keyed` gives them, without their values"""
+    """The same records with the columns of `contents.keyed`, without their values"""
     gone: DataFrame | None
-    """Offsets that are not there: see `gaps.missing_offsets`"""
+    """Missing offsets: see `gaps.missing_offsets`"""
     undecided: Undecided | None
-    """The first entry that counts and has no content; nothing from there on is decided"""
+    """The first entry in effect without a content; nothing from there on is decided"""
 
     @property
     def offset_hole(self) -> int | None:
@@ -60,7 +60,10 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def rest_of(log: Log, state: State) -> Log:
-    """What `log`, read from `state.since` on, has after the part that `state` stands for. Raises `CouldNotVerify` for another log."""
+    """Returns the part of `log` that comes after `state`; `log` was read from `state.since` on.
+
+    Raises `CouldNotVerify` if it is another log than the state's, or has lost records of it.
+    """
     if not state.offsets_next:
         return log
     for place, offset in sorted(state.offsets_next.items()):
@@ -83,13 +86,13 @@ def rest_of(log: Log, state: State) -> Log:
 
 
 def join(log: Log, state: State, keys: Keys | None, stages: Stages) -> Joined:
-    """Read the log, of which `state` is the part before. `keys` as in `contents.read_contents`.
+    """Joins the records of `log`, which continues `state`. `keys` as in `contents.read_contents`.
 
     Raises `CouldNotVerify` for a log that does not begin with a genesis record, and for one of a newer format.
     """
     identity = with_rotations(identity_at_start(log) if state.identity is None else state.identity, log.ordering, stages)
     payload = state.orphans.unionByName(log.payload)
-    # The key, hash and place of a payload record are read many times; its value once.
+    # Several stages read the key, hash and offset of a payload record; only one reads its value.
     places = stages.keep(
         "payload records", contents.keyed(log.payload, is_orphan=False).union(contents.keyed(state.orphans, is_orphan=True))
     )
@@ -140,7 +143,7 @@ def _undecided(entries: DataFrame) -> Undecided | None:
 
 
 def _edges(log: Log, state: State) -> DataFrame:
-    """topic, partition and offset: just before the first record that should be there, and just behind the last."""
+    """Returns topic, partition and offset of two edges a partition: one before the first expected record, one after the last."""
     edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
     return log.ordering.sparkSession.createDataFrame(
         edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"

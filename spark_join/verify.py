@@ -1,4 +1,4 @@
-"""Verifies a log: decides everything again, compares every root, checks every signature. State in, log, state out."""
+"""Verifies a log: decides every request again, compares every root, and checks every signature. Goes from one state to the next."""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -38,20 +38,20 @@ class Verified(msgspec.Struct, frozen=True):
     notary_name: str
     """The name in the genesis record"""
     decided: int
-    """The number of decisions of the whole log, the earlier part too"""
+    """The number of decisions of the complete log, the earlier part included"""
     outcomes: dict[str, int]
-    """Decisions by outcome, or by reason where they reject; those made here, as everything from here on"""
+    """Numbers of decisions by outcome, or by reason for rejections. This and all members below are of this run only, except `root`"""
     root: bytes
-    """Over all decisions of the whole log"""
+    """The root over all decisions of the complete log"""
     checkpoints: Counts
     records: dict[str, int]
     """The number of ordering records, by kind"""
     skipped: dict[str, Skipped]
     """The ordering records without effect, by reason (`effects.Verdict`)"""
     undecided: Undecided | None
-    """Nothing is decided from its ordering offset on"""
+    """The first hole, or None; nothing is decided from its ordering offset on"""
     decisions: DataFrame
-    """position, id, log_time_ms, outcome, conflicts"""
+    """Columns: position, id, log_time_ms, outcome, conflicts"""
     entries: DataFrame
     """See `join.Joined`"""
     violations: DataFrame
@@ -65,7 +65,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, stages: Stages, exports: Exports | None = None) -> Verified:
-    """Verify `log`, which goes on from `state` (`join.rest_of`), and compare it with the exports, which need a log from its beginning.
+    """Verify `log`, which continues `state` (`join.rest_of`), and compare it with the exports, which need a log from its start.
 
     `keys` as in `contents.read_contents`. Raises `CouldNotVerify`.
     """
@@ -86,7 +86,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
-    # A full chunk of the state's in which a size ends is in both.
+    # A full chunk of the state in which a size ends is in both frames.
     compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gaps = sequence_gaps(joined.entries, joined.gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
@@ -133,7 +133,7 @@ def _skipped(joined: Joined) -> dict[str, Skipped]:
 
 
 def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
-    """The hole at which deciding stopped, if a view from behind it shows that somebody has passed it (R10)."""
+    """Returns a violation for the hole if a view from behind it shows that a worker has passed it (R10); else an empty list."""
     hole = joined.undecided
     if hole is None:
         return []
@@ -146,7 +146,7 @@ def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
 
 
 def _foreign_views(views: DataFrame) -> DataFrame:
-    """Rows of `views.differences` as rows of `violations.VIOLATION`."""
+    """Turns rows of `views.differences` into rows of `violations.VIOLATION`."""
     return violations(
         views,
         F.lit("foreign-view"),
@@ -159,15 +159,17 @@ def _foreign_views(views: DataFrame) -> DataFrame:
 
 
 def _unreadable(joined: Joined) -> DataFrame:
-    """Entries whose content decides nothing, since it does not decode or has other ids."""
+    """Returns violations for entries whose content decides nothing, since it does not decode or has other ids."""
     asked = F.lit("the transactions that the entry names")
     return violations(joined.unreadable, F.lit("id-mismatch"), offset=F.col("offset"), found=F.col("found"), expected=asked)
 
 
 def _unsigned(joined: Joined) -> DataFrame:
-    """Submissions that count and that their party did not sign; named by their first request, and its position unless it was decided
-    before all that is read here."""
-    # Mostly there is none, and the ids of all requests need not be moved to find it.
+    """Returns violations for submissions in effect that their party did not sign, named by their first request.
+
+    The position is null if an earlier state has decided that request.
+    """
+    # Usually there is none. Then Spark need not move the ids of all requests.
     known = joined.requests.limit(0) if joined.faults.isEmpty() else joined.requests
     return violations(
         joined.faults.join(known.select("id", "position"), "id", "left"),

@@ -1,4 +1,4 @@
-"""Rows of `violations/`, one for each thing that is wrong (docs/spark.md, What it writes)."""
+"""Rows of `violations/`, one for each violation (docs/spark.md, What it writes)."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ VIOLATION: Final = (
     "type string, position bigint, offset bigint, id string, found string, expected string, source string,"
     " offset_last bigint, records bigint"
 )
-"""A difference of the log or of an export: its position or ordering offset, what is there, and what should be there.
+"""The schema of a violation in the log or in an export: its position or ordering offset, the value found, and the value expected.
 
-One that stands for several records has the offset of the last one, and their number."""
+A row that stands for several records has the offset of the last one, and their number."""
 
 LOG: Final = "log"
-"""The `source` of what is wrong with the log; of what is wrong with an export it is the path of that one's folder, from the root on."""
+"""The `source` of a violation in the log; for one in an export it is the absolute path of the export's folder."""
 
 
 def violations(
@@ -30,7 +30,7 @@ def violations(
     offset_last: Column | None = None,
     records: Column | None = None,
 ) -> DataFrame:
-    """A row of `VIOLATION` for each row of `frame`: of the log without `source`, null where nothing is given."""
+    """Returns a row of `VIOLATION` for each row of `frame`. Without `source` it is the log; other columns not given are null."""
     return frame.select(
         type_.alias("type"),
         (F.lit(None) if position is None else position).cast("bigint").alias("position"),

@@ -1,4 +1,4 @@
-"""`Centres`: what the owner of some data centres holds."""
+"""`Centres`: makes some data centres, and controls the lines between them."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from deploy.local.errors import CannotRun
 
 
 class Centres:
-    """Some data centres, numbered from 1 on, each way between two of them `delay_ms` long. They are there inside the block.
+    """Some data centres, numbered from 1 on, with a delay of `delay_ms` each way between any two. They exist inside the block.
 
-    Every method raises CannotRun with what to do when it cannot do its work; all may be called from any thread.
+    Every method may be called from any thread. On failure it raises CannotRun, whose message says what to do.
     """
 
     def __init__(self, count: int = 3, *, delay_ms: float = 0.0, jitter_ms: float = 0.0, seed: int = 0) -> None:
@@ -38,7 +38,7 @@ class Centres:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C ends the block, and the end of the block ends the forwarder
+            start_new_session=True,  # Ctrl-C must not reach the forwarder: it ends the block, and the block ends the forwarder
         )
         assert self._forwarder.stdout is not None
         try:
@@ -56,41 +56,41 @@ class Centres:
 
     @property
     def process_id(self) -> int:
-        """The forwarder's process."""
+        """The process id of the forwarder."""
         assert self._forwarder is not None
         return self._forwarder.pid
 
     def host(self, number: int) -> str:
-        """The address of a centre, on which all that is in it listens."""
+        """Returns the IPv4 address of a centre, on which all servers in it listen."""
         return address(number)
 
     def network(self, number: int) -> str:
-        """The path that leads into a centre: for `deploy.namespace.inside`, and for `Place`."""
+        """Returns the path of a centre's network namespace, for `deploy.namespace.inside` and `Place`."""
         return self._networks[number - 1]
 
     def slow(self, delay_ms: float, jitter_ms: float = 0.0, loss: float = 0.0) -> None:
-        """Give every line this delay, up to so much more, and this share of packets that vanish."""
+        """Set the delay, the jitter (at most so much is added) and the loss (share of packets, 0 to 1) of every line."""
         for source, target in self._pairs():
             self._ask(f"line {source} {target} delay_ms={delay_ms} jitter_ms={jitter_ms} loss={loss}")
 
     def cut(self, source: int, target: int) -> None:
-        """What the one sends does not arrive at the other. The other direction stays as it is."""
+        """Drop all packets from `source` to `target`. The other direction stays as it is."""
         self._ask(f"line {source} {target} cut=1")
 
     def cut_off(self, number: int, *, outgoing: bool = True, incoming: bool = True) -> list[tuple[int, int]]:
-        """Cut a centre off from all others: what it sends, what it is sent, or both. Return the lines, as (from, to)."""
+        """Cut a centre's lines to all others, from all others, or both. Return these lines, as (from, to)."""
         lines = [(source, target) for source, target in self._pairs() if (outgoing and source == number) or (incoming and target == number)]
         for source, target in lines:
             self.cut(source, target)
         return lines
 
     def heal(self, lines: Iterable[tuple[int, int]] | None = None) -> None:
-        """These lines, or all, are not cut any more. Delays and losses stay."""
+        """End the cut of these lines, or of all. Delays and losses stay."""
         for source, target in self._pairs() if lines is None else lines:
             self._ask(f"line {source} {target} cut=0")
 
     def counts(self) -> Mapping[tuple[int, int], Mapping[str, int]]:
-        """`packets` and `bytes` delivered and packets `lost`, by (from, to)."""
+        """Returns `packets` and `bytes` delivered and packets `lost`, by (from, to)."""
         counts: dict[str, dict[str, int]] = json.loads(self._ask("counts"))
         return {(int(pair[0]), int(pair[2])): of_line for pair, of_line in counts.items()}
 

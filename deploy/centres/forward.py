@@ -1,12 +1,12 @@
 """The process between the centres: `python -P -m deploy.centres.forward CENTRES [SEED]`.
 
-It makes the centres, says on stdout how to enter them (`{"networks": ["/proc/PID/fd/N", …]}`, the first is centre 1), and moves their
-packets until its stdin ends: then it ends too, and with it the devices. Each line on stdin is answered by one on stdout:
+It makes the centres, prints the paths of their namespaces (`{"networks": ["/proc/PID/fd/N", …]}`, the first is centre 1), and forwards
+their packets until its stdin ends. Then it exits, and the devices vanish with it. It replies to each line on stdin with one line on stdout:
 
     line FROM TO delay_ms=20 jitter_ms=2 loss=0.01 cut=0     any of these, for one direction: ok
     counts                                                   {"1>2": {"packets": …, "bytes": …, "lost": …}, …}
 
-Exits with 0 at the end of stdin, with 2 and a reason when it may not or cannot make the centres. Linux only.
+It exits with 0 at the end of stdin, and with 2 and a reason on stderr if it may not or cannot make the centres. Linux only.
 """
 
 import itertools
@@ -23,14 +23,14 @@ from deploy.centres.lines import Line, Lines
 
 PACKET_BYTES_MAX = 65_535
 READ_AT_ONCE_MAX = 64
-"""Packets read from one device before the others, and what is due, have their turn."""
+"""Packets read from one device in a turn, before the other devices and the packets that are due."""
 CENTRES_MAX = 9
 
 DONE, COULD_NOT = 0, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Forward until stdin ends."""
+    """Make the centres, and forward packets until stdin ends; return the exit code."""
     count, seed = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 0
     if not 1 <= count <= CENTRES_MAX:
         print(f"{count} centres cannot be made: choose 1 to {CENTRES_MAX}", file=sys.stderr)
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def forward(devices: dict[int, Device], dice: random.Random) -> None:
-    """Move packets and do what stdin says, until it ends."""
+    """Forward packets and execute the commands on stdin, until stdin ends."""
     lines = Lines({pair: Line() for pair in itertools.permutations(devices, 2)})
     numbers = {device.packets: number for number, device in devices.items()}
     commands, asked = sys.stdin.fileno(), b""
     watched = [commands, *numbers]
     while True:
         due_s = lines.due_next_s
-        # Not epoll: its timeout counts whole milliseconds, which is much for a line of 1 ms.
+        # Not epoll: its timeout has a resolution of 1 ms, too coarse for a line of 1 ms.
         readable, _, _ = select.select(watched, [], [], None if due_s is None else max(0.0, due_s - time.monotonic()))
         for descriptor in readable:
             if descriptor != commands:
@@ -73,7 +73,7 @@ def forward(devices: dict[int, Device], dice: random.Random) -> None:
         for number, packet in lines.due(time.monotonic()):
             try:
                 os.write(devices[number].packets, packet)
-            except OSError:  # the device takes no more just now, or nothing of this form: a network loses such packets
+            except OSError:  # the device's buffer is full, or the packet is malformed: a network loses such packets too
                 continue
 
 

@@ -1,6 +1,6 @@
-"""`python -P -m deploy.image build --base IMAGE | fetch`.
+"""The command line: `python -P -m deploy.image build --base IMAGE | fetch`.
 
-Exits with 0 when it is done, 2 when it could not be; stderr says why.
+Exits with 0 on success and 2 on failure; stderr has the reason.
 """
 
 import argparse
@@ -29,12 +29,12 @@ PACKAGES: Final = ("python3", "libstdc++6")
 
 _SOURCE: Final = ("pyproject.toml", "README.md", "LICENSE", "ordering", "payload", "joiner", "notary", "spark_join", "deploy")
 _REQUIREMENTS: Final = {"notary": "worker.txt", "notary-spark": "spark.txt"}
-# Wheels made here are the same each time. Zip files know no time before 1980.
+# Makes the wheels reproducible: a fixed time, the first that a zip file can have (1980).
 _REPEATABLE: Final = {"SOURCE_DATE_EPOCH": "315532800"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m deploy.image", description="The container images of the notary.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("fetch", help="for tests: install Debian's buildah, and make a base of Debian's packages")
@@ -62,12 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_context(folder: Path, images: Iterable[str]) -> None:
-    """Put into an empty folder what the images need: wheels for this Python and platform, and Spark's jars. Raises CannotRun."""
+    """Fill an empty folder with everything that the images need: wheels for this Python and platform, and Spark's jars.
+
+    Raises CannotRun.
+    """
     wheels, jars = folder / "wheels", folder / "spark-kafka"
     with tempfile.TemporaryDirectory(prefix="notary-wheels-") as making:
         tools, source = Path(making) / "tools", Path(making) / "source"
         _report("fetching and building wheels")
-        # An environment of its own: this one's pip and setuptools are of any version, and those that build are pinned too.
+        # A new virtual environment: pip and setuptools here may have any version, but the ones that build wheels are pinned too.
         run([sys.executable, "-P", "-m", "venv", tools])
         python = tools / "bin/python"
         pip: list[str | Path] = [python, "-P", "-m", "pip", "--disable-pip-version-check"]
@@ -90,7 +93,7 @@ def make_context(folder: Path, images: Iterable[str]) -> None:
 
 
 def build(context: Path, images: Iterable[str], base: str, builder: str, options: Sequence[str] = ()) -> None:
-    """Build images from a context. Raises CannotRun with what the builder said."""
+    """Build images from a context. Raises CannotRun with the builder's output."""
     for image in images:
         _report(f"{builder} builds {image}")
         given = ["--build-arg", f"BASE={base}", "--build-arg", f"EXTRAS={EXTRAS[image]}"]
@@ -98,7 +101,7 @@ def build(context: Path, images: Iterable[str], base: str, builder: str, options
 
 
 def fetch() -> Path:
-    """Return a base, a tar of files made of Debian's packages. Installs buildah and what makes the base. Raises CannotRun."""
+    """Return a base image: a tar file of Debian packages. Installs buildah and mmdebstrap, which makes the base. Raises CannotRun."""
     if missing := [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]:
         install_debian(*missing)
     home = cache_folder() / "image"
@@ -108,7 +111,7 @@ def fetch() -> Path:
         if not base.exists():
             _report(f"making a base of Debian {DEBIAN}")
             making = home / f"making-{base.name}"
-            fast = "--dpkgopt=force-unsafe-io"  # nothing there outlives a crash
+            fast = "--dpkgopt=force-unsafe-io"  # no fsync: after a crash the base is made again
             run(["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}", fast, DEBIAN, making])
             making.rename(base)
     return base

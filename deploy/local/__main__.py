@@ -1,7 +1,7 @@
 """The command line: `python -P -m deploy.local fetch|up|status|down|start|stop|kill|pause|resume`.
 
-Exits with 0 when it is done, 1 when the answer is no (`status`: no cluster, or it does not serve), 2 when it could not be
-done; stderr says why.
+Exits with 0 on success, 1 if `status` finds no cluster or one that does not serve, and 2 on failure; stderr has the
+reason.
 """
 
 import argparse
@@ -22,9 +22,8 @@ DONE, NO, COULD_NOT = 0, 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
-    # What a broker does not answer while it starts or is down is ours to tell, once; not the client library's, line by
-    # line.
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
+    # This program reports once that a broker does not reply yet. The client library would log each attempt.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     chosen = _parser().parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""`Cluster`: a folder of brokers, and all that can be done to it."""
+"""`Cluster`: a folder of brokers, with methods to create, start, stop, kill, pause and watch them."""
 
 import base64
 import shutil
@@ -30,8 +30,8 @@ class Cluster:
     """The brokers of one folder. Made by `create` or `open`; all methods are synchronous and may be called from several
     processes.
 
-    As a context manager it is up inside the block and gone, with its data, after it, even when this process is killed
-    inside. Every method raises CannotRun with what to do when it cannot do its work.
+    As a context manager it is up inside the block, and removed with its data after it, even if this process is killed
+    inside. On failure every method raises CannotRun, whose message says what to do.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class Cluster:
 
     @staticmethod
     def exists(directory: Path | str) -> bool:
-        """Whether there is a cluster in this folder, running or not."""
+        """Returns True if there is a cluster in this folder, running or not."""
         return state_file(Path(directory)).is_file()
 
     @classmethod
@@ -54,10 +54,10 @@ class Cluster:
         overrides: Mapping[str, str] | None = None,
         places: Sequence[Place] = (),
     ) -> Self:
-        """Make a new cluster in a folder that is empty or not there; choose its ports. `up` starts it.
+        """Make a new cluster in a folder that is empty or missing; choose its ports. `up` starts it.
 
-        `places` are where the brokers live, one for each, if that is not this machine's loopback. The namespaces have
-        to be there whenever a broker is started.
+        `places` has an address and a network namespace for each broker; by default all are on this machine's loopback. The
+        namespaces must exist whenever a broker is started.
         """
         places = places or [Place()] * brokers
         if len(places) != brokers:
@@ -73,7 +73,7 @@ class Cluster:
         rows = tuple(
             Broker(i, ports[2 * i - 2], ports[2 * i - 1], host=place.host, network=place.network) for i, place in enumerate(places, 1)
         )
-        # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool refuses one that starts with a
+        # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool rejects one that starts with a
         # dash.
         cluster_id = "N" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         write_state(folder, State(cluster_id, settings, rows))
@@ -93,12 +93,11 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """What cluster.json says now."""
+        """The current content of cluster.json."""
         return read_state(self.directory)
 
     def up(self, timeout_seconds: float = 90.0) -> None:
-        """Start every broker that does not run, and wait until the cluster serves. On a cluster that is up it does
-        nothing."""
+        """Start every broker that is not running, and wait until the cluster serves. Does nothing if it is up."""
         runtime = prepare()
         with self._locked():
             state = self.state
@@ -110,9 +109,9 @@ class Cluster:
     def down(self, *, keep_data: bool = False, grace_seconds: float = 15.0) -> None:
         """End all brokers, and remove the folder.
 
-        With `keep_data` the brokers are asked first (SIGTERM), killed when they take longer than the grace, and `up`
-        starts them again with their data. Without it they are killed at once: what an orderly end would save is
-        removed anyway.
+        With `keep_data` the brokers get SIGTERM, and SIGKILL after the grace period; the folder stays, and `up` starts them
+        again with their data. Without it they are killed at once: the data that an orderly shutdown would save is removed
+        anyway.
         """
         if not self.exists(self.directory):
             return
@@ -121,7 +120,7 @@ class Cluster:
             processes = [broker.process for broker in state.brokers if broker.process]
             if keep_data:
                 for process in processes:
-                    process.send(signal.SIGCONT)  # a paused process does not hear SIGTERM
+                    process.send(signal.SIGCONT)  # a paused process does not handle SIGTERM
                     process.send(signal.SIGTERM)
                 deadline = time.monotonic() + grace_seconds
                 for process in processes:
@@ -133,25 +132,24 @@ class Cluster:
                     state = state.with_process(broker.id, None)
                 write_state(self.directory, state)
             else:
-                # The state goes first: a crash from here on leaves a folder without a cluster, and nothing that runs.
+                # The state is removed first: a crash from here on leaves a folder without a cluster, and no running broker.
                 state_file(self.directory).unlink()
                 shutil.rmtree(self.directory)
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again, on the ports and data that it had. Returns at once: `wait_until_serving` tells when it
-        serves."""
+        """Start a broker again, on the ports and data that it had. Returns at once: call `wait_until_serving` to wait."""
         runtime = prepare()
         with self._locked():
             self._format_new(runtime, self.state)
             self._spawn(runtime, broker_id)
 
     def kill(self, broker_id: int) -> None:
-        """End a broker as a crash would (SIGKILL). Returns when its process is gone."""
+        """End a broker as a crash would (SIGKILL). Returns when its process has ended."""
         self._end(broker_id, _kill)
 
     def stop(self, broker_id: int, grace_seconds: float = 30.0) -> None:
-        """End a broker in order (SIGTERM): it hands its partitions over first. It is killed when it takes longer than
-        the grace."""
+        """Shut a broker down in order (SIGTERM): it first hands over the leadership of its partitions. It is killed after
+        the grace period."""
 
         def ask(process: Process) -> None:
             process.send(signal.SIGCONT)
@@ -162,24 +160,23 @@ class Cluster:
         self._end(broker_id, ask)
 
     def pause(self, broker_id: int) -> None:
-        """Freeze a broker (SIGSTOP): it keeps its connections and answers nothing, as behind a network that swallows
+        """Freeze a broker (SIGSTOP): it keeps its connections and replies to nothing, as behind a network that drops
         packets."""
         self._signal(broker_id, signal.SIGSTOP)
 
     def resume(self, broker_id: int) -> None:
-        """Let a frozen broker go on (SIGCONT)."""
+        """Resume a frozen broker (SIGCONT)."""
         self._signal(broker_id, signal.SIGCONT)
 
     def status(self) -> ClusterStatus:
-        """Return what runs, and what the running brokers say of the cluster."""
+        """Return the state of all broker processes, and of the cluster as the running brokers report it."""
         return look(self.state)
 
     def wait_until_serving(self, timeout_seconds: float = 60.0) -> None:
         """Wait until the cluster serves with the brokers that run now (`ClusterStatus.serving`).
 
-        After a crash that is when the session of the dead broker has ended and others lead its partitions. Raises
-        CannotRun when a broker dies meanwhile, with the end of its log, and when the time is over, with what is
-        missing.
+        After a crash this is the case once the session of the dead broker has ended and others lead its partitions. Raises
+        CannotRun if a broker dies meanwhile, with the end of its log, and at the deadline, with the reason.
         """
         running = {broker.id for broker in self.state.brokers if broker.condition == "running"}
         deadline = time.monotonic() + timeout_seconds
@@ -214,8 +211,8 @@ class Cluster:
         return self.directory / f"broker-{broker_id}"
 
     def _format_new(self, runtime: Runtime, state: State) -> None:
-        """Write the properties of all brokers, and make the data folders of those that have none. A crash here is
-        repaired by the next run."""
+        """Write the properties of all brokers, and make the data folders of those that have none. The next run repairs
+        what a crash here leaves."""
         new: dict[int, Path] = {}
         for broker in state.brokers:
             folder = self._folder(broker.id)
@@ -239,8 +236,8 @@ class Cluster:
                 process = spawn(runtime.broker(folder / "server.properties", state.settings.heap_mib), folder / "server.log")
         except OSError as error:
             raise CannotRun(f"broker {broker_id} cannot be started in {broker.network or 'this network'}: {error}") from error
-        # A crash between these two lines leaves a broker that cluster.json does not know. It holds its ports, so that
-        # the next start of it fails and says so in its log; nothing but the user can tell whose it is.
+        # A crash before this line leaves a running broker that cluster.json does not list. It keeps its ports, so its next
+        # start fails and logs that. Only the user can find out whose process it is, and end it.
         write_state(self.directory, state.with_process(broker_id, process))
 
     def _end(self, broker_id: int, how: Callable[[Process], None]) -> None:
@@ -269,7 +266,7 @@ def _kill(process: Process) -> None:
 
 
 def _is_formatted(data: Path, broker_id: int) -> bool:
-    """Whether the data folder is this broker's own: the storage tool names broker 1 in all, and `Runtime.format`
-    corrects that last."""
+    """Returns True if the data folder is complete. The storage tool writes node id 1 into all folders, and the last step
+    of `Runtime.format` corrects it."""
     meta = data / "meta.properties"
     return meta.is_file() and f"node.id={broker_id}" in meta.read_text().splitlines()

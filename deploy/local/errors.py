@@ -1,5 +1,5 @@
-"""The one exception of this room."""
+"""The one exception of this package; other packages use it too."""
 
 
 class CannotRun(Exception):
-    """The cluster cannot do what was asked. The message says what, with which value, and what to do about it."""
+    """An operation failed. The message says which one, with which value, and what to do about it."""

@@ -1,4 +1,4 @@
-"""Locks between processes, and files that are there whole or not at all."""
+"""Locks between processes, and atomic writes of files."""
 
 import fcntl
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (made if missing) against all other processes. It goes with the process, however
-    that ends."""
+    """Holds an exclusive lock on the file `path` (made if missing), for the length of a block. The system releases it if
+    the process dies."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Whoever held the lock may have removed its folder: then we hold a file that nobody else can see, and must
-            # ask again.
+            # The former holder of the lock may have removed its folder. Then this file is deleted, and the lock on it has
+            # no effect: try again.
             if _is_still_at(descriptor, path):
                 yield
                 return

@@ -1,4 +1,4 @@
-"""Go programs, built once from a module of ours that pins others: `go.mod` says which versions, `go.sum` with which content."""
+"""Builds Go programs once, from a module of this repository that pins others: `go.mod` their versions, `go.sum` their content."""
 
 import hashlib
 import os
@@ -12,7 +12,10 @@ from deploy.local.files import locked
 
 
 def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") -> Path:
-    """Return the folder of the programs, built unless that was done for these files. `link`: the linker's flags. Raises CannotRun."""
+    """Return the folder of the programs; build them unless the same module was built before. Raises CannotRun.
+
+    `packages` are Go packages, `cache` the parent of the folder, `link` the linker's flags.
+    """
     content = b"".join(file.read_bytes() for file in sorted(module.iterdir()))
     digest = hashlib.sha256(b"\0".join([content, *[each.encode() for each in (*packages, link)]])).hexdigest()[:16]
     folder = cache / digest
@@ -26,7 +29,7 @@ def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") ->
             beside = cache / f"{digest}.new"
             beside.mkdir(exist_ok=True)
             command = ["go", "build", "-mod=readonly", "-buildvcs=false", f"-ldflags={link}", "-o", f"{beside}{os.sep}", *packages]
-            run(command, cwd=module)  # the first time its modules are fetched
-            # A crash before this line leaves a folder that nobody takes for the programs.
+            run(command, cwd=module)  # the first time, Go fetches the modules
+            # A crash before this line leaves a folder under another name, which is not used as the programs.
             beside.rename(folder)
     return folder

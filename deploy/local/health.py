@@ -1,5 +1,5 @@
-"""What the running brokers say of the cluster, each asked directly: one broker's word would hide that another has not
-caught up."""
+"""The health of a cluster, from the metadata of each running broker. One broker's metadata would not show that another
+broker has not caught up."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ ANSWER_TIMEOUT_MS = 2_000
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """One broker: what its process does (see `state.Broker.condition`), and whether all running brokers count it among
-    them."""
+    """One broker: the condition of its process (`state.Broker.condition`). `registered` is true if all running brokers
+    list it."""
 
     id: int
     port: int
@@ -33,9 +33,9 @@ class BrokerStatus:
 class ClusterStatus:
     """The cluster as its running brokers see it.
 
-    `serving`: at least one broker runs, all that run count one another and nobody else (a broker that died is counted
-    until its session ends), every partition has a running leader, and as many in-sync replicas as an acknowledged write
-    needs. `reason` says what is missing.
+    `serving` is true if at least one broker runs and these conditions hold. Each running broker lists exactly the running
+    brokers (one that died is listed until its session ends). Every partition has a running leader, and enough in-sync
+    replicas for an acknowledged write. Otherwise `reason` names the first condition that fails.
     """
 
     serving: bool
@@ -51,7 +51,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True)
 class _View:
-    """One broker's answer: the brokers that it knows, and (leader, in-sync replicas, replicas) of every partition."""
+    """The metadata of one broker: the brokers that it lists, and (leader, in-sync replicas, replicas) of every partition."""
 
     registered: frozenset[int]
     topics: int
@@ -59,7 +59,7 @@ class _View:
 
 
 def look(state: State) -> ClusterStatus:
-    """Ask every running broker. Takes milliseconds, and at most the answer timeout of 2 s when a broker hangs."""
+    """Return the state of the cluster, from every running broker. Takes milliseconds, or the timeout of 2 s if one hangs."""
     conditions = {broker.id: broker.condition for broker in state.brokers}
     running = {broker_id for broker_id, condition in conditions.items() if condition == "running"}
     views = _ask_all([broker for broker in state.brokers if broker.id in running])
@@ -104,10 +104,9 @@ def look(state: State) -> ClusterStatus:
 
 
 def _ask_all(brokers: Iterable[Broker]) -> dict[int, _View]:
-    """Ask each in its own network, where it can be reached whatever lies between the networks.
+    """Get the metadata of each broker inside its own network, which also works while the networks are cut apart.
 
-    In threads: a thread can be in another network, and the caller may be inside an event loop, in which asyncio.run
-    refuses.
+    It uses threads: a thread can be in another network, and the caller may be in an event loop, where asyncio.run fails.
     """
     by_network: dict[str, list[Broker]] = {}
     for broker in brokers:
@@ -115,7 +114,7 @@ def _ask_all(brokers: Iterable[Broker]) -> dict[int, _View]:
     views: dict[int, _View] = {}
 
     def ask(network: str, there: list[Broker]) -> None:
-        # A network that is gone has nobody in it who answers.
+        # In a network that has ended no broker replies.
         with contextlib.suppress(OSError), inside(network):
             views.update(asyncio.run(_ask_some(there)))
 
@@ -133,7 +132,7 @@ async def _ask_some(brokers: list[Broker]) -> dict[int, _View]:
 
 
 async def _ask(broker: Broker) -> _View | None:
-    """Return what this broker says, None when it does not answer."""
+    """Return the metadata of this broker; None if it does not reply."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
             connection = await create_conn(broker.host, broker.port, request_timeout_ms=ANSWER_TIMEOUT_MS)

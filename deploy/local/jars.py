@@ -1,8 +1,8 @@
-"""Fetching jars, once: those of Kafka, those of its command-line tools, and those with which Spark reads it.
+"""Fetches jars, once: those of Kafka, those of its command-line tools, and those with which Spark reads Kafka.
 
-PySpark carries Apache Ivy; Ivy reads `deploy/kafka/ivy.xml`, the one place that says which versions, and resolves the rest
-in its default way. The jars are put into a folder beside their place and renamed, so they are there whole or not at
-all; a lock makes a second process wait for the first instead of fetching too.
+PySpark ships Apache Ivy. Ivy reads `deploy/kafka/ivy.xml`, the one place that pins versions, and resolves the rest in its
+default way. The jars are fetched into a folder beside the target, which is then renamed: either all of them are there, or
+none. A lock makes a second process wait for the first instead of fetching too.
 """
 
 import importlib.util
@@ -20,23 +20,23 @@ from deploy.local.files import locked
 from deploy.local.java import Java
 
 KAFKA = Path(__file__).parents[1] / "kafka"
-"""Where the files for the Java side are: `ivy.xml`, `log4j2.xml`."""
+"""The folder of the files for the Java side: `ivy.xml`, `log4j2.xml`."""
 
 ATTEMPTS_MAX = 2
-"""Ivy keeps what it has fetched, so a second attempt repairs a lost connection at little cost; after that it is not the
-connection."""
+"""Ivy keeps the files that it has fetched, so a second attempt after a lost connection costs little. If that fails too,
+the connection is not the cause."""
 
 
 @dataclass(frozen=True)
 class Jars:
-    """Jars that go together: a configuration of `ivy.xml`, known by one of them."""
+    """A set of jars: one configuration of `ivy.xml`. `artifact` is the jar whose version and presence stand for the set."""
 
     conf: str
     artifact: str
     name: str
-    """Of their folder in the cache, and in what is told."""
+    """The name of their folder in the cache, and of the set in messages."""
     variable: str
-    """What in the environment names another folder."""
+    """The environment variable that names another folder."""
     megabytes: int
 
     @property
@@ -49,19 +49,19 @@ class Jars:
 
     @property
     def told(self) -> str:
-        """Name and version."""
+        """Name and version, for messages."""
         return f"{self.name} {self.version}"
 
     @property
     def home(self) -> Path:
-        """Their folder: what the variable says, or `.cache/<name>/<version>`. They are in its `libs`, as in Apache's distribution."""
+        """Their folder: that of the variable, or `.cache/<name>/<version>`. They are in its `libs`, as in Apache's distribution."""
         if chosen := os.environ.get(self.variable):
             return Path(chosen).absolute()
         return cache_folder() / self.name / self.version
 
     @property
     def landmark(self) -> str:
-        """The jar that tells that all are there, and of which version."""
+        """The file name of the jar of `artifact`: if it is there, all are there, in that version."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -71,15 +71,14 @@ TOOLS = Jars("tools", "kafka-tools", "kafka-tools", "NOTARY_KAFKA_TOOLS_HOME", 1
 
 
 def cache_folder() -> Path:
-    """Return where fetched things and clusters go by default: `.cache` of the project, or of the working folder for an
-    installed package."""
+    """Return the default folder of fetched files and of clusters: `.cache` of the project, or of the working directory for
+    an installed package."""
     project = Path(__file__).parents[2]
     return (project if (project / "pyproject.toml").is_file() else Path.cwd()) / ".cache"
 
 
 def fetch_jars(java: Java, jars: Jars) -> Path:
-    """Return the home of these jars with all of them in it, fetched if they are not there. Progress goes to stderr; raises
-    CannotRun."""
+    """Fetch these jars if they are missing, and return their home. Reports its progress on stderr. Raises CannotRun."""
     home, wanted = jars.home, jars.home / "libs" / jars.landmark
     if wanted.is_file():
         return home
@@ -93,7 +92,7 @@ def fetch_jars(java: Java, jars: Jars) -> Path:
                     f"{home}/libs has jars, but not {jars.landmark}: they are of another version. "
                     f"Remove it, or set {jars.variable} to an empty folder or to one with that version"
                 )
-            # A crash in here leaves a folder `fetching-*`, which nothing reads and which may be removed.
+            # A crash here leaves a folder `fetching-*`, which nothing reads and which may be removed.
             with tempfile.TemporaryDirectory(prefix="fetching-", dir=home) as beside:
                 _run_ivy(java, Path(beside), jars)
                 (Path(beside) / "libs").rename(home / "libs")
@@ -117,7 +116,7 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
     ]
     _tell(jars, f"fetching its jars ({jars.megabytes} MB, once) into {folder.parent}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        # Ivy exits 0 with a jar missing in some cases: its exit code and the landmark must both say yes.
+        # Ivy sometimes exits with 0 although a jar is missing: so the landmark must be there too.
         code, said = _follow(command, jars)
         if code == 0 and (folder / "libs" / jars.landmark).is_file():
             return
@@ -125,7 +124,7 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
     tail = "\n  ".join(line for line in said if line.strip())
     advice = "Is the network, or its proxy, there?"
     if "PKIX" in tail:
-        # The JDK of a wheel brings its own authorities, not those that this machine was given for its network.
+        # The JDK of a wheel has its own certificate authorities, not those that this machine has for its network.
         advice = (
             "This Java does not trust the certificate that it was shown. If your network has an authority of its own, "
             "name a trust store that has it: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE."
@@ -137,8 +136,8 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
 
 
 def _follow(command: list[str], jars: Jars) -> tuple[int, deque[str]]:
-    """Run Ivy, telling how far it is: it says `found …` for each module that it resolves, `[SUCCESSFUL ] …` for each
-    file fetched."""
+    """Run Ivy, report its progress, and return its exit code and last lines. It prints `found …` for each module that it
+    resolves, and `[SUCCESSFUL ] …` for each file fetched."""
     said: deque[str] = deque(maxlen=25)
     modules = files = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as ivy:

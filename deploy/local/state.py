@@ -1,4 +1,4 @@
-"""cluster.json: the one record of which brokers a folder has, on which ports, and which processes run them."""
+"""cluster.json: the record of the brokers of a folder, with their ports and processes."""
 
 import json
 from collections.abc import Callable
@@ -15,8 +15,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a broker lives: the address on which it listens, and the network namespace that has this address, as
-    `deploy.namespace.inside` takes it."""
+    """The network of a broker: the address on which it listens, and the path of the namespace with that address, for
+    `deploy.namespace.inside` (empty: this process's own)."""
 
     host: str = "127.0.0.1"
     network: str = ""
@@ -25,7 +25,7 @@ class Place:
 @dataclass(frozen=True)
 class Broker:
     """One broker: its id from 1 on, its ports, the process that runs it or ran it last (None: stopped on purpose), and
-    where it lives."""
+    its network (see `Place`)."""
 
     id: int
     port: int
@@ -36,7 +36,7 @@ class Broker:
 
     @property
     def condition(self) -> str:
-        """One of `running`, `paused` (SIGSTOP), `stopped` (on purpose), `died` (by itself, or with the machine)."""
+        """One of `running`, `paused` (SIGSTOP), `stopped` (on purpose), `died` (by a crash, or with the machine)."""
         if self.process is None:
             return "stopped"
         if not self.process.alive:
@@ -46,7 +46,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class State:
-    """All that cluster.json says."""
+    """The content of cluster.json."""
 
     cluster_id: str
     settings: Settings
@@ -54,7 +54,7 @@ class State:
 
     @property
     def addresses(self) -> dict[int, Addresses]:
-        """Where each broker listens, by its id."""
+        """The addresses on which each broker listens, by its id."""
         return {broker.id: Addresses(broker.host, broker.port, broker.controller_port) for broker in self.brokers}
 
     @property
@@ -75,18 +75,18 @@ class State:
 
 
 def state_file(directory: Path) -> Path:
-    """Return where the state of the cluster in `directory` is."""
+    """Return the path of cluster.json in `directory`."""
     return directory / "cluster.json"
 
 
 def write_state(directory: Path, state: State) -> None:
-    """Replace the state, whole or not at all."""
+    """Replace the state atomically."""
     content = {"format": FORMAT, **asdict(state)}
     write_atomically(state_file(directory), json.dumps(content, indent=2, default=dict) + "\n")
 
 
 def read_state(directory: Path) -> State:
-    """Return the state; raises CannotRun when there is none, or one that we did not write."""
+    """Return the state. Raises CannotRun if there is none, or one that this program did not write."""
     path = state_file(directory)
     try:
         content = json.loads(path.read_text())

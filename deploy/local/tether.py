@@ -1,7 +1,7 @@
 """Ends the brokers of a `with Cluster…` block whose process died without leaving the block (SIGKILL, a time limit).
 
-The block holds the writing end of a pipe to this process. The system closes it however the block's process ends; then
-whatever cluster is still in the folder is taken down.
+The block's process has the writing end of a pipe to a watcher process. The system closes the pipe however that process
+ends. Then the watcher takes down the cluster that is still in the folder.
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Not a module of its own: it would import this whole room, and shall weigh little while it waits (10 MB against 40).
+# Source text, not a module: as a module of this package it would import all of it at once, and take 40 MB instead of 10.
 _WATCH = """
 import sys
 sys.stdin.buffer.read()
@@ -20,7 +20,7 @@ if Cluster.exists(sys.argv[1]):
 
 
 def tie(directory: Path) -> "subprocess.Popen[bytes]":
-    """Start the watcher of the cluster in `directory`. Close its `stdin` to let it go."""
+    """Start the watcher of the cluster in `directory`. It takes down that cluster and ends once its `stdin` is closed."""
     search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _WATCH, str(directory)],
@@ -33,7 +33,7 @@ def tie(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def release(watcher: "subprocess.Popen[bytes]") -> None:
-    """Let the watcher go: it finds no cluster and ends."""
+    """End the watcher after the cluster was taken down: it finds none. Waits for its end."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()

@@ -1,6 +1,6 @@
-"""`python -P -m deploy.manifests fetch|check|render OVERLAY|dashboard`.
+"""The command line: `python -P -m deploy.manifests fetch|check|render OVERLAY|dashboard`.
 
-Exits with 0 when all is well, 1 when something is wrong with the manifests, 2 when it could not be checked; stderr says why.
+Exits with 0 on success, 1 if `check` finds a problem in the manifests, and 2 on failure; stderr has the reason.
 """
 
 import argparse
@@ -19,7 +19,7 @@ DONE, NO, COULD_NOT = 0, 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m deploy.manifests", description="The Kubernetes manifests, rendered and checked.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("fetch", help="fetch and build the tools, once")

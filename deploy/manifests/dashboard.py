@@ -1,4 +1,4 @@
-"""The Grafana dashboard, made from a table of its panels. `python -P -m deploy.manifests dashboard` writes it again."""
+"""Makes the Grafana dashboard from a table of its panels. `python -P -m deploy.manifests dashboard` writes the file again."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel: its row, title and unit (as Grafana names units), and what each query's series are called."""
+    """A panel: its row, title and unit (by Grafana's names), and its queries as (expression, legend)."""
 
     row: str
     title: str
@@ -20,7 +20,7 @@ class Panel:
     queries: tuple[tuple[str, str], ...]
     kind: str = "timeseries"
     rare: bool = False
-    """Whether its queries return nothing while all is well."""
+    """True if its queries return nothing in normal operation."""
 
 
 def _each(metric: str) -> tuple[tuple[str, str], ...]:
@@ -52,7 +52,7 @@ PANELS: Final = (
         "stat",
     ),
     Panel("Health", "Ready", "bool", _each("notary_ready")),
-    # Every worker decides everything: the fastest says what is decided.
+    # Every worker decides every request, so the rate is that of the fastest worker, not the sum.
     Panel("Traffic", "Decisions by outcome", "reqps", (("max by (outcome) (rate(notary_decisions_total[1m]))", "{{outcome}}"),)),
     Panel(
         "Traffic",

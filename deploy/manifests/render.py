@@ -1,4 +1,4 @@
-"""Rendering an overlay with kustomize, and the objects that come out."""
+"""Renders an overlay with kustomize, and parses its objects."""
 
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -15,7 +15,7 @@ OVERLAYS: Final = ("one-zone", "three-zones")
 
 
 class _Loader(yaml.CSafeLoader):  # type: ignore[misc]  # PyYAML ships no types
-    """YAML as Kubernetes reads it: `=` is text. YAML 1.1 made it a type of its own, which nobody uses."""
+    """Loads YAML as Kubernetes does: `=` is text. In YAML 1.1 it has a type of its own, which is not used in practice."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:value", lambda _, node: str(node.value))
@@ -27,10 +27,10 @@ def documents(text: str) -> list[Any]:
 
 
 def render(tools: Tools, overlay: Path) -> list[Manifest]:
-    """Return the objects of an overlay's folder. Raises CannotRun with what kustomize says."""
+    """Return the objects of an overlay's folder. Raises CannotRun with kustomize's output."""
     return documents(run([tools.kustomize, "build", overlay]))
 
 
 def name_of(manifest: Manifest) -> str:
-    """Kind and name of an object, to speak of it."""
+    """Return `KIND/NAME` of an object, for messages."""
     return f"{manifest.get('kind')}/{(manifest.get('metadata') or {}).get('name')}"

@@ -1,4 +1,4 @@
-"""Prometheus rules, as promtool reads them."""
+"""Extracts the Prometheus rules from manifests, and checks them with promtool."""
 
 import tempfile
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def rules_of(manifests: Iterable[Manifest]) -> str:
 
 
 def check_rules(tools: Tools, rules: str) -> list[str]:
-    """Return what promtool finds wrong with a rules file."""
+    """Return promtool's report as a list of one text if a rules file is wrong, else an empty list."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rules.yml"
         file.write_text(rules)

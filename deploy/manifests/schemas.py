@@ -1,7 +1,7 @@
 """The strict schema of each kind: built-in ones by kubernetes-validate, custom ones from their definitions.
 
-The OpenAPI schema of a CustomResourceDefinition lets unknown fields pass, and an API server then drops or refuses them
-(`fieldValidation=Strict`). Here they are refused: wherever a schema lists properties and says nothing of others, there may be no others.
+The OpenAPI schema of a CustomResourceDefinition allows unknown fields, and an API server then drops them, or rejects them with
+`fieldValidation=Strict`. This module rejects them: if a schema lists properties and does not mention others, no others are allowed.
 """
 
 from pathlib import Path
@@ -15,13 +15,13 @@ from referencing import Registry, Resource
 from deploy.manifests.render import Manifest, documents, name_of
 
 KUBERNETES_VERSIONS: Final = ("1.30", "1.37")
-"""The oldest that Strimzi runs on, and the newest that there are schemas of."""
+"""The oldest version that Strimzi supports, and the newest that kubernetes-validate has schemas for."""
 
 _METADATA: Final = {"$ref": "/api/_definitions.json#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
 
 
 class Schemas:
-    """Checks objects of every kind that it knows."""
+    """Checks objects of all built-in kinds, and of the custom kinds whose definitions it was given."""
 
     def __init__(self, crds: Path) -> None:
         """Read the CustomResourceDefinitions in a folder."""
@@ -40,7 +40,7 @@ class Schemas:
                         self._custom[kind] = Draft202012Validator(schema, registry=registry)
 
     def problems(self, manifest: Manifest) -> list[str]:
-        """Return a sentence for each thing that is wrong with an object; of built-in kinds the first for each Kubernetes version."""
+        """Return a text for each problem of an object; for built-in kinds only the first for each Kubernetes version."""
         name = name_of(manifest)
         kind = (str(manifest.get("apiVersion")), str(manifest.get("kind")))
         if (custom := self._custom.get(kind)) is not None:
@@ -59,7 +59,7 @@ class Schemas:
 def strict(schema: dict[str, Any]) -> dict[str, Any]:
     """Return an OpenAPI schema as a JSON schema that allows no field that it does not list.
 
-    Logic (`allOf`, `not` and so on) repeats some of the properties, and stays as it is.
+    Logical keywords (`allOf`, `not` and so on) stay as they are: they repeat some of the properties, not all.
     """
     closed = dict(schema)
     if "properties" in schema:

@@ -1,8 +1,8 @@
-"""Tools and definitions of others, fetched once into `.cache/manifests`: each is there whole or not at all.
+"""Third-party tools and definitions, fetched once into `.cache/manifests`; each appears there complete, by a rename.
 
-Go modules are pinned by version and hash; kustomize is built with the `go.sum` that its module carries. Strimzi's jars come through Ivy
-(`deploy/kafka/ivy.xml`). Promtool and Prometheus are the machine's, else Debian's package unpacked: nothing is installed or started.
-Kubernetes' own programs are built from `kubernetes/go.mod`, for `make manifests-live` alone.
+Go modules are pinned by version and hash; kustomize is built with the `go.sum` of its own module. Ivy fetches Strimzi's jars
+(`deploy/kafka/ivy.xml`). Promtool and Prometheus are those on the PATH, else those of Debian's package, unpacked: nothing is installed or
+started. Kubernetes' own programs are built from `kubernetes/go.mod`, for `make manifests-live` only.
 """
 
 import json
@@ -30,13 +30,13 @@ _STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTo
 
 @dataclass(frozen=True)
 class GoModule:
-    """A Go module at one version, with the hash of its content as `go.sum` writes it."""
+    """A Go module at one version, with the hash of its content in the format of `go.sum`."""
 
     path: str
     version: str
     sum: str
     crds: tuple[str, ...] = ()
-    """The files in it that define the custom resources that we use."""
+    """Its files that define the custom resources used here."""
 
 
 KUSTOMIZE: Final = GoModule("sigs.k8s.io/kustomize/kustomize/v5", "v5.8.1", "h1:Pgsg5psubpVEy7Nf6S89PARg5VmmWUC1l9dC6Dl4PG0=")
@@ -60,7 +60,7 @@ KUBERNETES_MODULE: Final = Path(__file__).parent / "kubernetes"
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """Programs of Kubernetes, all of one version."""
+    """Paths of Kubernetes programs, all of one version."""
 
     version: str
     apiserver: Path
@@ -70,7 +70,7 @@ class Kubernetes:
 
 @dataclass(frozen=True)
 class Tools:
-    """Where the tools and the definitions are."""
+    """Paths of the tools and of the definitions."""
 
     kustomize: Path
     promtool: Path
@@ -82,7 +82,7 @@ class Tools:
 
 
 def fetch() -> Tools:
-    """Return the tools, fetched and built where they are missing. Raises CannotRun."""
+    """Fetch and build the tools that are missing, and return all. Raises CannotRun."""
     home = cache_folder() / "manifests"
     home.mkdir(parents=True, exist_ok=True)
     with locked(home / "fetch.lock"):
@@ -92,14 +92,14 @@ def fetch() -> Tools:
 
 
 def build_kubernetes() -> Kubernetes:
-    """Return the API server, the controller manager and kubectl, built where they are missing: many minutes. Raises CannotRun."""
+    """Build Kubernetes' API server, controller manager and kubectl if missing (many minutes); return their paths. Raises CannotRun."""
     (version,) = re.findall(r"^\s*k8s\.io/kubernetes (v\S+)", (KUBERNETES_MODULE / "go.mod").read_text(), re.MULTILINE)
     names = ("kube-apiserver", "kube-controller-manager", "kubectl")
     folder = golang.build(
         KUBERNETES_MODULE,
         [f"k8s.io/kubernetes/cmd/{name}" for name in names],
         cache_folder() / "manifests" / "kubernetes",
-        # Kubernetes' own builds set the version so.
+        # Kubernetes' own builds set the version in this way.
         link=f"-s -w -X k8s.io/component-base/version.gitVersion={version}",
     )
     return Kubernetes(version, *[folder / name for name in names])
@@ -160,7 +160,7 @@ def _prometheus(home: Path) -> tuple[Path, Path]:
             try:
                 run(download, cwd=Path(making))
             except CannotRun:
-                run(["apt-get", "update", "-qq"])  # a new machine knows no packages yet
+                run(["apt-get", "update", "-qq"])  # a new machine has no package lists yet
                 run(download, cwd=Path(making))
             (package,) = Path(making).glob("*.deb")
             run(["dpkg", "-x", package, Path(making) / "unpacked"])

@@ -1,6 +1,6 @@
 """The command line: `python -P -m deploy.pki FOLDER init|issue|sites|renew|revoke|list`.
 
-Exits with 0 when it is done, 2 when it could not be done; stderr says why.
+Exits with 0 on success and 2 on failure; stderr has the reason.
 """
 
 import argparse
@@ -14,7 +14,7 @@ DONE, COULD_NOT = 0, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
     chosen = _parser().parse_args(arguments)
     try:
         _do(chosen)
@@ -83,9 +83,9 @@ def _do(chosen: argparse.Namespace) -> None:
 
 
 def issue_all(folder: Path, wanted: list[Certificate], days: int = DAYS) -> list[str]:
-    """Make the certificates that the folder lacks, and its authority if it has none. The names of the new ones.
+    """Make the certificates that the folder lacks, and its authority if it has none; return the names of the new certificates.
 
-    Raises `PkiError` for one that is there with other hosts than it should have.
+    Raises `PkiError` if an existing certificate has other hosts than it should have.
     """
     authority = Authority.open(folder) if (folder / "ca.pem").exists() else Authority.create(folder)
     new = []

@@ -1,4 +1,4 @@
-"""`Authority`: the folder of a certificate authority, and all that can be done with it."""
+"""`Authority`: a certificate authority in a folder, which issues, renews and revokes certificates."""
 
 import datetime
 import ipaddress
@@ -17,14 +17,14 @@ DAYS: Final = 398
 """The lifetime of a certificate: a year and a month, so that a yearly renewal is never late."""
 CA_DAYS: Final = 3650
 CLOCKS_APART: Final = datetime.timedelta(minutes=5)
-"""Certificates are good from so long ago, for a machine whose clock is behind."""
+"""New certificates are valid from this long before their issue, for machines whose clock is behind."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}").fullmatch
 _TAKEN = ("issued",)
 
 
 class PkiError(Exception):
-    """It cannot be done. The message says what, with which value, and what to do about it."""
+    """The authority cannot do this. The message says what is wrong, with which value, and what to do about it."""
 
 
 class Authority:
@@ -49,14 +49,14 @@ class Authority:
             .add_extension(_usage(ca=True), critical=True)
             .sign(key, hashes.SHA256())
         )
-        # The certificate last: a folder that has one is complete but for the list, which `open` mends.
+        # The certificate comes last: a folder that has one lacks at most the revocation list, which `open` writes.
         _write_secret(directory / "ca-key.pem", _key_pem(key))
         _write(directory / "ca.pem", _pem(certificate))
         return cls.open(directory)
 
     @classmethod
     def open(cls, directory: Path) -> "Authority":
-        """The authority of a folder."""
+        """Returns the authority of a folder. Raises `PkiError` if there is none, or if it cannot be read."""
         try:
             key = serialization.load_pem_private_key((directory / "ca-key.pem").read_bytes(), None)
             certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
@@ -81,10 +81,11 @@ class Authority:
         days: int = DAYS,
         valid_from: datetime.datetime | None = None,
     ) -> x509.Certificate:
-        """Make a key and a certificate for `name`, in the folder of that name; what was there is replaced.
+        """Make a key and a certificate for `name`, in the folder of that name; replaces those that are there.
 
-        `hosts` are the addresses and DNS names by which it is reached; a `server` needs one. Every certificate is good for a
-        client too, since brokers are clients of each other. `crl_url` is where those who check it look for the revocation list.
+        `hosts` are the addresses and DNS names by which it is reached; a `server` needs at least one. Every certificate is
+        valid for a client too, since brokers are clients of each other. `crl_url` is where verifiers find the revocation
+        list. Raises `PkiError`.
         """
         if _NAME(name) is None or name in _TAKEN:
             raise PkiError(f"the name {name!r} should be 1 to 63 letters, digits, dots, dashes, underscores: it names a folder")
@@ -93,7 +94,7 @@ class Authority:
         if days < 1:
             raise PkiError(f"a certificate for {days} days cannot be made: choose 1 or more")
         key, begins = ec.generate_private_key(ec.SECP256R1()), valid_from or _now() - CLOCKS_APART
-        # Nothing that it signed is trusted when the authority itself is not any more.
+        # A certificate is not trusted any more once the authority's own has ended.
         ends = min(begins + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
         if begins >= ends:
             raise PkiError(
@@ -117,7 +118,7 @@ class Authority:
         return certificate
 
     def renew(self, name: str, days: int = DAYS) -> x509.Certificate:
-        """Make a new key and a new certificate with the same names and purposes. The former stays good until it ends or is revoked."""
+        """Make a new key and a certificate with the same names and purposes. The former one stays valid until it ends or is revoked."""
         former = self.certificate(name)
         purposes = former.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         return self.issue(
@@ -125,7 +126,10 @@ class Authority:
         )
 
     def revoke(self, name: str, *, former: bool = False) -> int:
-        """Put all certificates of this name on the revocation list, or with `former` all but the present one. How many are new there."""
+        """Put all certificates of this name on the revocation list, or with `former` all but the present one.
+
+        Returns the number of new entries.
+        """
         present = self.certificate(name)
         listed = {entry.serial_number for entry in self.revoked()}
         found = [
@@ -140,7 +144,7 @@ class Authority:
         return len(new)
 
     def certificate(self, name: str) -> x509.Certificate:
-        """The present certificate of a name."""
+        """Returns the present certificate of a name. Raises `PkiError` if there is none."""
         try:
             return x509.load_pem_x509_certificate((self.directory / name / "cert.pem").read_bytes())
         except OSError:
@@ -155,28 +159,28 @@ class Authority:
             )
 
     def issued(self) -> Iterator[x509.Certificate]:
-        """Every certificate that was issued here."""
+        """Yields every certificate that this authority has issued."""
         for file in sorted((self.directory / "issued").glob("*.pem")):
             yield x509.load_pem_x509_certificate(file.read_bytes())
 
     def revoked(self) -> list[x509.RevokedCertificate]:
-        """The entries of the revocation list."""
+        """Returns the entries of the revocation list."""
         file = self.directory / "crl.pem"
         return list(x509.load_pem_x509_crl(file.read_bytes())) if file.exists() else []
 
     def _keep(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         folder = self.directory / name
         folder.mkdir(exist_ok=True)
-        # Before it is handed to anybody: a crash from here on leaves a certificate that nobody has and that can be revoked.
+        # First of all: a crash from here on leaves a certificate that is not in use, but that can be revoked.
         _write(self.directory / "issued" / f"{certificate.serial_number:040x}.pem", _pem(certificate))
-        # One file for brokers, so that no reader ever meets a key with another certificate. A crash between these leaves `key.pem` and
-        # `cert.pem` that do not fit: whoever loads them says so, and `renew` makes them anew.
+        # Brokers get one file, so they never read a key with another key's certificate. A crash between the next writes leaves `key.pem`
+        # and `cert.pem` that do not match: a program that loads them reports it, and `renew` makes them again.
         _write_secret(folder / "keystore.pem", _key_pem(key) + _pem(certificate))
         _write_secret(folder / "key.pem", _key_pem(key))
         _write(folder / "cert.pem", _pem(certificate))
 
     def _write_list(self, entries: Sequence[x509.RevokedCertificate]) -> None:
-        # It ends with the authority, and not sooner: a list that is out of date keeps everybody out, and with them every acknowledgement.
+        # The list expires with the authority, not before: with an expired list brokers reject all connections, and acknowledge nothing.
         now, numbers = _now(), x509.CRLNumber(int(_now().timestamp() * 1000))
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._certificate.subject).last_update(now)
         builder = builder.next_update(self._certificate.not_valid_after_utc).add_extension(numbers, critical=False)
@@ -258,7 +262,7 @@ def _write_secret(file: Path, content: bytes) -> None:
 
 
 def _write(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file: a crash leaves the old one or the new one, and nobody but this user ever reads a secret one."""
+    """Replace a file. A crash leaves the old one or the new one. It has `mode` from the start, so no other user can read a secret."""
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:

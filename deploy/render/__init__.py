@@ -1,15 +1,15 @@
 """deploy.render: the files of an installation without Kubernetes, all made from one small file.
 
-The promise: nothing is edited twice. `python -P -m deploy.render SITES.toml --to DIR` writes one folder for each host, which is its
-`/etc/notary`, and one for the operator. The same file gives the same bytes, so a diff shows what a change will do.
+Each fact is in one place only. `python -P -m deploy.render SITES.toml --to DIR` writes one folder for each host, which is its
+`/etc/notary`, and one for the operator. The same sites file gives the same bytes, so a diff shows the effect of a change.
 
 | file | subject |
 |---|---|
-| `sites` | the sites file: what it may say, and what is wrong with it |
-| `kafka` | properties of controllers and brokers, the scripts that format their disks, and who may do what |
+| `sites` | the sites file: its settings, and their checks |
+| `kafka` | properties of controllers and brokers, the scripts that format their disks, and the ACLs |
 | `worker` | `notary.toml` |
 | `units` | systemd units with their sandboxes, users and folders |
-| `tree` | which host gets which of these |
+| `tree` | the files of each host |
 
 `deploy/sites` is the example and the manual.
 """

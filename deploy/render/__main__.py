@@ -1,6 +1,6 @@
 """The command line: `python -P -m deploy.render SITES.toml --to DIR`.
 
-Exits with 0 when the files are there, 1 with `--check` when they would change, 2 when it could not be done; stderr says why.
+Exits with 0 if the files are written or unchanged, 1 if `--check` finds that some would change, and 2 on failure; stderr has the reason.
 """
 
 import argparse
@@ -14,7 +14,7 @@ DONE, WOULD_CHANGE, COULD_NOT = 0, 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m deploy.render", description="The files of all hosts, from one sites file.")
     parser.add_argument("sites", type=Path, metavar="SITES.toml")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="one folder for each host, and one for the operator")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         return COULD_NOT
     for path in changed:
         print(path)
-    # A host that left the file keeps its folder until a person has looked.
+    # The folder of a host that was removed from the sites file stays: the operator has to check and remove it.
     for path in sorted(found - files.keys()):
         print(f"deploy.render: {chosen.to / path} is not made from {chosen.sites}: remove it if its host is gone", file=sys.stderr)
     return WOULD_CHANGE if chosen.check and changed else DONE

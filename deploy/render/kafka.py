@@ -1,7 +1,7 @@
-"""Kafka's side: properties of controllers and brokers, the scripts that format their disks, and who may do what.
+"""Kafka's files: properties of controllers and brokers, the scripts that format their disks, and the ACLs.
 
-Which settings are for safety, and why, is said beside them. All servers prove who they are to each other by certificates of the
-installation's own authority; a certificate's common name is its principal.
+Comments mark the settings that are for safety, and say why. Servers authenticate to each other with certificates of the installation's own
+authority; the common name of a certificate is its principal.
 """
 
 import uuid
@@ -10,21 +10,21 @@ from typing import Final
 from deploy.render.sites import Node, Site, Sites, broker_name, controller_name, encode_uuid, worker_principal
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""One batch of the notary, and what Kafka wraps around it."""
+"""Bytes of one batch of the notary, with Kafka's framing."""
 
 _SCRAM: Final = {
     "listener.name.scram.ssl.client.auth": "none",
     "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
     "listener.name.scram.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
 }
-"""The port for clients with a password. A user has the rights of the certificate of that name."""
+"""Settings of the port for clients with a password. A user has the rights of the certificate with the same name."""
 
 Acl = tuple[tuple[str, ...], tuple[str, ...]]
-"""(principals, operations), on both topics."""
+"""(principals, operations): the operations that these principals may do on both topics."""
 
 
 def controller_properties(sites: Sites, node: Node) -> str:
-    """The properties of one controller."""
+    """Renders the properties of one controller."""
     listener = f"CONTROLLER://{_bind(sites)}:{sites.ports.controller}"
     return _text(
         {
@@ -39,7 +39,7 @@ def controller_properties(sites: Sites, node: Node) -> str:
 
 
 def broker_properties(sites: Sites, site: Site, node: Node) -> str:
-    """The properties of one broker."""
+    """Renders the properties of one broker."""
     replicas, in_sync = sites.kafka.replication, in_sync_min(sites)
     return _text(
         {
@@ -52,7 +52,7 @@ def broker_properties(sites: Sites, site: Site, node: Node) -> str:
             **_shared(sites, broker_name(node)),
             **(_SCRAM if sites.ports.scram else {}),
             "replica.fetch.max.bytes": MESSAGE_BYTES_MAX,
-            # Kafka's own topics, which exist only once somebody uses them.
+            # Kafka's internal topics, which are created on first use.
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": in_sync,
@@ -63,7 +63,7 @@ def broker_properties(sites: Sites, site: Site, node: Node) -> str:
 
 
 def _shared(sites: Sites, name: str) -> dict[str, object]:
-    """The settings that controllers and brokers share: both decide about topics and rights."""
+    """Returns the settings that controllers and brokers share: both decide about topics and rights."""
     controllers = ",".join(f"{node.host}:{sites.ports.controller}" for node in sites.controllers)
     protocol = "SSL" if sites.tls else "PLAINTEXT"
     shared: dict[str, object] = {
@@ -71,7 +71,7 @@ def _shared(sites: Sites, name: str) -> dict[str, object]:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": f"BROKER:{protocol},CONTROLLER:{protocol}" + (",SCRAM:SASL_SSL" if sites.ports.scram else ""),
         "log.dirs": data_folder(sites, name),
-        # A copy that lacks acknowledged records never leads, topics come and go by an operator's command alone, and nothing expires.
+        # Safety: a replica that lacks acknowledged records never leads, only operators create topics, and no topic or record is deleted.
         "unclean.leader.election.enable": "false",
         "auto.create.topics.enable": "false",
         "delete.topic.enable": "false",
@@ -79,14 +79,14 @@ def _shared(sites: Sites, name: str) -> dict[str, object]:
         "log.retention.ms": -1,
         "log.retention.bytes": -1,
         "message.max.bytes": MESSAGE_BYTES_MAX,
-        # A broker whose controller is cut off asks the next one only when its request has timed out: 30 s by default.
+        # A broker whose controller is cut off tries the next one only after its request has timed out: 30 s by default.
         "controller.socket.timeout.ms": 5_000,
     }
     if sites.tls:
         shared |= _tls(sites, name) | {
             "ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9._-]+)$/$1/,DEFAULT",
-            # What no ACL allows is refused. Brokers and controllers are above the ACLs; no client is.
+            # Kafka denies everything that no ACL allows. Brokers and controllers are exempt from the ACLs; no client is.
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "false",
             "super.users": ";".join(f"User:{name}" for name in sites.super_users),
@@ -106,18 +106,18 @@ def _tls(sites: Sites, name: str) -> dict[str, object]:
 
 
 def client_properties(sites: Sites, name: str) -> str:
-    """The `--command-config` with which Kafka's own tools act as this principal."""
+    """Renders the `--command-config` file with which Kafka's own tools act as this principal."""
     return _text({"security.protocol": "SSL", **_tls(sites, name)} if sites.tls else {"security.protocol": "PLAINTEXT"})
 
 
 def format_script(sites: Sites, properties: str, name: str) -> str:
-    """The script that makes an empty disk a controller's or a broker's, run once by a person and never by a unit."""
+    """Renders the script that formats the empty disk of a controller or broker. A person runs it once; no unit ever does."""
     folder = data_folder(sites, name)
     flags = [f"--cluster-id {sites.kafka.cluster_id}", f"--config {sites.folders.config}/{properties}"]
     if name.startswith("controller"):
-        # The directory ids make these controllers voters from the start, so that all of them have to be given to each.
+        # The directory ids make these controllers voters from the start, so each controller needs the ids of all.
         voters = ",".join(f"{node.id}@{node.host}:{sites.ports.controller}:{directory_id(sites, node)}" for node in sites.controllers)
-        # The last copies in sync stay electable when they fail one after the other; said here since we rely on it.
+        # The last in-sync replicas stay electable if they fail one after the other; set here since the notary relies on it.
         flags += [f"--initial-controllers {voters}", "--feature eligible.leader.replicas.version=1"]
     lines = " \\\n    ".join([f"exec {sites.folders.kafka}/bin/kafka-storage.sh format", *flags])
     return f"""#!/bin/sh
@@ -133,7 +133,7 @@ fi
 
 
 def acl_script(sites: Sites) -> str:
-    """The script that gives the rights, run on a broker's host: only brokers and controllers are above the ACLs."""
+    """Renders the script that adds the ACLs. It runs on a broker's host: only brokers and controllers may change ACLs."""
     lines = [
         f'{sites.folders.kafka}/bin/kafka-acls.sh --bootstrap-server {sites.bootstrap} --command-config "$1" --add \\\n    '
         + " \\\n    ".join(
@@ -158,7 +158,7 @@ set -eu
 
 
 def acls(sites: Sites) -> list[Acl]:
-    """The rights of each principal on both topics. Nobody may Alter, AlterConfigs or Delete, and DeleteRecords is Delete."""
+    """Returns the rights of the principals on both topics. No client may Alter, AlterConfigs or Delete (which covers DeleteRecords)."""
     rights: list[Acl] = [
         (tuple(map(worker_principal, sites.workers)), ("Read", "Write", "Describe", "DescribeConfigs")),
         (sites.clients.readers, ("Read", "Describe")),
@@ -168,17 +168,17 @@ def acls(sites: Sites) -> list[Acl]:
 
 
 def directory_id(sites: Sites, node: Node) -> str:
-    """The id of a controller's data folder: the same each time, and another one for each cluster and node."""
+    """Returns the id of a controller's data folder, which depends only on the cluster id and the node id."""
     return encode_uuid(uuid.uuid5(uuid.NAMESPACE_URL, f"kafka:{sites.kafka.cluster_id}:{node.id}"))
 
 
 def data_folder(sites: Sites, name: str) -> str:
-    """Where a controller, a broker or the worker keeps its data."""
+    """Returns the data folder of a controller, a broker or the worker."""
     return f"{sites.folders.data}/{name}"
 
 
 def in_sync_min(sites: Sites) -> int:
-    """The number of copies that must have a record before it is acknowledged."""
+    """Returns the number of replicas that must have a record before it is acknowledged."""
     return min(2, sites.kafka.replication)
 
 
@@ -187,7 +187,7 @@ def _listeners(sites: Sites, host: str) -> str:
 
 
 def _bind(sites: Sites) -> str:
-    # A name would be bound at the address that the host itself gives it, which on Debian is 127.0.1.1. Empty: all addresses.
+    # A host name would be bound to the address that the host itself resolves it to, on Debian 127.0.1.1. Empty: all addresses.
     return "" if sites.tls else "127.0.0.1"
 
 

@@ -1,7 +1,7 @@
-"""The sites file: which site has which controllers, brokers and workers, and what they all share.
+"""The sites file: the controllers, brokers and workers of each site, and their common settings.
 
-A key that is not known is an error, so that a misspelt one is never ignored. Ids stand in the file, for they must stay what they are when a
-site is added or removed.
+An unknown key is an error, so that a misspelt one is never ignored. The file has the node ids, since they must not change when a site is
+added or removed.
 """
 
 import base64
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 HEAP_MIB_MIN: Final = {"broker_heap_mib": 256, "controller_heap_mib": 128}
-"""A broker that cleans its own topics takes 128 MiB for that alone, and ends with less."""
+"""The smallest heaps, in MiB. The log cleaner of a broker alone takes 128 MiB, and with less the broker ends."""
 NODE_ID_MAX: Final = 2**31 - 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}").fullmatch
@@ -29,7 +29,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class SitesError(Exception):
-    """The sites file cannot be used. The message says what, which value, and what to do."""
+    """The sites file cannot be used. The message says what is wrong, which value, and what to do."""
 
 
 class Certificate(NamedTuple):
@@ -42,7 +42,7 @@ class Certificate(NamedTuple):
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A controller or a broker."""
+    """A controller or a broker: its node id and its host."""
 
     id: int
     host: str
@@ -56,7 +56,7 @@ class WorkerPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site: a data centre that fails as a whole. Its name is the rack of its brokers."""
+    """A site: a data centre, all of which may fail at once. Its name is the rack of its brokers."""
 
     name: str
     controllers: tuple[Node, ...] = ()
@@ -65,13 +65,13 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def hosts(self) -> list[str]:
-        """Its hosts, each once."""
+        """Its distinct hosts."""
         nodes = (*self.controllers, *self.brokers)
         return list(dict.fromkeys([node.host for node in nodes] + [worker.host for worker in self.workers]))
 
 
 class NotarySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[notary]`: whose log it is."""
+    """`[notary]`: the identity of the notary, and its topics."""
 
     name: str
     origin: str
@@ -80,7 +80,7 @@ class NotarySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[kafka]`: what all controllers and brokers share."""
+    """`[kafka]`: the common settings of all controllers and brokers."""
 
     cluster_id: str = ""
     replication: int = 3
@@ -92,18 +92,18 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[ports]`: the same on all hosts."""
+    """`[ports]`: the ports, the same on all hosts."""
 
     broker: int = 9092
     controller: int = 9093
     worker: int = 8080
     health: int = 8081
     scram: int = 0
-    """The brokers' port for clients that have a password and no certificate; 0: there is no such port."""
+    """The brokers' port for clients with a password and no certificate; 0: no such port."""
 
 
 class Folders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[folders]`: the same on all hosts."""
+    """`[folders]`: the folders, the same on all hosts."""
 
     config: str = "/etc/notary"
     data: str = "/var/lib/notary"
@@ -113,16 +113,16 @@ class Folders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[clients]`: certificates of those who are no workers."""
+    """`[clients]`: names of the certificates of clients other than workers."""
 
     readers: tuple[str, ...] = ("spark", "archive")
-    """May read both topics."""
+    """Clients that may read both topics."""
     operators: tuple[str, ...] = ("operator",)
-    """May create both topics, read them and write to them."""
+    """Clients that may create both topics, read them and write to them."""
 
 
 class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The complete sites file."""
 
     notary: NotarySection
     site: tuple[Site, ...]
@@ -133,37 +133,40 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def controllers(self) -> list[Node]:
-        """Those of all sites."""
+        """The controllers of all sites."""
         return [node for site in self.site for node in site.controllers]
 
     @property
     def brokers(self) -> list[Node]:
-        """Those of all sites."""
+        """The brokers of all sites."""
         return [node for site in self.site for node in site.brokers]
 
     @property
     def workers(self) -> list[WorkerPlace]:
-        """Those of all sites."""
+        """The workers of all sites."""
         return [worker for site in self.site for worker in site.workers]
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, `host:port,host:port`."""
+        """The addresses of all brokers: `host:port,host:port`."""
         return ",".join(f"{node.host}:{self.ports.broker}" for node in self.brokers)
 
     @property
     def topics(self) -> tuple[str, str]:
-        """The ordering topic and the payload topic."""
+        """The names of the ordering topic and of the payload topic."""
         return f"{self.notary.topic_prefix}.ordering", f"{self.notary.topic_prefix}.payload"
 
     @property
     def tls(self) -> bool:
-        """Whether connections to the brokers and controllers use TLS, and rights are checked."""
+        """True if connections to brokers and controllers use TLS, and ACLs are checked."""
         return self.kafka.security == "TLS"
 
     @property
     def super_users(self) -> list[str]:
-        """Brokers and controllers, and no client: what nobody else may do is done on a broker's host, with its certificate."""
+        """The principals of brokers and controllers, and of no client.
+
+        An operation that no client may do is done on a broker's host, with the broker's certificate.
+        """
         return [controller_name(node) for node in self.controllers] + [broker_name(node) for node in self.brokers]
 
     @property
@@ -229,7 +232,7 @@ def _unknown(place: str, key: str) -> str:
 
 
 def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:
-    """(setting, what is wrong with it and what to do) for what the types do not say."""
+    """Yields (setting, problem and remedy) for values that the types allow, but that cannot be used."""
     yield from _wrong_words(sites)
     yield from _wrong_numbers(sites)
     yield from _wrong_names(sites)
@@ -339,7 +342,7 @@ def _repeated(values: Iterable[object]) -> object | None:
 
 
 def _is_cluster_id(text: str) -> bool:
-    """Whether Kafka takes it: a UUID in 22 characters that no tool takes for a flag."""
+    """Returns True for a cluster id that Kafka accepts: a UUID in 22 characters, the first no dash, since tools would read a flag."""
     try:
         return len(text) == 22 and text[0] != "-" and len(base64.urlsafe_b64decode(text + "==")) == 16
     except ValueError:
@@ -351,6 +354,6 @@ def _new_cluster_id() -> str:
 
 
 def encode_uuid(made: uuid.UUID) -> str:
-    """Kafka's own form of a UUID, in 22 characters; the first is never a dash, which the storage tool would take for a flag."""
+    """Encodes a UUID in Kafka's form, 22 characters. The first is never a dash, which the storage tool would take for a flag."""
     text = base64.urlsafe_b64encode(made.bytes).decode().rstrip("=")
     return "A" + text[1:] if text[0] == "-" else text

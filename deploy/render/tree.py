@@ -1,4 +1,4 @@
-"""Which host gets which file, and writing them."""
+"""Assigns the rendered files to hosts, and writes them."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ OPERATOR = "operator"
 
 
 def render(sites: Sites) -> dict[str, str]:
-    """All files, as path and text: those of a host under `SITE/HOST`, those of the operator under `operator`."""
+    """Renders all files, as text by path: those of a host under `SITE/HOST`, those of the operator under `operator`."""
     files: dict[str, str] = {}
     for site in sites.site:
         for host in site.hosts:
@@ -24,7 +24,7 @@ def render(sites: Sites) -> dict[str, str]:
 
 
 def _host(sites: Sites, site: Site, host: str) -> dict[str, str]:
-    """The files of one host's configuration folder."""
+    """Renders the files of one host's configuration folder, as text by name."""
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
     for node in site.controllers:
@@ -57,7 +57,7 @@ def _host(sites: Sites, site: Site, host: str) -> dict[str, str]:
 
 
 def write(files: dict[str, str], directory: Path) -> list[str]:
-    """Write the files that are not there as they should be; their paths. Other files in the directory stay as they are."""
+    """Write the files that are missing or different; return their paths. Other files in the directory stay as they are."""
     changed = []
     for path, text in files.items():
         file = directory / path

@@ -1,6 +1,6 @@
-"""systemd units: each process in a sandbox in which it can write to its own folder, reach the network, and nothing else.
+"""systemd units. Each process runs in a sandbox: it can write to its own folder and reach the network, and nothing else.
 
-A unit never formats a disk: it refuses to start on one that is not formatted, which is what a disk looks like that was not mounted.
+A unit never formats a disk. It does not start on an unformatted disk, since a disk that is not mounted looks the same.
 """
 
 from typing import Final
@@ -41,17 +41,17 @@ UMask=0077
 
 
 def controller_unit(sites: Sites, node: Node) -> str:
-    """The unit of one controller."""
+    """Renders the unit of one controller."""
     return _kafka(sites, controller_name(node), "controller", sites.kafka.controller_heap_mib)
 
 
 def broker_unit(sites: Sites, node: Node) -> str:
-    """The unit of one broker."""
+    """Renders the unit of one broker."""
     return _kafka(sites, broker_name(node), "broker", sites.kafka.broker_heap_mib)
 
 
 def worker_unit(sites: Sites) -> str:
-    """The unit of a worker. Its intake processes are its own children, so they are in its sandbox and end with it."""
+    """Renders the unit of a worker. Its acceptor processes are its children, so they are in its sandbox and end with it."""
     folder = data_folder(sites, "worker")
     return f"""\
 {_head(f"Notary worker of {sites.notary.origin}", "notary-worker", " kafka-broker.service")}AssertPathIsDirectory={folder}
@@ -82,12 +82,12 @@ WantedBy=multi-user.target
 
 def _kafka(sites: Sites, name: str, role: str, heap_mib: int) -> str:
     config, folder = sites.folders.config, data_folder(sites, name)
-    # A certificate is looked up on the revocation list that lies beside the properties; without the list nobody gets in.
+    # Java checks certificates against the revocation list in the `tls` folder; without the list it rejects every connection.
     revocation = ["-Dcom.sun.net.ssl.checkRevocation=true", "-Dcom.sun.security.enableCRLDP=true"]
     command = [
         sites.folders.java,
         f"-Xms{heap_mib}m -Xmx{heap_mib}m",
-        # A process that is out of memory is restarted: one that half works is worse than one that is away.
+        # A process that is out of memory ends and is restarted: a process that works partly is worse than one that is down.
         *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),
         *sites.kafka.java_options,
         *(revocation if sites.tls and sites.kafka.check_revocation else []),
@@ -120,8 +120,8 @@ WantedBy=multi-user.target
 
 
 def _head(description: str, name: str, after: str = "") -> str:
-    # Stopped in the other order: where all share a host, a worker answers what it has taken in while there is a log to read.
-    # Never given up for good: after a power cut the network may take its time.
+    # systemd stops units in the reverse order of After=: on a shared host, a worker answers its admitted requests before the log stops.
+    # StartLimitIntervalSec=0: systemd never stops trying, since after a power cut the network may come up late.
     return f"""\
 # Rendered from the sites file: change that one, and render again. Own settings: systemctl edit {name}
 [Unit]
@@ -133,10 +133,10 @@ StartLimitIntervalSec=0
 
 
 def sysusers(names: set[str]) -> str:
-    """The users of a host, for systemd-sysusers."""
+    """Renders the users of a host, for systemd-sysusers."""
     return "".join(f'u {name} - "{name.capitalize()} service" /nonexistent /usr/sbin/nologin\n' for name in sorted(names))
 
 
 def tmpfiles(folders: dict[str, str]) -> str:
-    """The data folders of a host and their owners, for systemd-tmpfiles."""
+    """Renders the data folders of a host and their owners, for systemd-tmpfiles."""
     return "".join(f"d {folder} 0700 {owner} {owner} -\n" for folder, owner in folders.items())

@@ -1,4 +1,4 @@
-"""The notary's side: `notary.toml` of one worker, and what `notary init` and the owner's commands want."""
+"""The notary's files: `notary.toml` of one worker, and the files for `notary init` and the owner's commands."""
 
 import json
 import shlex
@@ -8,7 +8,7 @@ from deploy.render.sites import Site, Sites, WorkerPlace, worker_principal
 
 
 def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
-    """The configuration of one worker."""
+    """Renders the configuration of one worker."""
     config = sites.folders.config
     tls = f"{config}/tls/{worker_principal(worker)}"
     return _toml(
@@ -38,13 +38,13 @@ def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
 
 
 def log_settings_toml(sites: Sites, operator: str) -> str:
-    """The settings with which `notary init --log-settings` acts as this principal."""
+    """Renders the settings with which `notary init --log-settings` acts as this principal."""
     folder = f"{sites.folders.config}/tls"
     return _toml({"": _security(sites, f"{folder}/{operator}", f"{folder}/ca.pem")})
 
 
 def init_script(sites: Sites) -> str:
-    """The script that makes the notary: its keys, both topics and the log's first record."""
+    """Renders the script that creates the notary: its keys, both topics and the log's first record."""
     quoted = [shlex.quote(text) for text in (sites.notary.name, sites.notary.origin)]
     warning = "" if in_sync_min(sites) == 2 else "# One copy: the loss of a disk loses the log.\n"
     return f"""#!/bin/sh
@@ -67,6 +67,6 @@ def _toml(sections: dict[str, dict[str, str]]) -> str:
     lines = ["# Rendered from the sites file: change that one, and render again. Every setting: docs/configuration.md."]
     for section, settings in sections.items():
         lines += ["", f"[{section}]"] if section else []
-        # A JSON string is a TOML basic string; `isprintable` has kept out the one character that is not.
+        # A JSON string is a TOML basic string, except for DEL, which `isprintable` has excluded in `sites`.
         lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
-"""The command line: `python -P -m spark_join verify|archive|restore …` (docs/spark.md), a file for each command.
+"""The command line: `python -P -m spark_join verify|archive|restore …` (docs/spark.md), one module for each command.
 
-What each ends with is in `exit_codes`.
+`exit_codes` lists the exit codes.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from spark_join.exit_codes import COULD_NOT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command that `arguments` name, by default the process's own; return the exit code."""
     chosen = parser().parse_args(arguments)
     try:
         code: int = chosen.run(chosen)
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"spark_join {chosen.command}: interrupted", file=sys.stderr)
     except Exception:
-        traceback.print_exc()  # a bug; Python's own exit code for it says that there are violations
+        traceback.print_exc()  # a bug; Python's own exit code, 1, would mean that there are violations
     return COULD_NOT
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all commands; what it parses has `command` and `run`."""
+    """Returns the parser of all commands. The namespaces that it makes have `command`, the name, and `run`, the function."""
     made = argparse.ArgumentParser(prog="python -P -m spark_join", description="The log of a notary, decided all over again in Spark.")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (verify, archive, restore):

@@ -1,4 +1,4 @@
-"""`archive`: both topics into an archive, as far as they have grown."""
+"""The `archive` command: adds the new records of both topics to an archive."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ HELP: Final = "take what both topics have grown by into an archive, which is mad
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Its flags."""
+    """Add the flags of this command."""
     command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that have both topics")
     add_kafka_arguments(command)
     command.add_argument("--archive", type=folder, required=True, metavar="DIR", help="the archive; all executors reach it")
@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """An object a line for each range that was added; the exit code. Raises `CouldNotVerify`."""
+    """Archive, and print one JSON object a line for each range that was added; return the exit code. Raises `CouldNotVerify`."""
     added = 0
     with session(chosen) as (opened, _, progress):
         kafka = chosen_kafka(opened, chosen)

@@ -1,4 +1,4 @@
-"""What the commands are told alike: where Spark runs, where it may write, which cluster is asked; and the session made of that."""
+"""The arguments that all commands share (Spark's master, memory, a work folder), and the session that they describe."""
 
 import argparse
 import sys
@@ -15,19 +15,19 @@ from spark_join.log.client import jar_settings
 
 
 def folder(text: str) -> Path:
-    """From the root on: executors run in folders of their own."""
+    """Returns the absolute path: executors have other working directories."""
     return Path(text).absolute()
 
 
 def positive(text: str) -> int:
-    """A number of at least 1."""
+    """Parses a number of at least 1. Raises `ArgumentTypeError`."""
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} should be a number from 1 on")
     return int(text)
 
 
 def add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    """What `session` takes; and what the command does."""
+    """Add the flags that `session` reads, and set `run` as the function of the command."""
     command.add_argument(
         "--work", type=folder, metavar="DIR", help="for what the stages make; all executors reach it (default: a temporary one)"
     )
@@ -39,7 +39,7 @@ def add_session_arguments(command: argparse.ArgumentParser, run: Callable[[argpa
 
 @contextmanager
 def session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
-    """A session, a folder for the stages, and who tells them, for the length of a block."""
+    """Opens a Spark session, a folder for the files of its stages, and the display of its progress, for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as work:
         jars = {} if chosen.bootstrap is None else jar_settings()
         opened = open_session(Path(work), master=chosen.master, memory=chosen.memory, settings=jars)
@@ -52,6 +52,6 @@ def session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Pr
 
 
 def warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:
-    """A line on stderr, in the place of the one that tells how far it is."""
+    """Print a warning to stderr; on a terminal it replaces the progress line, which comes back."""
     progress.clear()
     print(f"spark_join {chosen.command}: {warning}", file=sys.stderr)

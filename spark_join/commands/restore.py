@@ -1,4 +1,4 @@
-"""`restore`: an archive into a cluster."""
+"""The `restore` command: brings an archive back into a cluster."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ HELP: Final = "bring an archive back into a cluster that does not have its topic
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Its flags."""
+    """Add the flags of this command."""
     command.add_argument("--archive", type=folder, required=True, metavar="DIR", help="the archive; all executors reach it")
     command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that shall have both topics")
     add_kafka_arguments(command)
@@ -34,7 +34,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """An object that says what is there now; the exit code. Raises `CouldNotVerify`."""
+    """Restore, and print a JSON object with the records, the appended ones and the replicas; return the exit code.
+
+    Raises `CouldNotVerify`.
+    """
     with session(chosen) as (opened, _, progress):
         restored = restore(
             opened,

@@ -1,4 +1,4 @@
-"""`verify`: a log, and what is written of it."""
+"""The `verify` command: verifies a log and writes the report."""
 
 import argparse
 import sys
@@ -56,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Verify, write the report, and print an object of its figures; the exit code. Raises `CouldNotVerify`."""
+    """Verify, write the report, and print a JSON object with its main figures; return the exit code. Raises `CouldNotVerify`."""
     _refuse(chosen)
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
@@ -91,7 +91,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _refuse(chosen: argparse.Namespace) -> None:
-    """Raise `CouldNotVerify` for what does not go together, before anything is begun."""
+    """Raise `CouldNotVerify` for arguments that contradict each other or the folders, before any work begins."""
     refuse_used(chosen.out)
     if chosen.work is None:
         refuse_folder_of_its_own(chosen.master)
@@ -109,7 +109,7 @@ def _read_log(chosen: argparse.Namespace, opened: SparkSession, progress: Progre
 
 
 def _tell(said: Mapping[str, Any], verified: Verified) -> None:
-    """Print the figures of the report, `said`, and on stderr what a person should know besides."""
+    """Print the main figures of the report, `said`; print to stderr the settled differences and the hole, if there are any."""
     print(msgspec.json.encode({name: said[name] for name in _PRINTED}).decode())
     if (settled := said["settled"])["writers"]:
         print(

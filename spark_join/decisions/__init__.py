@@ -1,1 +1,1 @@
-"""Outcome, reason and conflicts of each request, the tree over them, and checkpoints against it."""
+"""Outcome, reason and conflicts of each request, the Merkle tree over these decisions, and the checkpoints compared with its roots."""

@@ -1,10 +1,10 @@
-"""Every checkpoint record against the root of its size (R9), all of them in Spark.
+"""Compares every checkpoint record with the root of its size (R9), in Spark.
 
-A checkpoint is the claim of one worker that so many decisions have that root. It is compared where its incarnation is not over and its
-view is the history that is read here (R10): then the writer has read the same log, and its root has to be the same. Any other view that
-can be compared is a `foreign-view`, whatever the root.
+In a checkpoint record a worker claims that the first `size` decisions have a certain root. It is compared if its incarnation has not ended
+and its view is the reader's own history (R10). The writer has then read the same log, so both roots must be equal. Any other view that can
+be compared is a `foreign-view`, whatever the root.
 
-Behind a hole nobody knows the history here. A checkpoint there is compared if its view is from before the hole.
+Behind a hole the reader does not know the history. A checkpoint there is compared only if its view is from before the hole.
 """
 
 from collections.abc import Collection
@@ -21,28 +21,28 @@ from spark_join.violations import violations
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many checkpoint records there are."""
+    """The numbers of checkpoint records."""
 
     compared: int
     not_compared: int
-    """Those with a view from behind the hole"""
+    """Records with a view from behind the hole"""
     skipped: int
-    """Those of incarnations that had not begun or were over, or with a view that is not the history here, or without a good signature"""
+    """Records whose incarnation had not begun or had ended, whose view is not the reader's own, or that have no good signature"""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What came of the roots."""
+    """The result of comparing the roots."""
 
     violations: DataFrame
     """`root-mismatch`: see `violations.VIOLATION`"""
     root: bytes
-    """Over all decisions"""
+    """The root over all decisions"""
     roots: dict[int, bytes]
-    """By size, of the sizes that were asked for besides, as far as there are so many decisions"""
+    """Roots by size: of all decisions, and of those `others` that are no larger than that"""
 
 
 def counts_of(records: DataFrame) -> Counts:
-    """`records` as `Joined` has them, those behind a hole too."""
+    """Counts the checkpoints among `records`, which are `Joined.records`, those behind a hole included."""
     (found,) = (
         records.where(F.col("kind") == "checkpoint")
         .agg(
@@ -56,21 +56,21 @@ def counts_of(records: DataFrame) -> Counts:
 
 
 def compared_of(records: DataFrame) -> DataFrame:
-    """offset, tree_size (8 bytes) and root of the checkpoints that are compared."""
+    """Returns offset, tree_size (8 bytes) and root of the checkpoints that are to be compared."""
     return records.where((F.col("kind") == "checkpoint") & _is_compared()).select("offset", "tree_size", "root")
 
 
 def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> DataFrame:
-    """size: distinct ones of the `others`, few, and of the checkpoints, as far as there are so many decisions. See `tree.parts`."""
+    """Returns the column size, for `tree.parts`: the distinct sizes of the checkpoints and of `others`, a few; none above `decided`."""
     told = _sized(checkpoints, decided).select("size").where(F.col("size").isNotNull())
     wanted = [(size,) for size in others if size <= decided]
     return told.union(checkpoints.sparkSession.createDataFrame(wanted, "size bigint")).distinct()
 
 
 def compare_roots(checkpoints: DataFrame, parts: DataFrame, decided: int, others: Collection[int], stages: Stages) -> Compared:
-    """Compare each of `checkpoints`, as `compared_of` gives them, with the root of its size.
+    """Compares each checkpoint with the root of its size.
 
-    `parts`: `tree.parts` of the `sizes_of` them and the `others`.
+    `checkpoints` come from `compared_of`, and `parts` from `tree.parts` for the sizes that `sizes_of` returns for them and for `others`.
     """
     roots = stages.keep("roots", tree.roots(parts))
     asked = roots.where(F.col("size").isin(decided, *others)).collect()
@@ -93,7 +93,7 @@ def _mismatches(checkpoints: DataFrame, roots: DataFrame, decided: int) -> DataF
 
 
 def _sized(checkpoints: DataFrame, decided: int) -> DataFrame:
-    """With `size`, null for one of more decisions than there are, which may be more than a long holds."""
+    """Adds `size`, a long; null for a checkpoint of more decisions than there are, since that number may not fit into a long."""
     return checkpoints.withColumn("size", F.when(~_is_of_more(decided), unsigned(part(F.col("tree_size"), 1, 7))))
 
 

@@ -1,8 +1,9 @@
-"""Every decision again (R7, docs/formats.md, Decision): outcome, reason and conflicts, from the requests and their order alone.
+"""Decides every request again (R7, docs/formats.md, Decision): outcome, reason and conflicts, from the requests and their order alone.
 
-Most requests contend with nobody. So the states are looked through once for those that a request consumes and a later one touches; only
-what touches such a state goes through `rounds`. Who is committed being known, each state that a request touches and an earlier one consumed
-is a conflict. What touches a state that was consumed before all these requests (`State`) is rejected, and consumes nothing.
+Most requests contend with no other. So one pass finds the contended states: states that one request consumes and a later one touches. Only
+requests that touch such a state go through `rounds`, which finds the committed ones. Each state that a request touches and that an earlier
+committed request consumed is then a conflict. A request that touches a state consumed before all these requests (`State`) is rejected and
+consumes nothing.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -15,9 +16,9 @@ from spark_join.engine.stages import Stages
 
 
 def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
-    """position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of `requests`, as `join` gives these.
+    """Returns position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of the `requests` of `join`.
 
-    `consumed` (state, consumed_by) is what all that came before them consumed.
+    `consumed` (state, consumed_by) lists the states that earlier decisions consumed.
     """
     touches = _touches(requests)
     gone = stages.keep("states consumed before", touches.join(consumed, "state").select("position", "state", "kind", "consumed_by"))
@@ -47,7 +48,7 @@ def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max:
         .when(~F.col("in_window"), OUTSIDE_TIME_WINDOW)
         .otherwise(COMMITTED)
     )
-    # An input conflict lists inputs only; there are references alone to list without one.
+    # An input conflict lists inputs only. Without one, all conflicts are of references.
     listed = F.coalesce(F.when(_any_of(INPUT), _of(INPUT)).otherwise(_of(REFERENCE)), F.array().cast(_CONFLICTS))
     return judged.select("position", "id", "log_time_ms", outcome.alias("outcome"), listed.alias("conflicts"))
 
@@ -56,23 +57,29 @@ _CONFLICTS = "array<struct<state: binary, kind: int, consumed_by: binary>>"
 
 
 def _touches(requests: DataFrame) -> DataFrame:
-    """position, state and kind of what each request touches, and may_consume: whether only a conflict could keep it from consuming. A state
-    that is input and reference of one is an input."""
+    """Returns position, state and kind of each state that a request touches, and may_consume.
+
+    may_consume is true if only a conflict can prevent the request from consuming. A state that is both an input and a reference of one
+    request counts as an input.
+    """
     touched = F.concat(_each(F.col("inputs"), INPUT), _each(F.array_except("references", "inputs"), REFERENCE))
     touches = requests.select("position", (_in_window() & (F.size("inputs") > 0)).alias("may_consume"), F.explode(touched).alias("touch"))
     return touches.select("position", "touch.state", "touch.kind", "may_consume")
 
 
 def _contended(touches: DataFrame) -> DataFrame:
-    """What touches a state from the first request on that may consume it, where a later one touches it too."""
-    # A state's hash is moved and counted in its stead: 8 bytes of 36. What two states that share one bring along is dropped after it.
+    """Returns the touches of contended states, each from the first request that may consume the state on.
+
+    A state is contended if a request may consume it and a later one touches it.
+    """
+    # Spark moves and counts hashes of 8 bytes first, not states of 36 bytes. The second pass drops states that only share a hash.
     hashed = touches.withColumn("hash", F.xxhash64("state"))
     near = hashed.join(_touched_later(hashed, "hash").select("hash"), "hash", "left_semi")
     return near.join(_touched_later(near, "state"), "state").where(F.col("position") >= F.col("first")).drop("first", "hash")
 
 
 def _touched_later(touches: DataFrame, by: str) -> DataFrame:
-    """Each state, or hash, with the `first` that may consume it, where a later one touches it too."""
+    """Returns each contended state, or hash, with `first`, the lowest position of a request that may consume it."""
     consumer = F.when(F.col("may_consume") & (F.col("kind") == INPUT), F.col("position"))
     states = touches.groupBy(by).agg(F.min(consumer).alias("first"), F.max("position").alias("last"))
     return states.where(F.col("first") < F.col("last")).drop("last")

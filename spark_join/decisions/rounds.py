@@ -1,12 +1,13 @@
-"""Which of the requests that contend for states are committed: the lexicographically first independent set, in rounds (R7).
+"""Decides which of the requests that contend for states are committed: the lexicographically first independent set, in rounds (R7).
 
-Request by request it is simple: whoever meets a state that an earlier one consumed is rejected, and else consumes its inputs. In parallel:
+One request after the other it is simple: a request is rejected if it touches a state that an earlier one consumed; else it consumes its
+inputs. In parallel:
 
-1. In each round those are accepted that touch nothing which an earlier undecided request consumes; then those are rejected that touch what
-   an accepted one consumed. Both are certain, and the first of the undecided is always among them.
-2. Contention among real clients is over after a few rounds. A chain, in which each request contends with the next one only, would take half
-   as many rounds as it has requests. So after `ROUNDS_MAX` the rest falls into connected components, and each of these is finished one
-   request after the other, in one task. It has to fit into that task's memory: about 300 bytes a state.
+1. Each round first accepts the requests that touch nothing which an earlier undecided request would consume. It then rejects the requests
+   that touch a state which an accepted one consumed. Both are final, and each round decides at least the first undecided request.
+2. Contention among real clients ends after a few rounds. But a chain, in which each request contends only with the next, would take half
+   as many rounds as it has requests. So after `ROUNDS_MAX` the rest is split into connected components, and one task finishes each of them,
+   request by request. A component has to fit into the memory of its task: about 300 bytes a state.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +23,10 @@ ROUNDS_MAX = 6
 
 
 def rejected(touches: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
-    """The positions that a conflict rejects, of requests that would be committed without one.
+    """Returns the positions of the requests that are rejected for a conflict, among requests that would be committed without one.
 
-    `touches` has position, state and kind (0 input, 1 reference) of all these requests, each state once a request; states that nobody else
-    touches may be left out.
+    `touches` has position, state and kind (0 input, 1 reference) of all these requests, each state at most once a request. States that
+    only one request touches may be left out.
     """
     found: list[DataFrame] = []
     undecided = touches
@@ -45,7 +46,7 @@ def rejected(touches: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -
 
 
 def _round(undecided: DataFrame) -> DataFrame:
-    """The touches with the verdict on their request: `accepted`, `rejected`, or neither."""
+    """Returns the touches with the result of the round for their request: `accepted`, `rejected`, or neither."""
     by_state, by_request = Window.partitionBy("state"), Window.partitionBy("position")
     consumer = F.min(F.when(F.col("kind") == INPUT, F.col("position"))).over(by_state)
     blocked = F.max(F.coalesce(F.col("consumer") < F.col("position"), F.lit(False))).over(by_request)
@@ -61,11 +62,11 @@ def _round(undecided: DataFrame) -> DataFrame:
 
 
 def _with_component(undecided: DataFrame, stages: Stages) -> DataFrame:
-    """The touches with the component of their request, named by its lowest position.
+    """Returns the touches with the component of their request, named by its lowest position.
 
-    Edges lead from each request to the first that consumes a state which it touches. They are drawn together by turns of large-star and
-    small-star (Kiveris et al., Connected Components in MapReduce and Beyond, 2014) until each leads to the lowest of its component; the
-    number of turns grows with the logarithm of the longest way. Before the first turn each partition does so with what it has.
+    An edge leads from each request to the first one that consumes a state which it touches. Turns of large-star and small-star (Kiveris et
+    al., Connected Components in MapReduce and Beyond, 2014) contract the edges until each leads to the lowest position of its component.
+    The number of turns grows with the logarithm of the longest path. Before the first turn each partition contracts its own edges.
     """
     first = F.min(F.when(F.col("kind") == INPUT, F.col("position"))).over(Window.partitionBy("state"))
     edges = undecided.select("position", first.alias("first")).where(F.col("first").isNotNull() & (F.col("first") != F.col("position")))
@@ -85,12 +86,12 @@ def _with_component(undecided: DataFrame, stages: Stages) -> DataFrame:
 
 
 def _draw_together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The edges of one partition, as many that lead to the lowest of their components."""
+    """Contracts the edges of one partition: each position then has one edge, to the lowest position of its component there."""
     towards: dict[int, int] = {}
 
     def lowest(position: int) -> int:
         while (next_one := towards.get(position, position)) != position:
-            towards[position] = towards.get(next_one, next_one)  # so that ways get shorter each time they are gone
+            towards[position] = towards.get(next_one, next_one)  # path compression: later walks are shorter
             position = next_one
         return position
 
@@ -118,7 +119,7 @@ def _small_star(edges: DataFrame) -> DataFrame:
 
 
 def _finish(component: pa.Table) -> pa.Table:
-    """One component, in order. Touches in, rejected positions out."""
+    """Decides one component in order: takes its touches, returns the rejected positions."""
     touches = component.sort_by("position")
     consumed: set[bytes] = set()
     lost: list[int] = []

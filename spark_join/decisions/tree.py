@@ -1,12 +1,12 @@
 """The leaves of all decisions and the roots over them (docs/formats.md, Leaf and Tree; RFC 6962, section 2.1).
 
-Leaves are cut into chunks of 2^16. A chunk's hashes are worked out in one task: its own root when it is full, and for each size that is
-asked for and ends in it, the root over the chunk's leaves up to there. As the size of a chunk is a power of two, a tree of n leaves is one
-over the roots of its full chunks and of what is left. That top is put together on the driver, from 32 bytes for each 65,536 decisions, and
-goes to all tasks that make roots of it.
+Leaves are cut into chunks of 2^16. One task computes the hashes of a chunk: its root if it is full, and for each requested size that ends
+in it, the root over the chunk's leaves up to that size. The size of a chunk is a power of two. So the tree of n leaves is a tree over the
+roots of its full chunks and of the remaining leaves. The driver computes that top, from 32 bytes for each 65,536 decisions, and sends it to
+all tasks that compute roots.
 
-Where the log goes on from a `State`, the roots of its full chunks are there already. Leaves of its are hashed together again only in the
-chunk that is not full yet, and in those where a size that is asked for ends.
+A `State` already has the roots of its full chunks. A run that continues from it hashes the state's leaves again in two cases only: in the
+chunk that is not full yet, and in chunks where a requested size ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +25,8 @@ ROOT_OF_NOTHING = digest(b"").digest()
 
 
 def leaves(decisions: DataFrame) -> DataFrame:
-    """position and leaf (104 bytes) of decisions as `decide` gives them."""
-    # Joined as text: joining binary one by one would copy what is there again for each conflict.
+    """Returns position and leaf (104 bytes) of the `decisions` of `decide`."""
+    # Joined as text: appending binary values one by one would copy the earlier ones again for each conflict.
     conflicts = F.transform("conflicts", lambda met: F.hex(F.concat(met["state"], _octet(met["kind"]), met["consumed_by"])))
     return decisions.select(
         "position",
@@ -43,17 +43,18 @@ def leaves(decisions: DataFrame) -> DataFrame:
 
 
 def hashed(leaves_: DataFrame) -> DataFrame:
-    """position and hash of leaves as `leaves` gives them."""
+    """Returns position and hash of the leaves that `leaves` returns."""
     return leaves_.select("position", sha256(F.concat(F.lit(b"\x00"), "leaf")).alias("hash"))
 
 
 def parts(earlier: DataFrame, hashes: DataFrame, sizes: DataFrame, first: int, decided: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
-    """size and hash: the root over a chunk's leaves up to there, for each of `sizes`, each full chunk's end and `decided`.
+    """Returns size and hash for each of `sizes`, each full chunk's end and `decided`.
 
-    `hashes` as `hashed` gives them, for the positions `first` to `decided` - 1 without a gap, and `earlier` for those before; `sizes` has a
-    column `size`, distinct longs from 0 to `decided`. Full chunks of `earlier` alone in which no size ends are left out.
+    A hash is the root over the leaves of the chunk in which the size ends, up to the size.
+    `hashes` come from `hashed`, for the positions `first` to `decided` - 1 without a gap; `earlier` has those before. `sizes` has a
+    column `size`, distinct longs from 0 to `decided`. Chunks that only `earlier` fills and in which no size ends are left out.
     """
-    # A size is told to the chunk of its last leaf, as a row behind all leaves of the chunk.
+    # Each size becomes a row without a hash in the chunk of its last leaf.
     asked = sizes.where(F.col("size") > 0).select((F.col("size") - 1).alias("position"), F.lit(None).cast("binary").alias("hash"))
     if first:
         hashes = hashes.union(_again(earlier, asked.select("position"), first, chunk_bits))
@@ -62,23 +63,23 @@ def parts(earlier: DataFrame, hashes: DataFrame, sizes: DataFrame, first: int, d
 
 
 def _again(earlier: DataFrame, asked: DataFrame, first: int, chunk_bits: int) -> DataFrame:
-    """Of the `earlier` hashes those of chunks that are not full, or in which a size ends."""
+    """Returns the `earlier` hashes of the chunk that is not full, and of chunks in which a size ends."""
     going_on = earlier.sparkSession.range(first >> chunk_bits << chunk_bits, first).select(F.col("id").alias("position")).limit(1)
     chunks = asked.where(F.col("position") < first).union(going_on).select(F.shiftright("position", chunk_bits).alias("chunk")).distinct()
     (lowest,) = chunks.agg(F.min("chunk").alias("chunk")).collect()
     if lowest.chunk is None:
         return earlier.limit(0)
-    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # the files know which positions they have
+    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # footers list each file's positions: Spark skips other files
     return late.withColumn("chunk", F.shiftright("position", chunk_bits)).join(chunks, "chunk", "left_semi").drop("chunk")
 
 
 def full_chunks(parts_: DataFrame, first: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
-    """Of `parts` the roots of chunks that were not full yet with `first` leaves."""
+    """Returns the rows of `parts` that are roots of full chunks, only of chunks that were not full with `first` leaves."""
     return parts_.where((F.col("size") > first) & (F.col("size") % (1 << chunk_bits) == 0))
 
 
 def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
-    """size and root: of nothing, and at all sizes of `parts`, among which each full chunk is, once."""
+    """Returns size and root, for size 0 and for all sizes of `parts`, which has the end of each full chunk exactly once."""
     width = 1 << chunk_bits
     full = sorted([(row["size"], bytes(row.hash)) for row in parts_.where(F.col("size") % width == 0).collect()])
     assert [size for size, _ in full] == [width * number for number in range(1, len(full) + 1)], "a chunk is missing, or there twice"
@@ -87,7 +88,7 @@ def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
 
 
 def _levels(chunks: list[bytes]) -> list[list[bytes]]:
-    """The roots of full chunks, of each two of them, each four, and so on."""
+    """Returns the roots of full chunks, then of each two of them, each four, and so on."""
     levels = [chunks]
     while len(below := levels[-1]) > 1:
         levels.append([_node(below[at], below[at + 1]) for at in range(0, len(below) - 1, 2)])
@@ -95,7 +96,7 @@ def _levels(chunks: list[bytes]) -> list[list[bytes]]:
 
 
 def _top(levels: list[list[bytes]], chunk_bits: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows of `parts` in, their sizes with the roots over the full chunks before and the part of the last one out."""
+    """Returns a function for `mapInArrow`: it takes rows of `parts` and returns their sizes with the roots of the complete tree."""
 
     def rooted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -107,7 +108,10 @@ def _top(levels: list[list[bytes]], chunk_bits: int) -> Callable[[Iterable[pa.Re
 
 
 def root_of(chunks: DataFrame, hashes: DataFrame, decided: int, chunk_bits: int = CHUNK_BITS) -> bytes | None:
-    """The root over `decided` leaves, from full `chunks` (size, hash) and the `hashes` behind these; None if one is not there, once."""
+    """Returns the root over `decided` leaves, from full `chunks` (size, hash) and the `hashes` behind these.
+
+    Returns None if one of them is missing or duplicated.
+    """
     full_end = decided >> chunk_bits << chunk_bits
     of_chunks, late = chunks.sort("size").toArrow(), hashes.where(F.col("position") >= full_end).sort("position").toArrow()
     if of_chunks.column("size").to_pylist() != list(range(1 << chunk_bits, full_end + 1, 1 << chunk_bits)):
@@ -125,7 +129,10 @@ def root_of(chunks: DataFrame, hashes: DataFrame, decided: int, chunk_bits: int 
 
 
 def _hasher(chunk_bits: int, decided: int) -> Callable[[pa.Table], pa.Table]:
-    """One chunk's leaf hashes and sizes in; each size in it, and its end, with the root over the chunk's leaves up to there, out."""
+    """Returns a function for `applyInArrow`, which takes the leaf hashes and sizes of one chunk.
+
+    It returns each size in the chunk, and the chunk's end, with the root over the chunk's leaves up to it.
+    """
 
     def hashed(rows: pa.Table) -> pa.Table:
         is_leaf = pc.is_valid(rows.column("hash"))
@@ -151,7 +158,7 @@ def _hasher(chunk_bits: int, decided: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def _append(subtrees: list[tuple[int, bytes]], hash_: bytes) -> None:
-    """Add one to a run of full subtrees, (height, root), the larger ones first."""
+    """Add one node of height 0 (a leaf, or in `_over_the_top` a chunk) to a run of full subtrees (height, root), the largest first."""
     height = 0
     while subtrees and subtrees[-1][0] == height:
         hash_ = _node(subtrees.pop()[1], hash_)
@@ -160,7 +167,7 @@ def _append(subtrees: list[tuple[int, bytes]], hash_: bytes) -> None:
 
 
 def _bagged(subtrees: list[tuple[int, bytes]]) -> bytes:
-    """The root over all of a run of at least one."""
+    """Returns the root over a run of full subtrees, at least one."""
     root = subtrees[-1][1]
     for _, left in reversed(subtrees[:-1]):
         root = _node(left, root)
@@ -168,7 +175,7 @@ def _bagged(subtrees: list[tuple[int, bytes]]) -> bytes:
 
 
 def _over_the_top(levels: list[list[bytes]], chunks: int, end: bytes) -> bytes:
-    """The root over that many full chunks and what comes after them, a chunk or less."""
+    """Returns the root over the first `chunks` full chunks and `end`, the root of the leaves after them (one chunk at most)."""
     subtrees = []
     start = 0
     for height in reversed(range(chunks.bit_length())):

@@ -1,1 +1,1 @@
-"""Spark itself: the session and a Java for it, files between the stages, progress, and what DataFrames lack."""
+"""Everything about Spark itself: the session and its Java, files between the stages, progress, and functions that DataFrames lack."""

@@ -1,4 +1,4 @@
-"""Files held against the SHA-256 that was written down of them, where the executors read them."""
+"""Compares files with their recorded SHA-256, on the executors, which read them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import file_digest
@@ -12,7 +12,10 @@ from spark_join.errors import CouldNotVerify
 
 
 def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
-    """path, found, the SHA-256 in hex, of files in `folder`, which all executors reach; where that cannot be read null, and problem."""
+    """Returns path, found (SHA-256 in hex) and problem of files in `folder`, which all executors must reach.
+
+    For a file that cannot be read, found is null and problem says why.
+    """
 
     def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -35,7 +38,10 @@ def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> 
 
 
 def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
-    """Hash all these files in `folder`. Raises `CouldNotVerify` for one that is gone or not what `listed_by` says."""
+    """Hash all files of `sha256_of` in `folder`. Raises `CouldNotVerify` for one that is missing or has another hash.
+
+    The error names `listed_by` as the file that has the expected hashes.
+    """
     listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
     other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
     if first := other.orderBy("path").head():

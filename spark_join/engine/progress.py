@@ -1,4 +1,4 @@
-"""How far a run is: its stage, and how many of the tasks that Spark has for it now are done."""
+"""The progress of a run: its current stage, and the share of Spark's current tasks that are done."""
 
 import shutil
 import sys
@@ -14,7 +14,10 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """On a terminal one line that changes, elsewhere a line for each stage; nothing when quiet. Knows how long each stage took."""
+    """Shows the progress, and records the seconds of each stage in `took_s`.
+
+    On a terminal it keeps one line up to date; elsewhere it prints one line a stage. It prints nothing if it is quiet.
+    """
 
     def __init__(self, session: SparkSession, command: str, *, quiet: bool, out: TextIO | None = None) -> None:
         self.took_s: dict[str, float] = {}
@@ -30,7 +33,7 @@ class Progress:
             self._showing.start()
 
     def __call__(self, stage: str) -> None:
-        """This stage begins, and the one before it ends."""
+        """Record that `stage` begins and that the one before it has ended."""
         now_s = time.monotonic()
         if self._stage:
             self.took_s[self._stage] = round(now_s - self._started_s, 3)
@@ -39,7 +42,7 @@ class Progress:
             print(f"{self._name}: {stage}", file=self._out, flush=True)
 
     def end(self) -> None:
-        """The last stage ends, and the line goes; before the session does."""
+        """End the last stage and remove the line. Call this before the session stops: the thread asks it for the running tasks."""
         self("")
         self._over.set()
         if self._showing is not None:
@@ -47,14 +50,14 @@ class Progress:
             self.clear()
 
     def clear(self) -> None:
-        """Take the line away, for something else to be printed there; it comes back."""
+        """Remove the line, so that the caller can print there; the next refresh shows it again below."""
         if self._showing is not None:
             print(_CLEAR, end="", file=self._out, flush=True)
 
     def _keep_showing(self) -> None:
         while not self._over.wait(_LOOK_S):
             line = self._line()
-            # One that goes on in the next row could not be taken away again.
+            # A line that wraps into the next row could not be removed again.
             print(_CLEAR + line[: shutil.get_terminal_size().columns - 1], end="", file=self._out, flush=True)
 
     def _line(self) -> str:

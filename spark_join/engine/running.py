@@ -1,7 +1,7 @@
-"""Aggregates of all that came before, over a log of any length.
+"""Running aggregates (a maximum or a sum over all earlier rows), over a log of any length.
 
-A window without partitions would bring the whole log to one task. So the order is cut into blocks: what a block comes to is worked out in
-parallel, only the blocks' results are run through one after the other, and then each block goes on from where the one before it ended.
+A Spark window without partitions would bring the complete log to one task. So the order is cut into blocks. Spark aggregates each block in
+parallel, then runs through the results of the blocks only, and adds the result of the blocks before to each row.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 BLOCK = 1 << 16
-"""Of the ordering column. A thousand million records are 15,259 blocks."""
+"""Width of a block, in values of the ordering column. 10^9 records make 15,259 blocks."""
 
 _START = Window.unboundedPreceding
 _AGGREGATES = {"max": F.max, "sum": F.sum}
@@ -20,9 +20,9 @@ _AGGREGATES = {"max": F.max, "sum": F.sum}
 def before(
     frame: DataFrame, name: str, value: Column, how: Literal["max", "sum"], order: str, by: Sequence[str] = (), block: int = BLOCK
 ) -> DataFrame:
-    """`frame` with a column `name`: the aggregate of `value` over the rows whose `order` is lower, and whose `by` is the same.
+    """Returns `frame` with a column `name`: the aggregate of `value` over the rows with a lower `order` and the same `by`.
 
-    It is null where there are none. Within `by` no two rows have the same `order`, which is a long.
+    It is null for a row that has no such rows before it. `order` is a long, and no two rows with the same `by` have the same `order`.
     """
     aggregate = _AGGREGATES[how]
     blocked = frame.withColumn("_block", F.floor(F.col(order) / block)).withColumn("_value", value)

@@ -1,4 +1,4 @@
-"""The Spark session that everything here runs in."""
+"""Opens the Spark session that all commands run in."""
 
 import os
 import sys
@@ -12,18 +12,19 @@ from spark_join.engine.java import java_home
 from spark_join.errors import CouldNotVerify
 
 ARROW_BYTES_MAX = 16 << 20
-"""That go to Python at once: Spark itself counts records, and a payload record may have 8 MiB."""
+"""Bytes of one Arrow batch that Spark sends to Python. By default Spark limits the number of records, and one payload may have 8 MiB."""
 
 LISTING_TASKS = 32
 
 PARTITIONS_A_CORE = 4
-"""Of each shuffle under a local master."""
+"""Partitions of each shuffle, for each core, under a local master."""
 
 
 def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session whose temporary files are in `work`. Under `spark-submit` what was given there stands; `master` and `memory` do nothing.
+    """Opens a session whose temporary files are in `work`.
 
-    `memory` is the driver's, which under a local master is everyone's, as Spark writes sizes.
+    Under `spark-submit` its own settings win, and `master` and `memory` are ignored. `memory` is the driver's, in Spark's notation ("2g");
+    under a local master the executors share it.
     """
     submitted = _submitted()
     if submitted is None:
@@ -38,15 +39,15 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        # Files are named one by one. Spark would look for each of them in a task of its own, up to 10,000 of these.
+        # Files are named one by one. Spark would look up each of them in a task of its own, up to 10,000 tasks.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(LISTING_TASKS),
-        # Else each expression tells where in Python it was made, in four calls to the JVM.
+        # Otherwise each expression records where in Python it was made, with four calls to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if submitted is None:
         chosen |= {"spark.master": master, "spark.driver.memory": memory}
         if master.startswith("local"):
-            # Spark's own 200 are for clusters: here each would be a task of a few rows.
+            # Spark's default, 200, is for clusters: here it would make tasks of a few rows.
             partitions = str(PARTITIONS_A_CORE * (os.cpu_count() or 1))
             chosen |= {
                 "spark.driver.host": "127.0.0.1",
@@ -63,9 +64,9 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
 
 
 def refuse_folder_of_its_own(master: str) -> None:
-    """Raise `CouldNotVerify` where executors are on other machines: a temporary folder of this one they do not reach.
+    """Raise `CouldNotVerify` if executors run on other machines, which do not reach a temporary folder of this one.
 
-    `master` as for `open_session`; none is needed before.
+    `master` is that of `open_session`. This works before a session is open.
     """
     submitted = _submitted()
     runs_at = master if submitted is None else submitted.get("spark.master", master)
@@ -77,8 +78,8 @@ def refuse_folder_of_its_own(master: str) -> None:
 
 
 def _submitted() -> SparkConf | None:
-    """What was given to the `spark-submit` that has started this process; None for a process that nothing but itself has started."""
+    """Returns the settings of the `spark-submit` that started this process; None for a process that was started without it."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
-    SparkContext._ensure_initialized()  # until the JVM is reached Python knows nothing of it
+    SparkContext._ensure_initialized()  # Python reads the settings from the JVM, so it has to connect first
     return SparkConf()

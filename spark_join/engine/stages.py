@@ -1,4 +1,4 @@
-"""The stages of a run: what each one makes is written down as Parquet, so that the next one starts from files and nothing is made twice."""
+"""The stages of a run: each writes its result as Parquet. So the next one starts from files, and Spark computes nothing twice."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_join.engine.whole import write_whole
 
 Told = Callable[[str], None]
-"""Called with the name of each stage when it begins."""
+"""A callback that gets the name of each stage when it begins."""
 
 
 class Stages:
-    """Writes into `folder`, which all executors reach. `told` hears which stage begins."""
+    """Writes the results of stages into `folder`, which all executors reach, and calls `told` with the name of each stage."""
 
     def __init__(self, session: SparkSession, folder: Path, told: Told = lambda stage: None) -> None:
         self._session = session
@@ -20,7 +20,7 @@ class Stages:
         self._told = told
 
     def keep(self, stage: str, frame: DataFrame) -> DataFrame:
-        """Compute `frame` now, once, and read it from its files from here on. `stage` is its name, one of a kind.
+        """Compute `frame` now, once, and return a frame that reads its files. `stage` is its name, unique in this run.
 
         Raises `CouldNotVerify` for a folder that not all executors reach.
         """

@@ -1,7 +1,7 @@
-"""Parquet that is written as a whole, or told to be less.
+"""Complete Parquet folders: written with all their rows, or reported as incomplete.
 
-Executors write the files and the driver lists them. Of a folder that is another one on another machine it lists fewer or none, takes that
-for all there is, and says that the job has succeeded; who reads the rest with a schema that is given sees fewer rows and no error.
+Executors write the files, and the driver lists them. If the folder is another one on another machine, the driver lists fewer files or none,
+and Spark reports success. A reader that gives the schema then sees fewer rows and no error. So the rows are counted.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,10 @@ from spark_join.errors import CouldNotVerify
 
 
 def write_whole(frame: DataFrame, folder: Path, compression: str = "snappy") -> int:
-    """Write `frame` into `folder`, which it makes; how many rows. Raises `CouldNotVerify` unless the driver finds them all there."""
+    """Write `frame` into `folder`, which must not exist yet; return the number of rows.
+
+    Raises `CouldNotVerify` unless the driver finds all of them there.
+    """
     counted = Observation()
     frame.observe(counted, F.count("*").alias("rows")).write.option("compression", compression).parquet(str(folder))
     rows: int = counted.get["rows"]
@@ -24,7 +27,7 @@ def write_whole(frame: DataFrame, folder: Path, compression: str = "snappy") -> 
 
 
 def refuse_fewer(folder: Path, rows: int) -> None:
-    """Raise `CouldNotVerify` unless the files in `folder` have so many rows, as their footers say."""
+    """Raise `CouldNotVerify` unless the files in `folder` have exactly `rows` rows, by their footers."""
     found = rows_in(folder.glob("*.parquet"))
     if found != rows:
         raise CouldNotVerify(
@@ -34,5 +37,5 @@ def refuse_fewer(folder: Path, rows: int) -> None:
 
 
 def rows_in(files: Iterable[Path]) -> int:
-    """How many rows Parquet files have, as their footers say; nothing else of them is read."""
+    """Returns the number of rows of Parquet files, from their footers; reads nothing else of them."""
     return sum([pq.read_metadata(file).num_rows for file in files])

@@ -1,1 +1,1 @@
-"""Exported indexes, held against the decisions row by row."""
+"""Compares exported indexes with the decisions of the log, row by row."""

@@ -1,19 +1,19 @@
-"""Exported indexes against the decisions of the log, row by row.
+"""Compares exported indexes with the decisions of the log, row by row.
 
-Each row of an export has a row that should be there: a decision's is found by its id, a state's by the state. What differs is told once,
-by the most telling type, and what follows from it is not told again:
+Each row of an export is compared with the expected row: of a decision by its id, of a state by the state. Each difference is reported once,
+by the most specific type:
 
-| what differs | type |
+| difference | type |
 |---|---|
 | committed instead of rejected, and a state that it consumes is consumed by another committed one of the export | `double-spend` |
 | committed instead of rejected, or the other way round | `wrong-outcome` |
 | rejected for another reason | `wrong-reason` |
 | other conflicts | `wrong-conflicts` |
-| a decision that is missing, there twice, or at a place where it leaves a gap | `position-gap` |
-| another decision at its position; its log time; a consumed state; how many decisions there are; the root | `index-mismatch` |
+| a decision that is missing, duplicated, or at another position, so that its own position has none | `position-gap` |
+| another decision at its position; its log time; a consumed state; the number of decisions; the root | `index-mismatch` |
 
-A decision with two of these gets the upper one. What follows from a wrong outcome, place or id is not told besides: states that the
-transaction asks for, as it would leave them (`states`). Nor is the root, which follows from any difference of a decision.
+A decision with two of these gets the upper one. The consequences of a difference are not reported too. These are the states that the
+transaction consumes, as its wrong outcome, position or id leaves them (`states`), and the root, which any wrong decision changes.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from spark_join.violations import VIOLATION
 def compare(
     session: SparkSession, exports: Exports, joined: Joined, decisions: DataFrame, roots: Mapping[int, bytes], stages: Stages
 ) -> DataFrame:
-    """The violations (`violations.VIOLATION`). `decisions` as `decide` gives them; `roots` by size, for the size of each export's tree."""
+    """Returns the violations (`violations.VIOLATION`). `decisions` come from `decide`; `roots`, by size, has that of each export's tree."""
     reached = _reached(exports, joined)
     sizes = session.createDataFrame(
         [(source, min(manifest.decisions, reached[source]), manifest.decisions) for source, manifest in exports.manifests.items()],
@@ -62,9 +62,9 @@ def _reached(exports: Exports, joined: Joined) -> dict[str, int]:
 def _of_sizes(
     exports: Exports, offset_hole: int | None, reached: Mapping[str, int], differ: set[str], roots: Mapping[int, bytes]
 ) -> list[tuple[object, ...]]:
-    """Exports with more or fewer decisions than the log has up to where they have read, or with another tree.
+    """Returns rows of violations for exports with more or fewer decisions than the log has up to where they have read, or another tree.
 
-    Behind a hole that they have passed they may have more, of which nothing is known, but no fewer.
+    An export that has read past the hole may have more decisions, which cannot be verified, but no fewer.
     """
     rows: list[tuple[object, ...]] = []
     for source, manifest in exports.manifests.items():

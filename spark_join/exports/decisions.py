@@ -1,4 +1,4 @@
-"""Decisions of exports that are not the log's: which those are, of which type that is, and how it is told."""
+"""Decisions of exports that differ from the log's: finds them, names the type of each violation, and renders its text."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,9 +10,9 @@ from spark_join.violations import violations
 
 
 def wrong_decisions(found: DataFrame, decisions: DataFrame, sizes: DataFrame) -> DataFrame:
-    """`rows.differing` of the exports' decisions, by id.
+    """Returns the decisions of the exports that differ, by id, with the columns of `rows.differing`.
 
-    `found` as `Exports.decisions`, `decisions` as `decide` gives them, `sizes` as in `rows.up_to`.
+    `found` is `Exports.decisions`, `decisions` come from `decide`, and `sizes` is that of `rows.up_to`.
     """
     row = F.struct("position", "log_time_ms", "outcome", "conflicts")
     expected = up_to(decisions, sizes).select("source", "id", row.alias("expected"))
@@ -20,7 +20,10 @@ def wrong_decisions(found: DataFrame, decisions: DataFrame, sizes: DataFrame) ->
 
 
 def placed(wrong: DataFrame, found: DataFrame) -> DataFrame:
-    """`wrong` without the rows that only stand where another is missing; with `standing`, the id that stands where the row should."""
+    """Returns `wrong` with `standing`: the lowest id that the export has at the row's position.
+
+    Extra rows at the position of a missing decision are left out: the missing row reports them.
+    """
     standing = found.groupBy("source", "position").agg(F.min("id").alias("standing"))
     at = wrong.withColumn("position", F.coalesce("expected.position", "found.position"))
     missing = at.where(F.col("found").isNull()).select("source", "position", F.lit(True).alias("instead"))
@@ -32,14 +35,16 @@ def placed(wrong: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> DataFrame:
-    """source, id and other: decisions that only the export calls committed, each with another (position, id) that it calls so, and a state
-    that both consume."""
+    """Returns source, id and other: decisions that are committed in the export and rejected in the log.
+
+    other (position, id, state) is a second decision that is committed in the export, with a state that both consume.
+    """
     overruled = wrong.where(_is_committed("found") & F.col("expected").isNotNull() & ~_is_committed("expected")).select("source", "id")
     inputs = requests.select("id", F.explode("inputs").alias("state"))
     theirs = overruled.join(inputs, "id")
     committed = found.where(F.col("outcome") == COMMITTED).select("source", "id", "position")
     consumers = inputs.join(theirs.select("state").distinct(), "state", "left_semi").join(committed, "id")
-    # The first and the last that consume a state: one of them is another, however many there are.
+    # The first and the last that consume a state are enough: if two or more do, at least one of the ends is another decision.
     at = F.struct("position", "id")
     ends = consumers.groupBy("source", "state").agg(F.min(at).alias("first"), F.max(at).alias("last"))
     other = F.when(F.col("first.id") != F.col("id"), F.col("first")).when(F.col("last.id") != F.col("id"), F.col("last"))
@@ -48,7 +53,7 @@ def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> Da
 
 
 def told(placed_: DataFrame, double: DataFrame) -> DataFrame:
-    """Violations (`violations.VIOLATION`) of what `placed` and `double_spends` give: the most telling of what differs."""
+    """Returns violations (`violations.VIOLATION`) for the rows of `placed` and `double_spends`, each with its most specific type."""
     known = placed_.join(double, ["source", "id"], "left")
     return violations(
         known,
@@ -109,12 +114,12 @@ def _expected() -> Column:
 
 
 def _alone() -> Column:
-    """There is nothing to compare the row with."""
+    """Returns a column that is true if the row has no counterpart: it is missing, unexpected, or a duplicate."""
     return F.col("found").isNull() | F.col("expected").isNull() | F.col("twice")
 
 
 def _elsewhere() -> Column:
-    """Another decision stands where this one should."""
+    """Returns a column that is true if the export has another decision at the row's position."""
     return F.col("standing").isNotNull() & (F.col("standing") != F.col("id"))
 
 

@@ -1,8 +1,8 @@
-"""What `notary export` wrote of workers' indexes (docs/spark.md, Exported indexes), to be held against the log.
+"""Reads the files that `notary export` writes from a worker's index (docs/spark.md, Exported indexes).
 
-<export>/manifest.json                     how far the index had come, and its files
+<export>/manifest.json                     how far the index has read, and the list of files
 <export>/decisions/00000001.parquet, …     its decisions, in any order
-<export>/states/00000001.parquet, …        the states that they consumed
+<export>/states/00000001.parquet, …        the states that these decisions consumed
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class ExportedFile(msgspec.Struct, frozen=True):
-    """One file; `path` from the export's folder on."""
+    """One Parquet file of an export; `path` is relative to the export's folder."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^(decisions|states)/[0-9]+\.parquet$")]
     rows: _Count
@@ -38,21 +38,21 @@ class ExportedFile(msgspec.Struct, frozen=True):
 
 
 class ExportedTree(msgspec.Struct, frozen=True):
-    """The tree of the index."""
+    """Size and root of the index's tree of decisions; `root` in hex."""
 
     size: _Count
     root: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class OffsetsNext(msgspec.Struct, frozen=True):
-    """How far the index has read: it has judged the ordering records before that offset."""
+    """The offsets at which the index reads on; it has applied all ordering records before `ordering`."""
 
     ordering: _Count
     payload: list[_Count]
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is compared of `manifest.json`; it says more."""
+    """The members of `manifest.json` that are compared; it has others."""
 
     notary: str
     decisions: _Count
@@ -66,18 +66,18 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class Exports(msgspec.Struct, frozen=True):
-    """Any number of exports, with all their rows together; `source` is the path of the export's folder, from the root on."""
+    """Any number of exports, with all their rows in one frame; `source` is the absolute path of the export's folder."""
 
     manifests: dict[str, Manifest]
-    """By source."""
+    """The manifest of each source."""
     decisions: DataFrame
-    """source, position, id, log_time_ms, outcome, conflicts"""
+    """Columns: source, position, id, log_time_ms, outcome, conflicts"""
     states: DataFrame
-    """source, state, id, position"""
+    """Columns: source, state, id, position"""
 
 
 def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
-    """The exports in these folders, their files held against their manifests. Raises `CouldNotVerify`."""
+    """Returns the exports in these folders, after their files were compared with their manifests. Raises `CouldNotVerify`."""
     sources: dict[Path, Path] = {}
     for folder in folders:
         if (there := sources.get(folder.resolve())) is not None:
@@ -98,10 +98,10 @@ def refuse_others(exports: Exports, joined: Joined) -> None:
 
 
 def refuse_ahead(exports: Exports, joined: Joined) -> None:
-    """Raise `CouldNotVerify` for an index that has read more than was read here.
+    """Raise `CouldNotVerify` for an index that has read the ordering topic further than this run.
 
-    That is no violation: a log that is being written may have been read before the index was exported. An index is ahead of its *log* when
-    it has read no further and has decided more, and that is one (`exports.compare`).
+    This is no violation: the log may have been read before the index was exported. An index is ahead of its *log* if it has read no
+    further and has decided more; that is a violation (`exports.compare`).
     """
     (last,) = joined.records.agg(F.max("offset").alias("offset")).collect()
     end = 0 if last.offset is None else last.offset + 1
@@ -114,7 +114,10 @@ def refuse_ahead(exports: Exports, joined: Joined) -> None:
 
 
 def refuse_behind_hole(exports: Exports, offset_hole: int) -> None:
-    """The same for an index that has got past a hole, unless its payload is known to be lost: it may have been on its way."""
+    """Raise `CouldNotVerify` for an index that has read past the hole: this run may have read before the payload arrived.
+
+    Not to be called if the payload is known to be lost.
+    """
     for source, manifest in exports.manifests.items():
         if (read := manifest.offsets_next.ordering) > offset_hole:
             raise CouldNotVerify(
@@ -137,11 +140,11 @@ def _manifest(file: Path) -> Manifest:
 
 
 def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["decisions", "states"]) -> DataFrame:
-    """All rows of that kind."""
+    """Returns all rows of one kind, with `source`. Raises `CouldNotVerify` if their number is not the manifest's."""
     listed = {str(Path(source).resolve() / file.path): source for source, manifest in manifests.items() for file in _files(manifest, what)}
     if not listed:
         return session.createDataFrame([], f"source string, {_COLUMNS[what]}")
-    # One reading of all: small files go into one task, however many exports there are.
+    # One read for all exports: Spark puts small files into one task, however many exports there are.
     read = session.read.schema(_COLUMNS[what]).parquet(*listed)
     sources = [(uri, listed[unquote(urlsplit(uri).path)]) for uri in read.inputFiles()]
     named = session.createDataFrame(sources, "file string, source string")

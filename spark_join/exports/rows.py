@@ -1,30 +1,36 @@
-"""Rows of exports beside the rows that should be there."""
+"""Compares rows of exports with the expected rows."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 
 def differing(found: DataFrame, expected: DataFrame, key: str) -> DataFrame:
-    """What is not the same in both, or there twice: source, key, found, expected (null where there is none), twice.
+    """Returns the rows that differ or are duplicated: source, key, found, expected (each null if there is no row), twice.
 
-    `found` has source, key and the row as `found`, which has a position; `expected` the same, each key of a source once.
+    `found` has source, key and the row as the struct `found`, which has a position. `expected` has the same with the struct `expected`,
+    and each key of a source once.
     """
     times = F.count("*").over(Window.partitionBy("source", key))
     joined = found.withColumn("times", times).join(expected, ["source", key], "full")
     same = F.col("found").eqNullSafe(F.col("expected"))
     wrong = joined.where(~same | (F.col("times") > 1)).drop("times")
-    # Of rows with one key the one that is as it should be is the first.
+    # Among rows with the same key, one that equals the expected row comes first, so that only the others are reported.
     ordinal = F.row_number().over(Window.partitionBy("source", key).orderBy(~same, "found.position"))
     return wrong.withColumn("twice", ordinal > 1).where(F.col("twice") | ~same)
 
 
 def up_to(frame: DataFrame, sizes: DataFrame) -> DataFrame:
-    """What each export should have of `frame`, which has `position`. `sizes`: source, size (how many decisions it should have), decisions
-    (how many it says that it has)."""
+    """Returns the rows of `frame`, which has `position`, that each export should have.
+
+    `sizes` has source, size (the number of decisions that the export should have), and decisions (the number in its manifest).
+    """
     return frame.crossJoin(F.broadcast(sizes)).where(F.col("position") < F.col("size"))
 
 
 def within(found: DataFrame, sizes: DataFrame) -> DataFrame:
-    """Of an index with more decisions than the log has, as far as it has read, only those that it should have. `sizes` as in `up_to`."""
+    """Returns the rows of `found` without the surplus of an index that has more decisions than the log has up to where it has read.
+
+    `sizes` is that of `up_to`.
+    """
     sized = found.join(F.broadcast(sizes), "source")
     return sized.where((F.col("position") < F.col("size")) | (F.col("size") == F.col("decisions"))).drop("size", "decisions")

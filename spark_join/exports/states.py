@@ -1,7 +1,7 @@
-"""Consumed states of exports: those that are missing, there twice, too many or of another transaction.
+"""Consumed states of exports: finds those that are missing, duplicated, unexpected, or consumed by another transaction.
 
-A state that differs because a decision does is not told besides. That is so only of a state that this decision asks for, and only when the
-export has it as that decision would leave it: consumed by it, at its position, where the export calls it committed; by nobody, where not.
+A state that differs only because its decision differs is not reported too. It must be an input of that decision, and the export must have
+it as that decision would leave it: consumed by it, at its position, if the export has it as committed; else not consumed.
 """
 
 from pyspark.sql import DataFrame
@@ -14,10 +14,10 @@ from spark_join.violations import violations
 
 
 def wrong_states(found: DataFrame, requests: DataFrame, decisions: DataFrame, wrong_decisions: DataFrame, sizes: DataFrame) -> DataFrame:
-    """Violations (`violations.VIOLATION`) of the states that the exports have.
+    """Returns violations (`violations.VIOLATION`) for the states of the exports.
 
-    `found` as `Exports.states`, `requests` as `Joined` has them, `decisions` as `decide` gives them, `wrong_decisions` as
-    `decisions.wrong_decisions` does, `sizes` as in `rows.up_to`.
+    `found` is `Exports.states` and `requests` is `Joined.requests`; `decisions` come from `decide`, `wrong_decisions` from
+    `decisions.wrong_decisions`; `sizes` is that of `rows.up_to`.
     """
     committed = decisions.where(F.col("outcome") == COMMITTED).select("position")
     consumed = requests.join(committed, "position").select("id", "position", F.explode("inputs").alias("state"))
@@ -37,7 +37,7 @@ def wrong_states(found: DataFrame, requests: DataFrame, decisions: DataFrame, wr
 
 
 def _without_what_follows(wrong: DataFrame, wrong_decisions: DataFrame, requests: DataFrame) -> DataFrame:
-    """The wrong states that no wrong decision explains."""
+    """Returns the wrong states that no wrong decision explains."""
     found, expected = F.col("found"), F.col("expected")
     named = wrong.select("*", found["id"].alias("id"), found["position"].alias("position"))
     unexplained = named.join(_claimed(wrong_decisions, requests), ["source", "state", "id", "position"], "left_anti")
@@ -47,9 +47,9 @@ def _without_what_follows(wrong: DataFrame, wrong_decisions: DataFrame, requests
 
 
 def _claimed(wrong_decisions: DataFrame, requests: DataFrame) -> DataFrame:
-    """source, state, id, position: what wrong decisions consume where the export calls them committed.
+    """Returns source, state, id and position of the states that wrong decisions consume if the export has them as committed.
 
-    A transaction that the log does not have consumes what that one asks for in whose place it stands.
+    The inputs of a transaction that is not in the log are unknown. It counts as consuming the inputs of the missing one at its position.
     """
     found, expected = F.col("found"), F.col("expected")
     committed = wrong_decisions.where(found["outcome"] == COMMITTED).withColumn("position", found["position"])

@@ -1,4 +1,4 @@
-"""How values stand in `found` and `expected`, as text."""
+"""Renders values as text for the columns `found` and `expected` of a violation."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -10,24 +10,24 @@ CONFLICTS_SHOWN = 3
 
 
 def tell_hex(octets: Column) -> Column:
-    """Lower-case hex digits."""
+    """Renders bytes as lower-case hex digits."""
     return F.lower(F.hex(octets))
 
 
 def tell_state(state: Column) -> Column:
-    """A state reference."""
+    """Renders a state reference, 36 bytes: transaction id in hex, colon, index."""
     return F.concat(tell_hex(part(state, 0, 32)), F.lit(":"), unsigned(part(state, 32, 4)).cast("string"))
 
 
 def tell_outcome(side: str) -> Column:
-    """The outcome of the decision in the column `side`, or its reason."""
+    """Renders the outcome of the decision in the column `side`: committed, or the reason of the rejection."""
     outcome = F.col(f"{side}.outcome")
     name = F.element_at(F.create_map(*[F.lit(each) for pair in OUTCOMES.items() for each in pair]), outcome)
     return F.coalesce(name, F.concat(F.lit("outcome "), outcome.cast("string")))
 
 
 def tell_conflicts(side: str) -> Column:
-    """How many conflicts it has, and the first of them."""
+    """Renders the conflicts of the decision in the column `side`: their number, and the first `CONFLICTS_SHOWN` of them."""
     conflicts = F.col(f"{side}.conflicts")
     shown = F.transform(
         F.slice(conflicts, 1, CONFLICTS_SHOWN),
@@ -38,7 +38,10 @@ def tell_conflicts(side: str) -> Column:
 
 
 def tell_consumed(side: str, twice: Column) -> Column:
-    """The column `state`, with who consumed it by the column `side`, which has id and position. `twice`: it is there again."""
+    """Renders the column `state` and the transaction that consumed it: the column `side`, with id and position, null if none did.
+
+    `twice` is true for a duplicate row.
+    """
     by = F.concat(F.lit(" consumed by "), tell_hex(F.col(f"{side}.id")), F.lit(" at position "), F.col(f"{side}.position").cast("string"))
     said = F.when(F.col(side).isNull(), F.lit(" not consumed")).when(twice, F.concat(F.lit(" again"), by)).otherwise(by)
     return F.concat(tell_state(F.col("state")), said)

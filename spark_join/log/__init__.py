@@ -1,1 +1,1 @@
-"""The two topics: read from brokers or from an archive, taken into an archive, brought back into a cluster."""
+"""The two topics: read from brokers or from an archive, added to an archive, restored into a cluster."""

@@ -1,6 +1,6 @@
-"""Both topics as Parquet files, in ranges that were archived one after the other.
+"""The archive: both topics as Parquet files, in ranges that were archived one after the other.
 
-    <archive>/ranges/00000001.json                          what the first range holds
+    <archive>/ranges/00000001.json                          the files of the first range
     <archive>/ordering/partition=0/00000001-<run>.parquet   its records
     <archive>/payload/partition=<n>/00000001-<run>.parquet
 
@@ -11,11 +11,11 @@
 | key | binary or null |
 | value | binary or null |
 
-Only files that a range lists are read, so what a crash left behind is harmless, and goes when `archive` runs again. What is there of a
-later range than the last may be of one that is lost. In each partition the first range begins at offset 0, and each one where the last
-ended; an archive that has less than its ranges say is not read at all.
+Only files that a range lists are read. So files that a crash left behind are harmless, and the next run of `archive` removes them. An
+unlisted file with a higher number than the last range may belong to a range that is lost. In each partition the first range begins at
+offset 0, and each later one where the one before it ended. An archive that has less than its ranges list is not read at all.
 
-Of a log that is read from some offsets on, the files that end before them are left alone, and of the others those records.
+A reader that starts at some offsets does not open the files that end before them, and drops the earlier records of the others.
 """
 
 import re
@@ -39,14 +39,14 @@ _TOPICS = ("ordering", "payload")
 _IS_RANGE: Final = re.compile(r"[0-9]{8}\.json").fullmatch
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 PARTITIONS_MAX: Final = 100_000
-"""Of a topic; more than any cluster has."""
+"""Partitions of a topic; more than any cluster has."""
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
+    """One Parquet file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+/partition=[0-9]+/\w[\w.-]*\.parquet$")]
-    """From the archive's folder on."""
+    """Relative to the archive's folder."""
     topic: Literal["ordering", "payload"]
     partition: _Offset
     offset_first: _Offset
@@ -56,7 +56,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> Place:
-        """The partition that it is of."""
+        """The topic-partition of its records."""
         return self.topic, self.partition
 
 
@@ -65,19 +65,19 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was archived at once."""
+    """The records that were archived together, as files."""
 
     archive_version: int
     payload_partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
-    """Of the topic, which may get more of them"""
+    """Partitions of the payload topic at that time; it may get more of them"""
     files: list[ArchivedFile]
-    """One of each partition that has grown"""
+    """One file for each partition that had grown"""
 
 
 def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
-    """The archived log, after all files that are read have been compared with the ranges. Raises `CouldNotVerify`.
+    """Returns the archived log, after its files have been compared with the ranges. Raises `CouldNotVerify`.
 
-    Of a partition that `since` names, what is before that offset is left out.
+    In a partition that `since` names, records before that offset are left out, and files that end before it are not compared.
     """
     since = since or {}
     ranges = read_ranges(archive)
@@ -91,7 +91,7 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
 
 
 def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFrame:
-    """See `Log`. Folders are of partitions and files know their offsets, so Spark opens those that have them."""
+    """See `Log.at`. Folder names have the partition and footers the offsets, so Spark reads only the files that have the records."""
     of_topic = {topic: [(partition, offset) for (of, partition), offset in places.items() if of == topic] for topic in topics}
     wanted = {topic: " OR ".join([f"(partition = {each} AND offset = {at})" for each, at in of]) for topic, of in of_topic.items()}
     ordering, payload = (records.where(wanted[topic] or "false").withColumn("topic", F.lit(topic)) for topic, records in topics.items())
@@ -99,7 +99,7 @@ def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFra
 
 
 def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
-    """All ranges in their order. Raises `CouldNotVerify`, for an archive without any too, unless it may be `new`."""
+    """Returns all ranges in their order. Raises `CouldNotVerify`; also for an archive without ranges, unless it may be `new`."""
     ranges: list[Range] = []
     found_files = sorted((archive / "ranges").glob("*.json"))
     for stranger in [file for file in found_files if not _IS_RANGE(file.name)]:
@@ -126,9 +126,9 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
 
 
 def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
-    """Where the next range begins in each partition.
+    """Returns the offset at which the next range begins in each partition.
 
-    Raises `CouldNotVerify` unless each file begins where the one before it ended, lies where its partition does, and is one of a kind.
+    Raises `CouldNotVerify` unless each file begins where the one before it ended, lies in its partition's folder, and is listed once.
     """
     paths: set[str] = set()
     ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
@@ -155,7 +155,7 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, i
 
 
 def unlisted(archive: Path) -> str | None:
-    """Which Parquet files of an archive no range lists, as a sentence; None where there are none."""
+    """Returns a sentence about the Parquet files of an archive that no range lists; None if there are none."""
     listed = {file.path for each in read_ranges(archive) for file in each.files}
     there = {str(file.relative_to(archive)) for topic in _TOPICS for file in archive.glob(f"{topic}/partition=*/*.parquet")}
     if not (names := sorted(there - listed)):
@@ -174,7 +174,7 @@ def _read(session: SparkSession, archive: Path, topic: str, files: list[Archived
 
 
 def _refuse_other_files(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:
-    """Hold all these files against what their ranges say, where the executors read them, each once."""
+    """Compare all these files with their ranges, each once, on the executors. Raises `CouldNotVerify` for the first that differs."""
 
     def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

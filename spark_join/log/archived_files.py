@@ -1,4 +1,4 @@
-"""The Parquet files of an archive: written where the records are read, a row group after the other, and read back."""
+"""The Parquet files of an archive: the task that reads the records writes them, one row group after the other, and reads them back."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -27,27 +27,27 @@ class Written(msgspec.Struct, frozen=True):
     """A file that was written and read back."""
 
     path: str
-    """From the archive's folder on."""
+    """Relative to the archive's folder."""
     sha256: str
     digest: Digest
-    """Of its records; the same from both ways."""
+    """The digest of its records: the same as written and as read back."""
 
 
 def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Written]:
-    """Write a file for each partition of `records`, which `kafka.read_records` gives, in the task that reads it.
+    """Write a file for each partition of `records`, which come from `kafka.read_records`, in the task that reads it.
 
-    A task holds one batch of records at a time. Their names begin with `run`. Raises `CouldNotVerify` for a file that cannot be written, or
-    reads back as something else.
+    A task keeps one batch of records in memory. The names of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be
+    written, or that reads back otherwise.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         some = (batch for batch in batches if batch.num_rows)
-        for first in some:  # one, or none in a task that has nothing to read
+        for first in some:  # runs once, or never in a task without records: `_write` consumes the rest
             place = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
             told, problem = b"", None
             context = TaskContext.get()
             try:
-                # A task that is run once more writes a file of its own.
+                # A second attempt of a task writes another file.
                 told = msgspec.json.encode(
                     _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", place, chain([first], some))
                 )
@@ -65,12 +65,12 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Writt
 
 
 def write_nothing(folder: Path, run: str, place: Place) -> Written:
-    """The file of offsets that hold no record."""
+    """Write a file without records, for a range of offsets that hold none."""
     return _write(folder, run, place, [])
 
 
 def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
-    """What a file has otherwise than its range says: its bytes, its columns, or its records; None for nothing."""
+    """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
     file = folder / path
     try:
         with open(file, "rb") as opened:
@@ -102,7 +102,7 @@ def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBat
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     read = Digester()
     with open(folder / path, "xb") as file:
-        # No dictionaries: keys and values are all different. Statistics of offsets and times alone: values would fill the footer.
+        # No dictionaries: keys and values are all different. Statistics of offsets and times only: those of values would fill the footer.
         with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
             for batch in batches:
                 read.add(batch)

@@ -1,10 +1,9 @@
-"""Taking what a log has grown by into its archive, as further ranges (`archive` says what an archive is, `slices` what goes into which).
+"""Adds the new records of a log to its archive, as further ranges (`archive` defines an archive, `slices` cuts the ranges).
 
-Executors write a file for each partition, and read it back; the driver then holds it against the range, since a folder that they do not
-share is whole to each of them. Its name is of this run alone, so that nobody writes over it. The range is the last thing that is written
-of it, and it is there whole or not at all, before the next one begins: a crash leaves the ranges that are done, from which the next run
-goes on, and files that no range lists, which it removes. Of two runs at once the one that is later with its range gives up: a range is
-never written over either.
+Executors write a file for each partition, and read it back. The driver then compares it with the range: an executor alone cannot detect
+that it does not share the folder. Each run has its own file names, so no run overwrites another's file. The range is written last,
+atomically, and before the next one begins. So a crash leaves complete ranges, from which the next run continues, and unlisted files, which
+it removes. If two runs overlap, the one that writes its range later gives up: a range is never overwritten.
 """
 
 import os
@@ -29,11 +28,11 @@ from spark_join.log.slices import offsets_in, slices
 from spark_join.order.rotations import refuse_no_genesis
 
 RANGE_RECORDS_MAX: Final = 200_000
-"""Some gigabytes, with payloads of 64 KB; a busy notary takes minutes to write them."""
+"""Records of a range: some gigabytes with payloads of 64 KB. A busy notary writes so many in minutes."""
 PAYLOAD_LEAD_MS: Final = 60_000
-"""How much later a payload than its entry may be appended, or by clocks that do not agree, and still be in the same range."""
+"""The most by which a payload's append time may be after its entry's, clock differences included, for both to be in the same range."""
 _DIGITS: Final = "[0-9]" * 8
-"""A range's number, as the names of all its files begin."""
+"""A pattern for the number of a range, with which the names of all its files begin."""
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -43,9 +42,9 @@ class Archived(msgspec.Struct, frozen=True):
     """Its number"""
     records: int
     gaps: dict[str, int]
-    """Offsets without a record, by partition: what a transaction leaves, and the notary makes none"""
+    """Offsets without a record, by partition. Kafka transactions leave such offsets, and the notary makes none"""
     offsets_left: int
-    """How many are behind it, up to where the log ended when the run began"""
+    """Offsets after this range, up to the log end when the run began"""
 
 
 def archive(
@@ -55,8 +54,9 @@ def archive(
     told: Callable[[str], None],
     range_records_max: int = RANGE_RECORDS_MAX,
 ) -> Iterator[Archived]:
-    """Archive what is new in both topics, up to where they end when the first range is asked for. A range is archived when it is asked for;
-    there is none where nothing is new. `told` hears which stage begins. Raises `CouldNotVerify`.
+    """Archives the new records of both topics, up to the log end at the time of the first `next`; each `next` archives one range.
+
+    Yields nothing if there is nothing new. Calls `told` with the name of each stage. Raises `CouldNotVerify`.
     """
     told("offsets")
     ranges = read_ranges(folder, new=True)
@@ -82,7 +82,10 @@ def archive(
 
 
 def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, offset_end: int) -> dict[Place, int]:
-    """Where the payload partitions were some time after the ordering topic was at `offset`; only those that have gone on since."""
+    """Returns the end of the payload partitions `PAYLOAD_LEAD_MS` after the record at `offset` of the ordering topic.
+
+    Partitions that have no later record are left out.
+    """
     if offset == offset_end:
         return {}
     first = read_records(session, kafka, {ORDERING: Bounds(offset, offset_end)}).select("append_time_ms").head()
@@ -99,7 +102,7 @@ def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, pa
 
 
 def _refuse_no_genesis(session: SparkSession, kafka: Kafka, bounds: Bounds) -> None:
-    """Raise `CouldNotVerify` where the ordering topic does not begin with a genesis record."""
+    """Raise `CouldNotVerify` if the ordering topic does not begin with a genesis record."""
     there = {ORDERING: Bounds(0, 1)} if bounds.offset_first < bounds.offset_end else {}
     first = read_records(session, kafka, there).select("value").head() if there else None
     refuse_no_genesis(None if first is None or first.value is None else bytes(first.value))
@@ -113,7 +116,7 @@ def _refuse_other_log(
     starts: Mapping[Place, int],
     bounds: Mapping[Place, Bounds],
 ) -> None:
-    """Hold the last record that is archived of each partition against the log."""
+    """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
     lasts: dict[Place, ArchivedFile] = {file.place: file for file in files if file.records}
     tails = {place: _last_record(folder / file.path) for place, file in lasts.items()}
     for place, bound in bounds.items():
@@ -159,18 +162,18 @@ def _write_range(
     wanted: Mapping[Place, Bounds],
     told: Callable[[str], None],
 ) -> list[ArchivedFile]:
-    """Write one more range, which is `empty` so far, of the records that are `wanted`; its files."""
+    """Write one more range with the records that are `wanted`; return its files. `empty` is that range without files."""
     ranges = folder / "ranges"
     ranges.mkdir(parents=True, exist_ok=True)
-    # Nobody else's file has this name, on whichever machine: all that this run writes is called after it.
+    # This file name is unique, on any machine: the names of all files that this run writes begin with it.
     descriptor, name = tempfile.mkstemp(prefix=f"{number:08}-", suffix=".tmp", dir=ranges)
     temporary, range_ = Path(name), ranges / f"{number:08}.json"
     try:
-        os.fchmod(descriptor, 0o644)  # a temporary file is for its maker alone, and the range for whoever verifies
+        os.fchmod(descriptor, 0o644)  # mkstemp lets only the owner read, but any user may verify
         with open(descriptor, "wb") as file:
             told(f"records of range {number}")
             written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
-            # Offsets may hold no record at all. Who reads them is told of those that are not there any more.
+            # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
             listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
             told(f"range {number}")
@@ -179,7 +182,7 @@ def _write_range(
             file.write(msgspec.json.format(made, indent=1) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        # A crash before this leaves files that nobody reads; after it, the range.
+        # A crash before this leaves files that no range lists; after it, the complete range.
         os.link(temporary, range_)
         sync_folder(ranges)
     except BaseException as problem:
@@ -193,7 +196,7 @@ def _write_range(
 
 
 def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
-    """Hold the files against what the range is going to say, here, where the executors that wrote them need not be."""
+    """Compare the files with the coming range on the driver, which may be another machine than the executors that wrote them."""
     for file in listed:
         if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
             raise CouldNotVerify(
@@ -203,7 +206,7 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
 
 
 def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> ArchivedFile:
-    """The file of a partition, if it holds what was asked for."""
+    """Returns the range's line about a partition's file. Raises `CouldNotVerify` if its records are outside the requested offsets."""
     where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
     found = written.digest
     if found.offset_first is not None and found.offset_last is not None:
@@ -214,12 +217,12 @@ def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> Arch
 
 
 def _is_taken_by(range_: Path, temporary: Path) -> bool:
-    """Whether the range is this run's. The other run may have removed ours already, as what a crash left."""
+    """Returns True if the range is this run's. Another run may have removed our temporary file already, as a leftover of a crash."""
     return range_.exists() and temporary.exists() and range_.samefile(temporary)
 
 
 def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
-    """Remove what runs have left behind, by the names of their files, of ranges up to the `last` one; later ones may be being written."""
+    """Remove leftover files that match `names`, of ranges up to the `last` one: another run may be writing later ones."""
     for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
         if file not in keep and int(file.name[:8]) <= last:
             file.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
-"""Kafka as Spark's JVM sees it: the jars that read it, and its own administration client, which finds topics and offsets and makes topics.
+"""Kafka's Java clients in Spark's JVM: the jars of Spark's Kafka source, and the admin client, for topics, their settings and offsets.
 
-Spark's source, this client and nothing else of ours speak to the brokers in Java, so one set of properties, as Kafka's own tools take them
-(`security.protocol`, `ssl.truststore.location`, …), says how to connect.
+Both connect with one set of properties, the same that Kafka's own tools take (`security.protocol`, `ssl.truststore.location`, …).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from deploy.local.java import find_java
 from spark_join.errors import CouldNotVerify, cause
 
 API_MS_MAX: Final = 30_000
-"""How long one question to the cluster may take, in all its attempts."""
+"""Deadline of one call to the cluster, with all its retries."""
 REQUEST_MS_MAX: Final = 10_000
 
 _ADMIN = "org.apache.kafka.clients.admin"
@@ -32,7 +31,7 @@ class Kafka(msgspec.Struct, frozen=True):
     bootstrap: str
     prefix: str
     properties: Mapping[str, str]
-    """How to connect, by the names that Java's clients know."""
+    """Connection properties, by the names of Kafka's Java clients."""
 
     @property
     def ordering(self) -> str:
@@ -46,22 +45,23 @@ class Kafka(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a partition has."""
+    """The log start and log end offset of a topic-partition."""
 
     offset_first: int
+    """Log start offset: of the first record that is kept."""
     offset_end: int
-    """Of the record that comes next."""
+    """Log end offset: of the next record that will be appended."""
 
 
 def jar_settings() -> dict[str, str]:
-    """The setting of a session that reads Kafka, once the jars for it are there; they are fetched if they are not. Raises `CannotRun`."""
+    """Returns the setting of a session that reads Kafka, and fetches the jars for it if they are missing. Raises `CannotRun`."""
     return {"spark.jars": ",".join(str(jar) for jar in sorted((fetch_jars(find_java(), SPARK) / "libs").glob("*.jar")))}
 
 
 def add_jars(session: SparkSession) -> None:
-    """Have the jars on the classpath of a session that was begun without them, as `spark-submit` begins it, its executors' too.
+    """Add the jars to a running session that lacks them, and to its executors, as under `spark-submit`.
 
-    What is added so late is not seen by all threads of the driver: why a task failed may come out as `UnknownReason`.
+    Not all threads of the driver see jars that are added so late: the reason of a failed task may be reported as `UnknownReason`.
     """
     try:
         _jvm(session).java.lang.Thread.currentThread().getContextClassLoader().loadClass(_SOURCE)
@@ -71,7 +71,7 @@ def add_jars(session: SparkSession) -> None:
 
 
 def parse_properties(session: SparkSession, text: str) -> dict[str, str]:
-    """What a Java properties file says."""
+    """Parses the text of a Java properties file."""
     jvm = _jvm(session)
     properties = jvm.java.util.Properties()
     properties.load(jvm.java.io.StringReader(text))
@@ -83,7 +83,7 @@ def _jvm(session: SparkSession) -> Any:
 
 
 class Admin:
-    """Kafka's administration client for the length of a block. Everything raises `CouldNotVerify`, within `API_MS_MAX`."""
+    """Kafka's admin client, for the length of a block. Every method raises `CouldNotVerify` on failure, within `API_MS_MAX`."""
 
     def __init__(self, session: SparkSession, kafka: Kafka) -> None:
         add_jars(session)
@@ -103,7 +103,7 @@ class Admin:
         self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None for one that does not exist."""
+        """Returns the number of partitions of a topic; None if it does not exist."""
         answer = self._client.describeTopics([topic]).topicNameValues()
         try:
             return int(self._get(answer.get(topic)).partitions().size())
@@ -113,13 +113,13 @@ class Admin:
             raise self._problem(f"does not describe topic {topic}", problem) from None
 
     def replicas(self, topic: str) -> int:
-        """Of the partition that has the fewest, of a topic that exists."""
+        """Returns the replication factor of a topic that exists: the number of replicas of the partition that has the fewest."""
         with self._telling(f"does not describe topic {topic}"):
             partitions = self._get(self._client.describeTopics([topic]).topicNameValues().get(topic)).partitions()
             return min(int(partition.replicas().size()) for partition in partitions)
 
     def bounds(self, topic: str) -> list[Bounds]:
-        """Where each partition of a topic begins and ends now, in their order."""
+        """Returns the log start and log end offsets of each partition of a topic, in their order."""
         count = self.partitions(topic)
         if count is None:
             raise CouldNotVerify(
@@ -127,35 +127,35 @@ class Admin:
                 " restore it"
             )
         spec = self._java(_ADMIN).OffsetSpec
-        # The beginnings are asked after the ends: what is deleted between the two is noticed.
+        # The log start offsets are read after the log end offsets, so that records deleted between the two calls show.
         ends = self._offsets(topic, count, spec.latest())
         firsts = self._offsets(topic, count, spec.earliest())
         return [Bounds(first, end) for first, end in zip(firsts, ends, strict=True)]
 
     def offsets_at(self, topic: str, time_ms: int) -> dict[int, int]:
-        """Of the first record of each partition that has this time or a later one; partitions that have none are left out."""
+        """Returns by partition the offset of the first record with this time or a later one; partitions without one are left out."""
         found = self._offsets(topic, self.partitions(topic) or 0, self._java(_ADMIN).OffsetSpec.forTimestamp(time_ms))
         return {partition: offset for partition, offset in enumerate(found) if offset >= 0}
 
     def brokers(self) -> int:
-        """How many brokers there are now."""
+        """Returns the number of brokers that are up."""
         with self._telling("does not describe its cluster"):
             return int(self._get(self._client.describeCluster().nodes()).size())
 
     def create(self, topics: Mapping[str, int], replicas: int, settings: Mapping[str, str]) -> None:
-        """Make topics, each with as many partitions."""
+        """Create topics; `topics` has their partition counts by name."""
         wanted = [self._java(_ADMIN).NewTopic(name, count, replicas).configs(dict(settings)) for name, count in topics.items()]
         with self._telling(f"does not create {', '.join(topics)} with {replicas} replicas"):
             self._get(self._client.createTopics(wanted).all())
 
     def setting(self, topic: str, name: str) -> str:
-        """The value of a topic's setting."""
+        """Returns the value of a topic's setting."""
         resource = self._resource(topic)
         with self._telling(f"does not tell the settings of {topic}"):
             return str(self._get(self._client.describeConfigs([resource]).all()).get(resource).get(name).value())
 
     def change(self, topic: str, settings: Mapping[str, str | None]) -> None:
-        """Set these settings of a topic; None for the default."""
+        """Change these settings of a topic; None restores the default."""
         admin = self._java(_ADMIN)
         kinds = admin.AlterConfigOp.OpType
         changes = self._jvm.java.util.ArrayList()
@@ -186,7 +186,7 @@ class Admin:
         return found
 
     def _get(self, future: Any) -> Any:
-        # The client keeps its own limit; this one is for a client that does not.
+        # The client has its own deadline; this one is a backstop.
         return future.get(2 * API_MS_MAX, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
 
     @contextmanager

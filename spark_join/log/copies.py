@@ -1,4 +1,4 @@
-"""Whether two copies of a partition are the same: count, offsets, and SHA-256 over offsets, append times, keys and values."""
+"""Digests of partitions, to compare two copies: count, offsets, and SHA-256 over offsets, append times, keys and values."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _FOUND = pa.schema(
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """What a run of records comes to; offsets are null where there are none."""
+    """The digest of a run of records; both offsets are None if the run is empty."""
 
     records: int
     offset_first: int | None
@@ -37,7 +37,7 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Digester:
-    """Takes records in their order, and comes to the same whatever batches they come in."""
+    """Computes the digest of records in order; how they are split into batches makes no difference."""
 
     def __init__(self) -> None:
         self._records = 0
@@ -46,12 +46,12 @@ class Digester:
         self._hash = sha256()
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Records with the columns of `RECORD`."""
+        """Add records with the columns of `RECORD`."""
         for record in zip(*(batch.column(name).to_pylist() for name in RECORD), strict=True):
             self.add_one(*record)
 
     def add_one(self, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None) -> None:
-        """One record."""
+        """Add one record; times are in ms since 1970."""
         sizes = (_NONE if octets is None else len(octets) for octets in (key, value))
         self._hash.update(_HEAD.pack(offset, append_time_ms, *sizes))
         self._hash.update(key or b"")
@@ -61,12 +61,12 @@ class Digester:
         self._last = offset
 
     def digest(self) -> Digest:
-        """Of all records until now."""
+        """Returns the digest of all records so far."""
         return Digest(self._records, self._first, self._last, self._hash.digest())
 
 
 def digests(records: DataFrame) -> dict[Place, Digest]:
-    """What the records of `kafka.read_records` come to; nothing for a partition without any."""
+    """Returns the digest of each partition of the records of `kafka.read_records`; partitions without records are left out."""
 
     def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         digester, place = Digester(), None

@@ -1,4 +1,4 @@
-"""Both topics, read with Spark's Kafka source between offsets that are known before the first record is read."""
+"""Reads both topics with Spark's Kafka source, between offsets that are fixed before the first record is read."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from spark_join.log.client import Admin, Bounds, Kafka
 from spark_join.log.log import Log, Place
 
 TASK_RECORDS_MAX: Final = 100_000
-"""The ordering topic is one partition, and as one task the whole of it would be read, and written down, by one core."""
+"""Records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
 
 
 def read_kafka(
@@ -23,7 +23,7 @@ def read_kafka(
     *,
     task_records_max: int = TASK_RECORDS_MAX,
 ) -> Log:
-    """The log from its beginning, or in each partition from `since` on, to where it ends now. Raises `CouldNotVerify`.
+    """Reads the log from its start, or in each partition from `since` on, to its current end. Raises `CouldNotVerify`.
 
     A task reads `task_records_max` offsets of a partition at most.
     """
@@ -51,11 +51,11 @@ def read_kafka(
 
 
 def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
-    """Where each partition begins and ends: the ordering topic's first.
+    """Returns the log start and log end of each partition; reads those of the ordering topic first.
 
-    An entry and its payload are appended at once, so of an entry before the one end the payload is before the other, which is taken later,
-    but for what was in flight in that moment. Taken the other way round, all that came between the two would be entries without content,
-    and a busy notary would look as if it lost payloads. A payload whose entry is behind the end is an orphan, which changes nothing.
+    A worker sends an entry and its payload at once. The end of the payload topic is read later, so it lies behind the payloads of all
+    entries before the ordering end, except those in flight at that moment. In the other order, entries appended between the two reads would
+    have no content, and a busy notary would seem to lose payloads. A payload whose entry is after the end is an orphan: it changes nothing.
     """
     ordering = admin.bounds(kafka.ordering)
     payload = admin.bounds(kafka.payload)
@@ -65,10 +65,10 @@ def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
 
 
 def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bounds], task_records_max: int | None = None) -> DataFrame:
-    """topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records in these bounds.
+    """Returns topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records between `wanted` offsets.
 
-    A task reads one partition, in the order of offsets, or with `task_records_max` a part of one that has as many offsets at most. An
-    offset that is not there any more fails it. Raises `CouldNotVerify`.
+    A task reads one partition in the order of offsets; with `task_records_max`, a part of it with at most so many offsets. The task fails
+    if an offset has been deleted. Raises `CouldNotVerify`.
     """
     names = {"ordering": kafka.ordering, "payload": kafka.payload}
     assigned: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""How a command is told which cluster to speak to, and how."""
+"""The arguments that name a cluster, its topics, and the properties of the connection."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from spark_join.log.client import Kafka, parse_properties
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
-    """All but `--bootstrap` itself."""
+    """Add all of these flags but `--bootstrap`, which each command adds itself."""
     parser.add_argument("--prefix", default="notary", help="of the topics PREFIX.ordering and PREFIX.payload (default: notary)")
     parser.add_argument("--kafka-config", type=Path, metavar="FILE", help="how to connect: a properties file as Kafka's own tools take it")
     parser.add_argument(
@@ -19,7 +19,7 @@ def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
-    """What the arguments say. Raises `CouldNotVerify`, `OSError`."""
+    """Returns the cluster that the arguments describe. Raises `CouldNotVerify`, and `OSError` for the properties file."""
     properties = {} if chosen.kafka_config is None else parse_properties(session, chosen.kafka_config.read_text())
     for option in chosen.kafka_option:
         name, equals, value = option.partition("=")

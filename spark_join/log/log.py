@@ -1,4 +1,4 @@
-"""A log as it was read, whether from brokers or from an archive."""
+"""A log that was read from brokers or from an archive."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,26 +8,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 Place = tuple[str, int]
-"""A topic, `ordering` or `payload`, and one of its partitions."""
+"""A topic-partition: the topic, `ordering` or `payload`, and the number of the partition."""
 
 ORDERING: Final[Place] = ("ordering", 0)
 
 
 class Log(msgspec.Struct, frozen=True):
-    """What is read: partition, offset, append_time_ms, key and value of each topic's records."""
+    """The records of both topics: partition, offset, append_time_ms, key and value."""
 
     ordering: DataFrame
     payload: DataFrame
     payload_partitions: int
-    """How many the topic has; the log declares as many or fewer"""
+    """Partitions of the payload topic; the log declares as many or fewer"""
     offsets_end: Mapping[Place, int]
-    """Behind the last record of each partition"""
+    """The offset after the last record of each partition"""
     at: Callable[[Mapping[Place, int]], DataFrame]
-    """The records at one offset each of these partitions, with topic besides, and no others read"""
+    """Returns the record at one offset of each of these partitions, with the column topic too; reads no others"""
 
 
 def records_since(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
-    """`records` of a topic without those that are before `since`, in the partitions that it names."""
+    """Returns `records` of a topic without those before `since`, in the partitions that it names."""
     for (of, partition), offset in since.items():
         if of == topic:
             records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))

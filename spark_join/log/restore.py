@@ -1,9 +1,9 @@
-"""Bringing an archive back into a cluster: keys, values, order and append times as they were (docs/spark.md, the runbook).
+"""Restores an archive into a cluster, with the same keys, values, order and append times (docs/spark.md, the runbook).
 
-Topics take append times from whoever writes only while their `message.timestamp.type` is CreateTime. No worker starts on such an ordering
-topic, so it also is the mark of a restore that is not done: it is set to LogAppendTime, as the last thing, when all was read back and is
-what the archive holds. Whether that came about is unknown when the answer did not come. So a log that is not open any more is still a
-restore that is done, as long as it is the archive to the last record; a notary that has begun to use it has appended one.
+A topic takes append times from its producers only while its `message.timestamp.type` is CreateTime. No worker starts on such an ordering
+topic. So this setting also marks an unfinished restore: the topic is open. The last step closes it, that is, sets LogAppendTime, after all
+records were read back and equal the archive. If the broker's reply to that step is lost, its outcome is unknown. So a closed log counts as
+a finished restore too, if it equals the archive to the last record; a notary that has begun to use it has appended another.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,22 +30,22 @@ TOPIC_SETTINGS: Final = {
     "compression.type": "producer",
     "max.message.bytes": str(8 * 1024 * 1024),
 }
-"""Of both topics, as the notary makes them."""
+"""The settings of both topics, as the notary creates them."""
 _TYPE: Final = "message.timestamp.type"
 _OPEN: Final = {_TYPE: "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
-"""The second: a broker whose clock was ahead has left times that are still to come."""
+"""The second setting lets in append times in the future, which a broker whose clock was ahead has left."""
 _CLOSED: Final = {_TYPE: "LogAppendTime", "message.timestamp.after.max.ms": None}
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What is there now."""
+    """The result of a restore."""
 
     records: dict[str, int]
-    """By topic."""
+    """Records in each topic."""
     appended: int
-    """How many of them by this run."""
+    """Records that this run appended."""
     replicas: dict[str, int]
-    """Of each topic."""
+    """Replicas of each topic."""
 
 
 def restore(
@@ -59,11 +59,10 @@ def restore(
     renumber: bool = False,
     without_unlisted: bool = False,
 ) -> Restored:
-    """Restore the archive in `folder`. `told` hears which stage begins, `warned` what should not stay so. Raises `CouldNotVerify`.
+    """Restore the archive in `folder`. Calls `told` with the name of each stage, and `warned` with each warning. Raises `CouldNotVerify`.
 
-    `go_on`: finish what an interrupted restore began, or find that it is done. `renumber`: also where the archive has offsets without a
-    record, which nobody can append, so that those behind them come to lie at other offsets. `without_unlisted`: also where files are there
-    that no range lists.
+    `go_on` finishes an interrupted restore, or finds that it is done. `renumber` allows an archive with offsets without a record: no
+    producer can leave an offset out, so later records get other offsets. `without_unlisted` allows files that no range lists.
     """
     ranges = read_ranges(folder)
     payload_partitions = ranges[-1].payload_partitions
@@ -73,7 +72,7 @@ def restore(
     _refuse_unlisted(folder, warned, without_unlisted=without_unlisted)
     if not renumber:
         _refuse_gaps(folder, files, ends)
-    client_settings(kafka)  # what it refuses is refused before anything is written
+    client_settings(kafka)  # raises for settings that `send` cannot use, before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
         told("topics")
@@ -81,7 +80,7 @@ def restore(
         for topic, partitions in counts.items():
             _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
         told("archive")
-        read_archive(session, folder)  # which holds every file against its range
+        read_archive(session, folder)  # compares every file with its range
         jobs = _jobs(kafka, folder, files, places)
         if go_on:
             told("what is there already")
@@ -96,7 +95,7 @@ def restore(
         told("what is there now")
         bounds = log_bounds(admin, kafka)
         _compare(session, kafka, bounds, {place: each.digest for place, each in sent.items()})
-        # The ordering topic last: a crash between the two leaves what `go_on` finishes.
+        # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
     records = _by_topic({place: each.digest.records for place, each in sent.items()})
@@ -104,7 +103,7 @@ def restore(
 
 
 def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, int]:
-    """How many the archive has of each partition."""
+    """Returns the number of archived records of each partition."""
     return {place: sum(file.records for file in files if file.place == place) for place in places}
 
 
@@ -113,7 +112,10 @@ def _by_topic(records: Mapping[Place, int]) -> dict[str, int]:
 
 
 def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unlisted: bool) -> None:
-    """A file of a range that is lost holds the end of the log, and nothing else shows that it had one."""
+    """Raise `CouldNotVerify`, or warn, if there are files that no range lists.
+
+    If the last ranges are lost, only such files show that the log went on.
+    """
     found = unlisted(folder)
     if found is not None and not without_unlisted:
         raise CouldNotVerify(
@@ -125,7 +127,7 @@ def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unl
 
 
 def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[Place, int]) -> bool:
-    """Whether the log is closed and ends where the archive does, which is all that can be said before the records are read."""
+    """Returns True if the log is closed and ends where the archive does; the records themselves are compared later."""
     if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
         return False
     is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
@@ -143,7 +145,10 @@ def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, i
 
 
 def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *, go_on: bool, is_done: bool) -> None:
-    """Only a topic that is not there, is empty, or was begun by a restore that is to go on may be written; what is done is read."""
+    """Raise `CouldNotVerify` unless the topic may be written: it is missing or empty, or an interrupted restore is to go on.
+
+    A finished restore is only read, so it passes too.
+    """
     partitions = admin.partitions(topic)
     if partitions is None:
         return
@@ -168,7 +173,7 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
 
 
 def _make_ready(admin: Admin, counts: Mapping[str, int]) -> dict[str, int]:
-    """Make both topics, or open those that are there; how many replicas those have that were made."""
+    """Create both topics, or open those that exist; return the number of replicas of the created ones."""
     replicas = min(REPLICAS_WANTED, admin.brokers())
     settings = {**TOPIC_SETTINGS, **_OPEN, "min.insync.replicas": "2" if replicas >= 2 else "1"}
     missing = {topic: count for topic, count in counts.items() if admin.partitions(topic) is None}
@@ -180,7 +185,10 @@ def _make_ready(admin: Admin, counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], warned: Callable[[str], None]) -> dict[str, int]:
-    """How many each topic has; a broker may not have heard yet of those that were `made`. Fewer than should be are warned of."""
+    """Returns the number of replicas of each topic, and warns if it is below `REPLICAS_WANTED`.
+
+    A broker may not know the topics in `made` yet, so their numbers come from there.
+    """
     found = {}
     for topic, name in (("ordering", kafka.ordering), ("payload", kafka.payload)):
         found[topic] = made[name] if name in made else admin.replicas(name)
@@ -199,7 +207,10 @@ def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Pl
 
 
 def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[Place, Job]) -> None:
-    """Hold all that is there against what the archive begins with: a topic that is open need not be a restore, nor of this archive."""
+    """Raise `CouldNotVerify` unless the topics hold exactly the first records of the archive.
+
+    An open topic need not be a restore, nor a restore of this archive.
+    """
     topics = {job.topic for job in jobs.values()}
     bounds = {topic: admin.bounds(topic) for topic in topics if admin.partitions(topic) is not None}
     there = {place: bounds[job.topic][job.partition] for place, job in jobs.items() if job.topic in bounds}

@@ -1,7 +1,7 @@
-"""Appending an archived partition to a topic with the append times that it had, which Spark's own sink cannot: it sends none.
+"""Appends an archived partition to a topic with its original append times. Spark's own sink cannot: it sends no times.
 
-Each partition is one task, with one idempotent producer of aiokafka, so that its order is kept; partitions go side by side. It goes on from
-where the topic ends, so a task that is run once more appends nothing twice.
+Each partition is one task with one idempotent producer of aiokafka, which keeps its order; partitions go in parallel. A task goes on from
+the log end offset of its partition, so a second attempt appends nothing twice.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from spark_join.log.client import Kafka
 from spark_join.log.copies import RECORD, Digest, Digester
 
 BATCH_BYTES_MAX: Final = 1 << 20
-"""One request at a time goes to each broker, so large ones are the lever."""
+"""Bytes of one batch. The producer sends one request at a time to each broker, so large batches make it fast."""
 RECORD_BYTES_MAX: Final = 9 << 20
-"""Above the 8 MiB that the topics take, which the brokers hold to."""
+"""Above the limit of the topics, 8 MiB, which the brokers enforce."""
 SEND_S_MAX: Final = 120
-"""How long a batch may wait for a broker."""
+"""Deadline for one batch, in seconds; also for connecting and for closing."""
 
 _TRUST, _KEY = "ssl.truststore", "ssl.keystore"
 _KNOWN: Final = {
@@ -42,26 +42,26 @@ _SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A partition that is to be as it was."""
+    """A partition to restore."""
 
     topic: str
-    """As the cluster calls it."""
+    """The name of the topic in the cluster, with the prefix."""
     partition: int
     files: Sequence[str]
-    """In their order."""
+    """Paths of its archived files, in their order."""
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What a partition holds if all went well: `problem` is None then."""
+    """The result of one job. The partition holds the records of `digest` if `problem` is None."""
 
     digest: Digest
-    """Of all archived records, numbered 0, 1, 2, …"""
+    """The digest of all archived records, numbered 0, 1, 2, …"""
     appended: int
     problem: str | None
 
 
 def send(job: Job, kafka: Kafka) -> Sent:
-    """Append what the topic does not have yet of these files."""
+    """Append the records of these files that the topic does not have yet; a failure is returned as `Sent.problem`."""
     digester = Digester()
     appended, problem = 0, None
     try:
@@ -74,7 +74,7 @@ def send(job: Job, kafka: Kafka) -> Sent:
 
 
 def digest_of_first(job: Job, records: int) -> Digest:
-    """Of as many of the archived records, numbered 0, 1, 2, …; of all where there are fewer."""
+    """Returns the digest of the first `records` archived records, numbered 0, 1, 2, …; of all if there are fewer."""
     digester = Digester()
     for number, record in enumerate(islice(_records(job.files), records)):
         digester.add_one(number, *record)
@@ -82,7 +82,7 @@ def digest_of_first(job: Job, records: int) -> Digest:
 
 
 async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
-    """Hand over batch after batch, one ahead of the last that is acknowledged; how many records that were."""
+    """Send batch after batch, at most two in flight; return the number of records appended."""
     settings = client_settings(kafka)
     place = TopicPartition(job.topic, job.partition)
     offset_end = await _end(place, settings)
@@ -112,7 +112,7 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
 
 
 def _records(files: Sequence[str]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """append_time_ms, key and value, a row group at a time."""
+    """Yields append_time_ms, key and value of each record; keeps one row group in memory."""
     for file in files:
         with pq.ParquetFile(file) as parquet:
             for group in range(parquet.num_row_groups):
@@ -146,9 +146,9 @@ async def _end(place: TopicPartition, settings: Mapping[str, Any]) -> int:
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
-    """The keyword arguments of aiokafka's clients that connect as Java's do with these properties: with PEM files, PLAIN or SCRAM.
+    """Returns keyword arguments with which aiokafka's clients connect as Java's do with these properties: PEM files, PLAIN or SCRAM.
 
-    Raises `CouldNotVerify` for a property of security that cannot be said so.
+    Raises `CouldNotVerify` for a security property that has no equivalent.
     """
     given = {name: value for name, value in kafka.properties.items() if name.startswith(("security.", "ssl.", "sasl."))}
     if unknown := sorted(given.keys() - _KNOWN):

@@ -1,4 +1,4 @@
-"""What a log has grown by, cut into parts that are archived one after the other."""
+"""Cuts the new records of a log into parts that are archived one after the other."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,14 +9,14 @@ from spark_join.log.log import ORDERING, Place
 def slices(
     wanted: Mapping[Place, Bounds], records_max: int, payload_ends: Callable[[int], Mapping[Place, int]]
 ) -> Iterator[dict[Place, Bounds]]:
-    """Bounds of each part, in the order in which they are to be archived; a part has those partitions that it has something of.
+    """Yields the offsets of each part, in the order in which the parts are to be archived, without partitions that are empty in it.
 
-    `payload_ends` says where the payload partitions were when the ordering topic was at an offset, and somewhat later: so what is there
-    after any part is the log as it once was, with the content of each of its entries, or a hole at its end. The other way round, entries
-    without contents would look like payloads that were lost, and workers that replay them would fill them.
+    `payload_ends` returns the ends of the payload partitions for an ordering offset, at the time of that record or a little later. So the
+    archive after any part is the log as it once was, with the content of each entry, or with a hole at its end. In the other order, entries
+    without a content would look like lost payloads, and workers that replay them would fill them.
 
-    A part has `records_max` offsets at most, or up to one more in each partition. Times cut payloads into parts that are not equal, so
-    those are made half as large; where one is too large nevertheless, its payloads come before its entries, in parts of their own.
+    A part has `records_max` offsets at most, or up to one more in each partition. Times cut the payloads into unequal parts, so parts are
+    made half as large. If one is too large nevertheless, its payloads come before its entries, in parts of their own.
     """
     offsets = {place: bound.offset_first for place, bound in wanted.items()}
     count = 1 if offsets_in(wanted) <= records_max else -(-2 * offsets_in(wanted) // records_max)
@@ -42,11 +42,11 @@ def slices(
 
 
 def offsets_in(bounds: Mapping[Place, Bounds]) -> int:
-    """How many offsets these are."""
+    """Returns the number of offsets in all partitions together."""
     return sum([bound.offset_end - bound.offset_first for bound in bounds.values()])
 
 
 def _part(bound: Bounds, number: int, count: int) -> Bounds:
-    """The one of `count` parts of about the same size."""
+    """Returns part `number` (from 0) of `count` parts of about the same size."""
     length = bound.offset_end - bound.offset_first
     return Bounds(bound.offset_first + length * number // count, bound.offset_first + length * (number + 1) // count)

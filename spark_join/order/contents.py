@@ -1,8 +1,8 @@
-"""The content of each entry (R3), and the requests in it.
+"""Finds the content of each entry (R3), and the requests in it.
 
 The content is the first record in the entry's partition, under its key, that is either the value whose SHA-256 the entry names or a good
-signed fill for it. Only keys, hashes and fills are moved to find it. Values are decoded where they were read, so that nothing larger than
-what is decided is moved between tasks.
+signed fill for it. To find it, Spark moves only keys, hashes and fills between tasks. Each task decodes the values that it has read, so
+Spark moves the decoded requests, never the values.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,19 +27,21 @@ _SCHEMA = f"partition int, content_offset bigint, ids_digest binary, requests ar
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What the entries before the first hole ask, and what is wrong with them."""
+    """The requests of the entries before the first hole, and the faults of these entries."""
 
     requests: DataFrame
-    """offset, ordinal (within the entry), log_time_ms, id, inputs, references, from_ms, until_ms"""
+    """Columns: offset, ordinal (within the entry), log_time_ms, id, inputs, references, from_ms, until_ms"""
     unreadable: DataFrame
-    """offset, found: entries whose content has the right hash, and does not decode or has other ids"""
+    """Entries whose content has the right hash, but does not decode or has other ids. Columns: offset, found"""
     faults: DataFrame
-    """offset, id (of the submission's first request), party, fault: submissions that the party did not sign"""
+    """Submissions that their party did not sign. Columns: offset, id (of the first request), party, fault"""
 
 
 def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
-    """partition, offset, append_time_ms, key, value_hash, fill (the value if it has a fill's length, else null) of `payload` records, and
-    is_orphan: whether they are those of an earlier state."""
+    """Returns partition, offset, append_time_ms, key, value_hash, fill and is_orphan of `payload` records.
+
+    fill is the value if it has a fill's length, else null. is_orphan is true for the orphans of an earlier state.
+    """
     fill = F.when(F.length("value") == FILL_BYTES, F.col("value"))
     value_hash = hash_of(F.col("value")).alias("value_hash")
     return payload.select(
@@ -48,10 +50,10 @@ def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
 
 
 def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> DataFrame:
-    """`records` (`ordering_records.SCHEMA`) with what is found of the contents of well-signed entries, null where there is none:
-    `content_offset`, `content_append_time_ms`, and `mark`, 1 for a payload, 0 for a fill.
+    """Returns `records` (`ordering_records.SCHEMA`) with the place of the content of each entry that has a good signature.
 
-    `places` are the payload records as `keyed` gives them.
+    Adds `content_offset`, `content_append_time_ms`, and `mark` (1 for a payload, 0 for a fill); all three are null without a content.
+    `places` are the payload records, from `keyed`.
     """
     entries = records.where((F.col("kind") == "entry") & F.col("signed")).select(
         F.col("offset").alias("entry_offset"), "partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash"
@@ -77,9 +79,10 @@ def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> Da
 
 
 def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Keys | None) -> DataFrame:
-    """The entries whose content is a payload, with what that asks: `ids_digest`, `requests` and `faults`.
+    """Returns the entries whose content is a payload: offset, log_time_ms, decodes, counts, requests, faults.
 
-    `keys` are the parties' (`signatures.read_keys`); None for signatures that are not checked.
+    decodes is false for a value that does not decode; counts is true for one that has exactly the ids of its entry. `keys` are the parties'
+    (`signatures.read_keys`); with None no signature of a party is checked.
     """
     values = payload.where((F.length("key") == KEY_BYTES) & F.col("value").isNotNull()).select("partition", "offset", "value")
     decoded = values.mapInArrow(_decoder(notary_name, keys), _SCHEMA)
@@ -95,7 +98,7 @@ def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys
 
 
 def split(contents: DataFrame) -> Contents:
-    """`contents` as `read_contents` gives them, to be read three times."""
+    """Splits the result of `read_contents` by what it shows. The caller should have materialized it: it is read three times."""
     counting = contents.where("counts")
     found = F.when(F.col("decodes"), "other transaction ids than the entry's").otherwise("a value that does not decode")
     return Contents(
@@ -133,7 +136,7 @@ def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.Recor
 
 
 def _columns(read: list[list[Submission] | None], signatures: Signatures | None) -> list[pa.Array]:
-    """ids_digest, requests and faults of the values of one Arrow batch, None for one that does not decode."""
+    """Returns the columns ids_digest, requests and faults for the values of one Arrow batch; None is a value that does not decode."""
     digests: list[bytes | None] = []
     requests: list[Request] = []
     counts: list[int] = []

@@ -1,11 +1,11 @@
 """Finds which ordering records take effect, and makes the history over them (R2, R5, R6, R10), record by record in one task.
 
-The history is one running hash, so somebody has to go through the records one after the other, and only somebody who does knows whether a
-view is the reader's own. What goes through here is small: a row of some 300 bytes for each ordering record, however many requests it has.
-Signatures, contents and ids are worked out before, side by side.
+The history is one running hash, so one task has to go through the records one after the other; only there it is known whether a view is the
+reader's own. The rows are small: some 300 bytes for each ordering record, however many requests it has. Earlier stages have checked
+signatures, contents and ids, in parallel.
 
-The first entry in effect without a content is the hole. What a later run needs is taken there (`Carry`). Behind it records are applied as
-if the hole, and all like it, had a content: who counts does not depend on contents. The history does, so it ends there.
+The first entry in effect without a content is the hole. The state for a later run is taken there (`Carry`). Behind it, records are applied
+as if this hole and all others had a content: which records take effect does not depend on contents. The history does, so it ends there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from spark_join.order.identity import Identity
 
 NO_SEQUENCE: Final = bytes(8)
 OWN, FOREIGN, OLD, BEYOND = "own", "foreign", "old", "beyond"
-"""A view is the reader's own history; another one; too old to be compared; or from behind the hole."""
+"""The four values of `Verdict.view`: the reader's own history; another one; too old to be compared; from behind the hole."""
 
 
 class Incarnation(msgspec.Struct):
@@ -49,7 +49,7 @@ class Carry(msgspec.Struct):
     settled: int = 0
     """The `seen` of the last settle record in effect"""
     settled_offset: int = -1
-    """The offset of that record. A state that has none is of earlier software: -1 is as good there, before every record that follows"""
+    """The offset of that record. A state of earlier software has none; -1 serves as well, as it is before every record that follows"""
     agreed_offset: int = -1
     """The offset of the last view that was the reader's own"""
     histories: bytes = b""
@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct):
 
     effect: bool = False
     skipped: str | None = None
-    """Why it has no effect; None for one that has, and for a checkpoint whose root is compared or stands behind the hole"""
+    """The reason why it has no effect. None for a record that has, and for a checkpoint whose root is compared or is behind the hole"""
     log_time_ms: int | None = None
     reached: bytes | None = None
     """For an entry in effect: the log time, and the sequence that its incarnation had reached before it"""
@@ -93,7 +93,7 @@ Row = Mapping[str, Any]
 
 
 def carry_of(encoded: bytes) -> Carry:
-    """The carry that `apply` gave."""
+    """Decodes the carry that `apply` returned in its last row."""
     return _decode(encoded)
 
 
@@ -128,7 +128,7 @@ class Effects:
         return verdict
 
     def encoded(self) -> bytes:
-        """The carry at the hole; without one behind the last record that was applied."""
+        """Returns the encoded carry at the hole; without a hole, after the last record that was applied."""
         if self.at_hole is not None:
             return self.at_hole
         return _encode(msgspec.structs.replace(self.carry, histories=b"".join(self._histories.values())))
@@ -155,7 +155,10 @@ class Effects:
             verdict.seen_here, verdict.foreign_writer = carry.seen, self._writer(row)
 
     def _writer(self, row: Row) -> bytes | None:
-        """The incarnation that wrote a record. A register record is the first of the incarnation that it begins."""
+        """Returns the incarnation that wrote a record, 8 bytes; None for the owner.
+
+        A register record counts as the first record of the incarnation that it begins.
+        """
         kind = row["kind"]
         if kind == "settle":
             return None
@@ -177,7 +180,7 @@ class Effects:
         self._histories.pop(carry.seen - VIEWS_KEPT, None)
 
     def _of(self, row: Row) -> Incarnation | None:
-        """The incarnation that a record names, if it has begun and is not over."""
+        """Returns the incarnation that a record names, if it has begun and has not ended."""
         number = int.from_bytes(row["incarnation"], "big")
         if not 0 < number <= len(self.carry.incarnations):
             return None
@@ -259,7 +262,7 @@ class Effects:
         return None
 
     def _settle(self, row: Row, verdict: Verdict) -> str | None:
-        # A copy of a settle record would take effect again: its view stays the reader's own for long.
+        # Without the second condition a copy of a settle record would take effect again: its view stays the reader's own for long.
         seen = int.from_bytes(row["seen"], "big")
         if verdict.view != OWN or seen <= self.carry.settled:
             return "view"
@@ -283,7 +286,10 @@ _APPLY: Final[dict[str, Callable[[Effects, Row, Verdict], str | None]]] = {
 
 
 def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:
-    """`records` (`ordering_records.SCHEMA` and `mark`) with the columns of `Verdict`, in one task; and one row more, with `carry` alone."""
+    """Applies `records` (`ordering_records.SCHEMA` and `mark`) in one task, and adds the columns of `Verdict`.
+
+    The result has one more row, which has only `carry`.
+    """
     schema = pa.schema([*to_arrow_schema(records.schema), *_VERDICT, _CARRY])
 
     def applied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

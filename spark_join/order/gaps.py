@@ -1,13 +1,13 @@
-"""`sequence-gap`: something is gone that was in the log (docs/spark.md, Sequence gaps).
+"""Finds each `sequence-gap`: records that were in the log and are missing (docs/spark.md, Sequence gaps).
 
 Two kinds of numbers in the log have no gap as long as nothing is lost:
 
-- **An incarnation numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request on its way in each partition. Kafka
-  refuses the next one when one before it is missing, so an append that fails is the last of its incarnation. Among the entries of an
-  incarnation that count, then, none is passed over, whatever crashed.
+- **An incarnation numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request in flight in each partition. Kafka
+  rejects a request if one before it is missing, so a failed append is the last of its incarnation. So the entries in effect of an
+  incarnation skip no number, whatever crashed.
 - **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted.
 
-A gap in an incarnation is not reported besides where the offsets show that records are gone.
+A gap in the numbers of an incarnation is not reported if missing offsets already explain it.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -18,18 +18,18 @@ from spark_join.errors import CouldNotVerify
 
 
 def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame | None:
-    """topic, partition, first, last: the offsets that are not there between two that are; None where all are there.
+    """Returns topic, partition, first and last of each run of missing offsets; None if no offset is missing.
 
-    `records` are the ordering topic, with offset; `payload` the payload topic, with partition and offset; `edges` (topic, partition,
-    offset) stand where each partition that was read begins and ends, and are no records. Raises `CouldNotVerify` for an offset that is
-    there twice.
+    `records` are the ordering topic, with offset; `payload` the payload topic, with partition and offset. `edges` (topic, partition,
+    offset) are not records: they mark the start and the end of each partition that was read. Raises `CouldNotVerify` for an offset that
+    appears twice.
     """
     offsets = (
         records.select(F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset")
         .union(payload.select(F.lit("payload").alias("topic"), "partition", "offset"))
         .union(edges.select("topic", "partition", "offset"))
     )
-    # How many there are does not say it: one that is there twice would stand for one that is missing.
+    # The number of rows alone does not show a gap: a duplicate offset would make up for a missing one.
     counted = offsets.groupBy("topic", "partition").agg(
         F.count("*").alias("rows"), F.count_distinct("offset").alias("offsets"), (F.max("offset") - F.min("offset") + 1).alias("span")
     )
@@ -43,7 +43,7 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
                 " is read is not a log; verify from the brokers, or archive it again"
             )
         suspect.append((row.topic, row.partition))
-    if not suspect:  # as mostly: nothing has to be put in order
+    if not suspect:  # the usual case needs no sort
         return None
     named = F.broadcast(offsets.sparkSession.createDataFrame(suspect, "topic string, partition int"))
     within = offsets.join(named, ["topic", "partition"], "left_semi")
@@ -53,10 +53,10 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
 
 
 def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
-    """offset (of the ordering topic; null for the payload topic), found, expected: what is passed over in incarnations and in partitions.
+    """Returns offset (null for the payload topic), found and expected of each gap, in incarnations and in partitions.
 
-    `entries` are those that count, with offset, incarnation, sequence and reached, the highest of its incarnation before (8 bytes each);
-    `gone` as `missing_offsets` gives it.
+    `entries` are those in effect, with offset, incarnation, sequence and reached, the incarnation's highest sequence before (8 bytes
+    each); `gone` comes from `missing_offsets`.
     """
     numbered = entries.select("offset", *[_number(name).alias(name) for name in ("incarnation", "sequence", "reached")])
     if gone is None:
@@ -73,9 +73,10 @@ def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
 
 
 def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
-    """The entries that pass over others, without an offset of the ordering topic missing since the one of their incarnation before them.
+    """Returns the entries that skip a sequence, if no ordering offset is missing since the entry of their incarnation before them.
 
-    A mirror that writes in transactions leaves a gap for each. So they are counted up to each entry, and no task gets them all.
+    There may be many missing offsets: a mirror that writes in transactions leaves one for each. So a running sum counts them up to each
+    entry, and no task gets all of them.
     """
     marks = gone.select(F.col("first").alias("offset"), F.lit(1).alias("gap"))
     together = numbered.unionByName(marks, allowMissingColumns=True)
@@ -83,7 +84,7 @@ def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
     counted = counted.withColumn("gaps", F.coalesce("gaps", F.lit(0)))
     last = counted.select("incarnation", F.col("sequence").alias("reached"), F.col("gaps").alias("gaps_last"))
     placed = _passing(counted).join(last, ["incarnation", "reached"], "left")
-    # What an incarnation had reached in an earlier part stands before all gaps of this one.
+    # An entry of an earlier part, which is not here, comes before all gaps of this part.
     return placed.where(F.col("gaps") == F.coalesce("gaps_last", F.lit(0)))
 
 
@@ -104,5 +105,5 @@ def _told(passing: DataFrame) -> DataFrame:
 
 
 def _number(octets: str) -> Column:
-    """The u64 that 8 bytes say, which no long holds."""
+    """Decodes a u64 of 8 bytes as a decimal: a long does not hold all of them."""
     return F.conv(F.hex(octets), 16, 10).cast("decimal(20,0)")

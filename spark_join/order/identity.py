@@ -1,12 +1,13 @@
-"""Whose log it is, and which key signs where (R10; docs/formats.md, Log records).
+"""The identity of a log: its notary, its owner, and the notary's key in force at each offset (R10; docs/formats.md, Log records).
 
-The genesis record names the notary, its first key and the owner's key. From then on only `key` records change the notary's key: they are
-signed by the owner, and the new key endorses the change from the key in force. So few of them count that the driver can follow them, one
-query each, however many copies and forgeries there are.
+The genesis record names the notary, its first key and the owner's key. After it only `key` records change the notary's key: the owner signs
+them, and the new key endorses the change from the key in force. Few of them take effect, so the driver follows them with one query each,
+however many copies and forgeries there are.
 
-Signatures are verified by OpenSSL. Workers verify with libsodium: an independent verifier has another library. libsodium is the stricter
-one: it takes no point of small order, with which one signature can be good for every message, and no key that is not in canonical form.
-Nobody makes such a thing by accident; whoever has the notary's key could, so that only some of the readers would accept the record.
+OpenSSL verifies the signatures here, and libsodium in the workers: an independent verifier uses another library. libsodium is stricter. It
+rejects points of small order, with which one signature can be valid for every message, and keys that are not in canonical form. This module
+rejects both too. Nobody makes such values by accident. But a holder of the notary's key could, and only some readers would accept the
+record.
 """
 
 from bisect import bisect_right
@@ -30,20 +31,20 @@ _SMALL_ORDER: Final = {0, 1, _P - 1, _ORDER_8, _P - _ORDER_8}
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A log, as its genesis and `key` records describe it."""
+    """The identity of a log, from its genesis and `key` records."""
 
     log_id: bytes
     notary_name: str
     owner_key: bytes
     notary_keys: tuple[tuple[int, bytes], ...]
-    """(offset from which on it signs, key), all that were ever in force, in their order"""
+    """(first offset at which it is in force, key) for all keys that were ever in force, in their order"""
 
     def notary_key(self, offset: int) -> bytes:
-        """The notary's key in force at that ordering offset."""
+        """Returns the notary's key in force at an ordering offset."""
         return self.notary_keys[bisect_right(self.notary_keys, offset, key=lambda each: each[0]) - 1][1]
 
     def has_signed(self, kind: str, offset: int, value: bytes | None) -> bool:
-        """Whether the ordering record of that kind at that offset has the signature that it needs; false for one that is malformed."""
+        """Returns True if an ordering record of this kind at this offset has the right signature; False for a malformed one."""
         if value is None or kind == "malformed":
             return False
         key = self.notary_key(offset) if kind in NOTARY_KINDS else self.owner_key
@@ -51,13 +52,13 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return is_signed(key, value[-SIGNATURE_BYTES:], RECORD_DOMAIN + log_id + value[:-SIGNATURE_BYTES])
 
     def is_fill(self, value: bytes, offset: int, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
-        """Whether `value` is a good fill for the entry at that ordering offset, which names this partition, key and hash (R3)."""
+        """Returns True if `value` is a valid fill for the entry at this ordering offset, which names this partition, key and hash (R3)."""
         message = b"".join((FILL_DOMAIN, self.log_id, partition.to_bytes(4, "big"), batch_key, payload_hash))
         is_for_it = len(value) == FILL_BYTES and value[:HASH_BYTES] == payload_hash
         return is_for_it and is_signed(self.notary_key(offset), value[HASH_BYTES:], message)
 
     def endorsed(self, fields: dict[str, bytes]) -> bool:
-        """Whether a `key` record with these fields replaces the newest key here: it names a new key, which endorses that."""
+        """Returns True if a `key` record with these fields replaces the newest key: its key is new and has signed the endorsement."""
         _, newest = self.notary_keys[-1]
         public_key = fields["public_key"]
         is_new = all(public_key != key for _, key in self.notary_keys)
@@ -65,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def identity_of(genesis: bytes, fields: dict[str, object]) -> Identity | None:
-    """The identity that a genesis record with this value and these fields gives; None where its owner has not signed it."""
+    """Returns the identity that a genesis record with this value and these fields defines; None if its owner has not signed it."""
     owner_key, notary_key, name = fields["owner_key"], fields["notary_key"], fields["notary_name"]
     assert isinstance(owner_key, bytes)
     assert isinstance(notary_key, bytes)
@@ -75,7 +76,7 @@ def identity_of(genesis: bytes, fields: dict[str, object]) -> Identity | None:
 
 
 def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether this is that key's Ed25519 signature over the message; false for anything that is no key or no signature."""
+    """Returns True for a valid Ed25519 signature of the message; False also for bytes that are no key or no signature."""
     if _y(public_key) >= _P or not {_y(public_key), _y(signature[:32]) % _P}.isdisjoint(_SMALL_ORDER):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The records of the ordering topic as typed columns (docs/formats.md, Log records), and whether each is signed by the right key.
+"""The records of the ordering topic as typed columns (docs/formats.md, Log records); `signed` is true if the right key has signed a record.
 
 | kind | columns that are set |
 |---|---|
@@ -13,8 +13,8 @@
 | `malformed` | none: a byte too few or too many, a version that is not active, an unknown kind, text that is not UTF-8 |
 
 `incarnation`, `writer` (of a fence, whose `incarnation` is the one that it ends), `sequence`, `seen` and `tree_size` are the 8 bytes of a
-u64: they compare as bytes, and Spark's longs would not hold them all. `ids_digest` is the SHA-256 of the transaction ids, one after the
-other: of all columns the ids alone grow with the requests.
+u64: they compare as bytes, and Spark's longs cannot hold all of them. `ids_digest` is the SHA-256 of the concatenated transaction ids:
+only the ids would make a row grow with the number of requests.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ from spark_join.constants import FORMAT_VERSION, ID_BYTES, NAME_BYTES_MAX, SIGNA
 from spark_join.order.identity import Identity
 
 Fields = dict[str, Any]
-"""The columns of one record that are set, by name, `kind` among them."""
+"""The columns of one record that are set, by name, including `kind`."""
 
 _HEAD_BYTES: Final = 2
 _FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
@@ -49,9 +49,9 @@ _FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
     9: ("retire", Struct(">8s"), ("incarnation",)),
     10: ("settle", Struct(">8s32s"), ("seen", "history")),
 }
-"""The form of each kind, by its number: its name, the fixed part of its body, and the columns of that."""
+"""The format of each kind, by its number: its name, the fixed part of its body, and the columns of that part."""
 _TEXTS: Final = {"register": ("name", "software_version"), "genesis": ("notary_name", "origin")}
-"""The texts behind it: u16 length, UTF-8."""
+"""The texts after the fixed part: each is a u16 length and UTF-8."""
 _U16 = Struct(">H")
 _BINARY, _LONG = pa.binary(), pa.int64()
 _COLUMNS: Final = {
@@ -85,7 +85,7 @@ SCHEMA: Final = pa.schema(
 
 
 def read(value: bytes | None) -> Fields:
-    """The fields of one record; of one that does not decode to its last byte only the kind, `malformed`."""
+    """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte."""
     if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[0] == FORMAT_VERSION and value[1] in _FORMS:
         kind, fixed, names = _FORMS[value[1]]
         body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
@@ -99,7 +99,7 @@ def read(value: bytes | None) -> Fields:
 
 
 def parse(ordering: DataFrame, identity: Identity) -> DataFrame:
-    """`ordering` has offset, append_time_ms and value; the result the columns of `SCHEMA`."""
+    """Decodes the records of `ordering` (offset, append_time_ms, value) into the columns of `SCHEMA`."""
     return ordering.select("offset", "append_time_ms", "value").mapInArrow(_parser(identity), from_arrow_schema(SCHEMA))
 
 
@@ -127,7 +127,7 @@ def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
 
 def _is_whole(fields: Fields, rest: bytes) -> bool:
-    """Tests that `rest` is all that should follow the fixed part, and adds the fields that it makes."""
+    """Returns True if `rest` is exactly what should follow the fixed part; adds its fields. Raises if a text does not decode."""
     kind = fields["kind"]
     if kind == "entry":
         fields["ids_digest"] = sha256(rest).digest()

@@ -1,7 +1,7 @@
-"""A payload record's value, read by the rules of docs/formats.md, by the text: its requests, their ids, who signed what.
+"""Decodes the value of a payload record by the text of docs/formats.md: its submissions, their requests, and the transaction ids.
 
-msgspec's typed decoder refuses what is no JSON, unknown and missing members, numbers with a fraction, lone surrogates. The rest is
-here, and looks at what was understood: of a member that is given twice the earlier one has to be of its type, and no more.
+msgspec's typed decoder rejects invalid JSON, unknown and missing members, numbers with a fraction, and lone surrogates. This module checks
+the rest, on the decoded values. So of a duplicate member only the last value is checked fully; earlier ones need only have its type.
 """
 
 import re
@@ -46,7 +46,7 @@ class _Signed(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What one transaction asks. States have 36 bytes and are in ascending order."""
+    """The request of one transaction. States have 36 bytes and are in ascending order."""
 
     id: bytes
     inputs: list[bytes]
@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
-    """What a party signed."""
+    """The requests that a party signed together, with its signature."""
 
     party: str
     signature: bytes
@@ -67,14 +67,14 @@ _decode = msgspec.json.Decoder(list[_Signed]).decode
 
 
 class Reader:
-    """Reads payload values of one notary."""
+    """Decodes payload values of one notary, whose name is part of every transaction id."""
 
     def __init__(self, notary_name: str) -> None:
         name = notary_name.encode()
         self._prefix = TRANSACTION_DOMAIN + len(name).to_bytes(2, "big") + name
 
     def read(self, value: bytes) -> list[Submission] | None:
-        """The batch's submissions; None for a value that does not decode, which decides nothing (R3)."""
+        """Returns the submissions of a batch; None for a value that does not decode, which decides nothing (R3)."""
         try:
             return [self._submission(each) for each in _decode(value)]
         except (msgspec.DecodeError, ValueError, OverflowError, RecursionError):

@@ -1,7 +1,7 @@
-"""First occurrences (R7) and their positions: what is to be decided, in its order.
+"""First occurrences (R7) and their positions: the requests to decide, in the global order.
 
-Nearly every request is asked once. So only ids are moved to find those that are not, and only the entries in which one stands are counted
-through; in all others a request's place in its entry says its position, and nothing of it is moved.
+Nearly every request occurs once. To find the others, Spark moves only ids. Only entries with a repetition are numbered row by row; in all
+others the ordinal in the entry gives the position, and Spark does not move these requests.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -11,17 +11,19 @@ from spark_join.engine.running import before
 
 
 def repetitions(requests: DataFrame, decided: DataFrame) -> DataFrame:
-    """offset and ordinal of those of `requests` (`contents.Contents`) whose id stands earlier in the order, or in `decided`, of what came
-    before them."""
+    """Returns offset and ordinal of the `requests` (`contents.Contents`) that repeat an earlier one.
+
+    Their id occurs earlier in the order, or in `decided`, the ids of the part before.
+    """
     places = requests.select("id", F.struct("offset", "ordinal").alias("place"))
     often = places.groupBy("id").agg(F.min("place").alias("first"), F.max("place").alias("last")).where(F.col("first") < F.col("last"))
     later = places.join(often, "id").where(F.col("place") > F.col("first")).select("place.*")
-    known = decided.join(requests.select("id"), "id", "left_semi")  # of the two sides Spark sends round the right one, if it is small
+    known = decided.join(requests.select("id"), "id", "left_semi")  # Spark broadcasts the right side if it is small
     return later.union(places.join(known, "id", "left_semi").select("place.*")).distinct()
 
 
 def with_positions(requests: DataFrame, repeated: DataFrame, decided: int) -> DataFrame:
-    """`requests` without those that are `repeated`, with `position`: from `decided` on, in the order of offset and ordinal."""
+    """Returns `requests` without those in `repeated`, with `position`: from `decided` on, in the order of offset and ordinal."""
     gone = repeated.groupBy("offset").agg(F.count("*").alias("_gone"))
     counts = requests.groupBy("offset").agg(F.count("*").alias("_requests")).join(gone, "offset", "left")
     counts = counts.withColumn("_left", F.col("_requests") - F.coalesce("_gone", F.lit(0)))

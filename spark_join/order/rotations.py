@@ -19,13 +19,16 @@ _KEY_HEAD = bytes((FORMAT_VERSION, 7))
 
 
 def identity_at_start(log: Log) -> Identity:
-    """The identity that the first record of the ordering topic gives. Raises `CouldNotVerify` where that is no genesis."""
+    """Returns the identity that the first ordering record defines. Raises `CouldNotVerify` if that is no genesis record."""
     row = log.at({ORDERING: 0}).select("value").head() if log.offsets_end[ORDERING] else None
     return refuse_no_genesis(None if row is None or row.value is None else bytes(row.value))
 
 
 def refuse_no_genesis(value: bytes | None) -> Identity:
-    """The identity that a first record with this value gives, None for no record. Raises `CouldNotVerify` where it is no genesis."""
+    """Returns the identity that a first record with this value defines; `value` is None if there is no record.
+
+    Raises `CouldNotVerify` if it is no genesis record.
+    """
     fields = read(value)
     found = identity_of(value, fields) if value is not None and fields["kind"] == "genesis" else None
     if found is None:
@@ -38,10 +41,10 @@ def refuse_no_genesis(value: bytes | None) -> Identity:
 
 
 def with_rotations(identity: Identity, ordering: DataFrame, stages: Stages) -> Identity:
-    """`identity` with all keys that `key` records of `ordering` put in force.
+    """Returns `identity` with all keys that `key` records of `ordering` put in force.
 
-    One query finds which distinct records the owner has signed, which are few; then each rotation takes one more, for its place: the
-    first copy behind the rotation before it.
+    One query finds the distinct records that the owner has signed, which are few. Then each rotation takes one more query for its offset:
+    that of the first copy after the rotation before it.
     """
     found = ordering.where(part(F.col("value"), 0, 2) == F.lit(_KEY_HEAD)).select("offset", "value")
     records = stages.keep("key records", found.mapInArrow(_signed(identity), "offset bigint, value binary"))
@@ -70,5 +73,5 @@ def _signed(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
 
 def _other(kind: str) -> str:
-    """The kind of a record that is there instead, as a phrase."""
+    """Describes a first record that is no genesis record, as a phrase."""
     return {"malformed": "malformed", "genesis": "a genesis record without its owner's signature"}.get(kind, f"of kind {kind}")

@@ -1,4 +1,4 @@
-"""Submissions' signatures, checked again with the parties' keys (docs/formats.md, Submission)."""
+"""Checks the signatures of submissions again, with the parties' keys (docs/formats.md, Submission)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,17 +16,20 @@ from spark_join.errors import CouldNotVerify
 from spark_join.order.payloads import Submission
 
 Check = Callable[[bytes, bytes], None]
-"""(signature, message); raises `InvalidSignature`."""
+"""A function of signature and message; raises `InvalidSignature`."""
 
 Keys = Mapping[str, str | Sequence[str]]
-"""Of each party the PEM public key or certificate, or several: those that it has had while the log was written"""
+"""For each party its PEM public key or certificate, or a list of them: all that it has had while the log was written"""
 
 BAD_SIGNATURE = "bad-signature"
 UNKNOWN_PARTY = "unknown-party"
 
 
 def read_keys(file: Path) -> Keys:
-    """The parties' keys, from a JSON object such as the notary's `parties.json`, or with a list of keys for a name; all can be used."""
+    """Reads the parties' keys from a JSON object such as the notary's `parties.json`; a party may have a list of keys.
+
+    Raises `CouldNotVerify` if the file or a key in it cannot be used.
+    """
     try:
         keys = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str]])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
@@ -43,14 +46,14 @@ def read_keys(file: Path) -> Keys:
 
 
 class Signatures:
-    """Holds submissions to one notary against the parties' keys."""
+    """Checks submissions to one notary with the parties' keys."""
 
     def __init__(self, notary_name: str, keys: Keys) -> None:
         self._head = SUBMISSION_DOMAIN + _named(notary_name)
         self._checks = {name: _checks(told) for name, told in keys.items()}
 
     def fault(self, submission: Submission) -> str | None:
-        """`bad-signature`, `unknown-party`, or None when its party has signed it, with whichever of its keys."""
+        """Returns `bad-signature`, `unknown-party`, or None if its party has signed it with any of its keys."""
         checks = self._checks.get(submission.party)
         if checks is None:
             return UNKNOWN_PARTY

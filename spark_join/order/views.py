@@ -1,11 +1,11 @@
-"""Foreign views (R10), summed up: one row for each incarnation that had another history, and whether the owner has settled it.
+"""Foreign views (R10), summed up: one row for each incarnation that had another history. A foreign view may be settled by the owner.
 
-One loss makes a foreign view in every record that is written with knowledge of what was lost. An incarnation that had another history once
-keeps it, so the first place tells what is wrong, and the last place and the number how far it went.
+A single loss makes a foreign view in every record whose writer had seen the lost records. An incarnation with another history keeps it. So
+its first offset shows the difference; its last offset and the number of records show the extent.
 
-A settle record in effect says that the reader's history stands, for all views before it whose places its history goes beyond: the number of
-records in effect there is at most its `seen`. Of several such records the last one settles all that any of them does, for `seen` rises from
-one to the next. So one comparison with the last one is enough, and nothing about earlier ones is kept.
+A settle record in effect declares that the reader's history stands. It settles all views before it at which the number of records in effect
+is at most its `seen`. `seen` rises from one settle record to the next, so the last one settles everything that any of them does. One
+comparison with the last one is enough, and nothing about earlier ones is kept.
 """
 
 from pyspark.sql import DataFrame
@@ -15,10 +15,10 @@ from spark_join.order.effects import FOREIGN, Carry
 
 
 def differences(records: DataFrame, carry: Carry) -> DataFrame:
-    """One row for each writer with foreign views in `records`, or two if the owner has settled only the earlier ones.
+    """Returns one row for each writer with foreign views in `records`, or two if the owner has settled only the earlier ones.
 
-    Columns: offset, offset_last and records (the first place, the last one, and how many there are), found and expected (of the first), and
-    settled. `records` has the columns of `effects.Verdict`; `carry` is the one behind them, or at the hole.
+    Columns: offset, offset_last and records (the first offset, the last one, and their number), found and expected (of the first), and
+    settled. `records` has the columns of `effects.Verdict`; `carry` is the one after them, or at the hole.
     """
     settled = (F.col("offset") < carry.settled_offset) & (F.col("seen_here") <= carry.settled)
     foreign = records.where(F.col("view") == FOREIGN).withColumn("settled", settled)

@@ -1,1 +1,1 @@
-"""What is written of a verification."""
+"""Writes the report of a verification."""

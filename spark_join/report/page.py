@@ -1,6 +1,6 @@
-"""`report.html`: one page that needs nothing else, with the numbers of `report.json`, plots, and what is wrong.
+"""Renders `report.html`: one self-contained page with the numbers of `report.json`, plots, and the violations.
 
-Names and texts in it come from the log, which anyone may have written: all of it is escaped, and what cannot be seen is spelled out.
+Names and texts on it come from the log, which anyone may have written. All of them are escaped, and invisible characters are spelled out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from spark_join.report.series import Series
 
 
 class Violations(msgspec.Struct, frozen=True):
-    """The violations that the page shows; a bounded number."""
+    """The violations that the page shows, a bounded number."""
 
     shown: Sequence[Row]
     """The rows of the table: rows of `violations.VIOLATION`"""
@@ -48,13 +48,13 @@ svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
 """
 _HEAD: Final = (
     '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
-    # Should something get past the escaping after all, the browser runs and fetches nothing.
+    # If some text is not escaped after all, the browser runs and fetches nothing.
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
 )
 
 
 def page(said: Mapping[str, Any], numbers: Series, violations: Violations) -> str:
-    """The page. `said` is what `report.json` says."""
+    """Renders the page. `said` is the content of `report.json`."""
     wrong = sum(said["violations"].values())
     verdict = f'<b class="bad">{_count(wrong, "violation", "violations")}</b>' if wrong else '<b class="good">no violation</b>'
     name = _text(said["notary"])
@@ -79,7 +79,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _continued(before: Mapping[str, Any] | None) -> str:
-    """Renders the part that an earlier run had verified. It is in no other number of the page but `decisions` and `root`."""
+    """Renders the part that an earlier run had verified. Only the numbers `decisions` and `root` on the page include it."""
     if before is None:
         return "<p>The log was read from its beginning.</p>\n"
     told = [
@@ -183,7 +183,7 @@ def _violations(said: Mapping[str, Any], numbers: Series, violations: Violations
 
 
 def _settled(settled: Mapping[str, Any]) -> str:
-    """The foreign views that the owner has settled, which are no violations; nothing where there are none."""
+    """Renders the foreign views that the owner has settled, which are no violations; returns "" if there are none."""
     if not settled["writers"]:
         return ""
     records, writers = _count(settled["records"], "record", "records"), _count(settled["writers"], "writer", "writers")
@@ -217,10 +217,10 @@ def _cell(text: str) -> str:
     number = text.replace(",", "").replace(".", "").removesuffix("%").isdecimal() and len(text) < 30
     if number:
         return f'<td class="n">{text}</td>'
-    # Only what would be too wide is broken within a word.
+    # The browser may break a word only in cells that would be too wide.
     return f'<td class="long">{_text(text)}</td>' if max(map(len, text.split()), default=0) > _WORD_MAX else f"<td>{_text(text)}</td>"
 
 
 def _text(text: str) -> str:
-    """Text that a page shows and nothing else. Directions and controls, which could make it look like another, are spelled out."""
+    """Escapes a text for HTML. Control and direction characters, which could make it look like another text, are spelled out."""
     return escape("".join([each if each.isprintable() else f"\\u{ord(each):04x}" for each in text]))

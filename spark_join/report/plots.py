@@ -1,4 +1,4 @@
-"""Plots as inline SVG: text for a page, no script. Colours are the page's variables, so they follow its light or dark."""
+"""Plots as inline SVG, without scripts. Colours are variables of the page, so they follow its light or dark theme."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,13 +10,13 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 8, 12, 40
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TIME_TICKS = 5
 _LANE, _NAMES, _NUMBERS = 24, 130, 110
-"""Of what stands below each other: how high one is, and the room for its name and its number."""
+"""For plots with one row for each name, in pixels: height of a row, and the widths of its name and its number."""
 
 
 def stacked(
     title: str, unit: str, series: Mapping[str, Sequence[float]], ticks: Sequence[tuple[float, str]], axis: str, colour_first: int = 0
 ) -> str:
-    """Bars side by side, one for each place, the series on top of each other. `ticks`: (share of the width, text)."""
+    """Renders stacked bars, one bar for each index of the series. `ticks`: (share of the width, text)."""
     sums = [sum(values) for values in zip(*series.values(), strict=True)]
     top, height = _scale(max(sums, default=0))
     wide = _INNER_WIDTH / max(len(sums), 1)
@@ -34,7 +34,7 @@ def stacked(
 
 
 def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
-    """Points joined by lines, None where there is none; one by itself is a dot."""
+    """Renders points joined by lines. None is a missing point and interrupts the line; a single point is a dot."""
     top, height = _scale(max([value for values in series.values() for value in values if value is not None], default=0))
     shapes = []
     for number, values in enumerate(series.values()):
@@ -53,13 +53,13 @@ def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], t
 
 
 def bars(title: str, unit: str, values: Mapping[str, int]) -> str:
-    """Bars below each other, each with its name and its number."""
+    """Renders horizontal bars, one for each name, with its number."""
     most = max(values.values(), default=0)
     shapes = []
     for number, (name, value) in enumerate(values.items()):
         y = _TOP + number * _LANE
         wide = (WIDTH - _NAMES - _NUMBERS) * value / max(most, 1)
-        # One among a hundred million is seen too.
+        # One among a hundred million is visible too.
         shapes.append(f'<rect class="w" x="{_NAMES}" y="{y}" width="{max(wide, 2):.1f}" height="{_LANE - 6}"/>')
         shapes.append(_text(_NAMES - 6, y + _LANE - 10, "end", name))
         shapes.append(_text(_NAMES + max(wide, 2) + 6, y + _LANE - 10, "start", f"{value:,}"))
@@ -67,7 +67,7 @@ def bars(title: str, unit: str, values: Mapping[str, int]) -> str:
 
 
 def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
-    """A lane for each of the series, with a bar at each place that has some; the highest of a lane fills it."""
+    """Renders a lane for each series, with a bar for each value above 0; the highest bar of a lane fills it."""
     shapes = []
     inner = WIDTH - _NAMES - _RIGHT
     bottom = _TOP + len(series) * _LANE
@@ -86,7 +86,7 @@ def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Seq
 
 
 def time_ticks(start_ms: int, span_ms: int) -> list[tuple[float, str]]:
-    """Moments of a span, UTC."""
+    """Returns ticks for a span of time, UTC: (share of the width, text)."""
     form = (
         "%H:%M:%S.%f"
         if span_ms < 10_000
@@ -101,7 +101,7 @@ def time_ticks(start_ms: int, span_ms: int) -> list[tuple[float, str]]:
 
 
 def moment(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """A moment as text; a log may say times that no calendar has."""
+    """Formats a time, UTC. A log may have times that no calendar has; they are formatted as milliseconds."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -109,7 +109,7 @@ def moment(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
 
 
 def _scale(highest: float) -> tuple[float, Callable[[float], float]]:
-    """A round number that is not below the highest, and where a value stands in the picture."""
+    """Returns a round number that is at least `highest`, and a function from a value to its y coordinate."""
     unit = 10 ** floor(log10(highest)) if highest > 0 else 1
     top = next(unit * step for step in (1, 2, 5, 10) if unit * step >= highest)
     return top, lambda value: _TOP + _INNER_HEIGHT * (1 - value / top)

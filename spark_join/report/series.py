@@ -1,4 +1,4 @@
-"""What the page draws, in numbers: bins over time and of sizes, counted in Spark. However long the log is, there are as many of them."""
+"""The numbers that the page draws: bins over time and batch sizes, counted in Spark. Their number does not grow with the log."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -10,35 +10,35 @@ from pyspark.sql import functions as F
 from spark_join.constants import OUTCOMES
 
 BINS = 120
-"""Of time, at most."""
+"""The most bins of time."""
 
 
 class Moment(msgspec.Struct, frozen=True):
     """One bin of log time."""
 
     outcomes: Mapping[str, int]
-    """Decisions, by outcome as in `constants.OUTCOMES`"""
+    """Numbers of decisions, by outcome as in `constants.OUTCOMES`"""
     apart_ms_p50: float | None
     apart_ms_p99: float | None
-    """Of the batches with content: how far the append times of payload and entry are apart. None where no batch was"""
+    """Median and 99th percentile of the time between the appends of a batch's payload and entry. None if no batch with content is here"""
     offset_first: int | None
-    """Of the batches"""
+    """The lowest ordering offset of the batches in the bin"""
     position_first: int | None
-    """Of the decisions"""
+    """The lowest position of the decisions in the bin"""
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Bins of the same width, from `start_ms` on, those with nothing in them too."""
+    """Bins of the same width, from `start_ms` on, including empty ones."""
 
     start_ms: int
     width_ms: int
     moments: Sequence[Moment]
     batch_sizes: Mapping[int, int]
-    """How many batches had from 2^n to 2^(n+1) - 1 requests, by n; -1: none at all"""
+    """Numbers of batches with 2^n to 2^(n+1) - 1 requests, by n; -1 stands for batches without requests"""
 
 
 def series(decisions: DataFrame, entries: DataFrame) -> Series:
-    """`decisions` and `entries` as `Verified` has them."""
+    """Counts `decisions` and `entries`, which are those of `Verified`, in bins."""
     (ends,) = entries.agg(F.min("log_time_ms").alias("first"), F.max("log_time_ms").alias("last")).collect()
     if ends["first"] is None:
         return Series(0, 1, [], {})
@@ -64,9 +64,10 @@ def series(decisions: DataFrame, entries: DataFrame) -> Series:
 
 
 def violations_over_time(violations: DataFrame, moments: Sequence[Moment]) -> dict[str, list[int]]:
-    """How many there are of each type in each of the bins: of the ordering record that they are about, else of the decision.
+    """Returns the numbers of violations by type and bin: the bin of their ordering record, or without one that of their decision.
 
-    One of a later record is in the last bin, one of an earlier record in the first. Those that are about neither are left out.
+    A violation after the last bin counts in the last bin, and one before the first bin in the first. Violations with neither an offset nor
+    a position are left out.
     """
     by_offset = _bin(F.col("offset"), [each.offset_first for each in moments])
     by_position = _bin(F.col("position"), [each.position_first for each in moments])
@@ -78,7 +79,7 @@ def violations_over_time(violations: DataFrame, moments: Sequence[Moment]) -> di
 
 
 def _bin(place: Column, firsts: Sequence[int | None]) -> Column:
-    """The last bin that begins at or before `place`; null without a place. `firsts` ascend, None for a bin with nothing in it."""
+    """Returns the last bin that begins at or before `place`; null if `place` is null. `firsts` ascend, None for an empty bin."""
     begun = [(number, first) for number, first in enumerate(firsts) if first is not None]
     if not begun:
         return F.lit(None).cast("int")
@@ -87,5 +88,5 @@ def _bin(place: Column, firsts: Sequence[int | None]) -> Column:
 
 
 def _power(number: Column) -> Column:
-    """The largest n that 2^n is not above the number; -1 for 0."""
+    """Returns the largest n with 2^n <= number; -1 for 0."""
     return F.when(number > 0, F.length(F.bin(number)) - 1).otherwise(-1)

@@ -1,6 +1,6 @@
 """Writes the report of a verification: `violations/` as Parquet, `report.html`, and `report.json`.
 
-`report.json` comes last, whole, by one renaming. So without it the others are of a run that has not ended, or was interrupted.
+`report.json` comes last, by one atomic rename. So if it is missing, the other files are of a run that is still writing, or was interrupted.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ VIOLATIONS: Final = "violations"
 PAGE: Final = "report.html"
 
 ROWS_A_FILE: Final = 1_000_000
-"""Rows in a file of `violations/`: a task sorts and writes so many, however many there are."""
+"""Rows in a file of `violations/`. It bounds the rows that one task sorts and writes."""
 SHOWN_MAX: Final = 100
-"""Rows of each type and source on the page; `violations/` has them all. And settled differences in the report."""
+"""Rows of each type and source on the page (`violations/` has all rows), and settled differences in the report."""
 _ORDER: Final = ("type", "source", "position", "offset", "id", "found")
 
 
 def refuse_used(folder: Path) -> None:
-    """Raise `CouldNotVerify` where a report is, or a run has begun to write one."""
+    """Raise `CouldNotVerify` if the folder has a report, or a run has begun to write one there."""
     if (folder / REPORT).exists():
         raise CouldNotVerify(f"{folder} has a report already: name another folder with --out")
     if begun := [name for name in (STATE, VIOLATIONS, PAGE) if (folder / name).exists()]:
@@ -51,7 +51,7 @@ def refuse_used(folder: Path) -> None:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The circumstances of a run."""
+    """The facts about a run that its log and result do not show."""
 
     at: datetime
     """The time of writing, UTC"""
@@ -68,7 +68,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_report(folder: Path, log: Log, verified: Verified, run: Run) -> dict[str, Any]:
-    """Write all three into `folder`, which has none (`refuse_used`); returns the content of `report.json`."""
+    """Write all three into `folder`, which has none of them (`refuse_used`); return the content of `report.json`."""
     violations = verified.violations
     counts = {(row.source, row.type): row["count"] for row in violations.groupBy("source", "type").count().collect()}
     write_violations(violations, sum(counts.values()), folder / VIOLATIONS)
@@ -79,15 +79,15 @@ def write_report(folder: Path, log: Log, verified: Verified, run: Run) -> dict[s
     if counts:
         wrong = Violations(shown_of(violations).collect(), violations_over_time(violations, numbers.moments))
     write_last(folder / PAGE, page(said, numbers, wrong).encode())
-    # A crash before this leaves what `refuse_used` tells of; after it, the report.
+    # A crash before this leaves files that `refuse_used` reports; after it, the complete report.
     write_last(folder / REPORT, msgspec.json.format(msgspec.json.encode(said), indent=1) + b"\n")
     return said
 
 
 def write_violations(violations: DataFrame, count: int, folder: Path, rows_a_file: int = ROWS_A_FILE) -> None:
-    """Write `count` rows, in order within each file and from file to file, all files side by side.
+    """Write `count` rows, sorted within each file and from file to file; tasks write the files in parallel.
 
-    Raises `CouldNotVerify` unless they are all there then.
+    Raises `CouldNotVerify` unless all rows are there afterwards.
     """
     files = max(1, -(-count // rows_a_file))
     placed = violations.repartitionByRange(files, *_ORDER) if files > 1 else violations.coalesce(1)
@@ -96,13 +96,13 @@ def write_violations(violations: DataFrame, count: int, folder: Path, rows_a_fil
 
 
 def shown_of(violations: DataFrame, shown_max: int = SHOWN_MAX) -> DataFrame:
-    """The first of each type and source, in order."""
+    """Returns the first `shown_max` rows of each type and source, in order."""
     ordinal = F.row_number().over(Window.partitionBy("type", "source").orderBy(*_ORDER))
     return violations.withColumn("_ordinal", ordinal).where(F.col("_ordinal") <= shown_max).drop("_ordinal").orderBy(*_ORDER)
 
 
 def _said(log: Log, verified: Verified, run: Run, counts: Mapping[tuple[str, str], int]) -> dict[str, Any]:
-    """`report.json`. `counts`: of the violations by source and type."""
+    """Returns the content of `report.json`. `counts`: numbers of violations by source and type."""
     hole = verified.undecided
     return {
         "report_version": REPORT_VERSION,
@@ -145,7 +145,7 @@ def _settled(settled: DataFrame) -> dict[str, Any]:
 
 
 def _by_type(counts: Mapping[tuple[str, str], int], of: str | None = None) -> dict[str, int]:
-    """Counts of all sources, or of one."""
+    """Returns numbers of violations by type, of all sources or of one."""
     found: dict[str, int] = {}
     for (source, type_), count in sorted(counts.items()):
         if of in (None, source):
@@ -154,7 +154,7 @@ def _by_type(counts: Mapping[tuple[str, str], int], of: str | None = None) -> di
 
 
 def _versions(log: Log) -> dict[str, str]:
-    """This software's is missing where it runs from a folder, not installed."""
+    """Returns the versions of the software used. The notary's own is missing if it runs from a folder and is not installed."""
     java = log.ordering.sparkSession.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version")
     own = {}
     with contextlib.suppress(PackageNotFoundError):
@@ -181,7 +181,7 @@ def _continued(state: State, report: Path) -> dict[str, Any]:
 
 
 def _ranges(log: Log, state: State, topic: str) -> dict[str, list[int]]:
-    """[first offset, offset after the last] of each partition that has grown since `state`."""
+    """Returns [first offset, offset after the last] of each partition that has grown since `state`."""
     starts = {place: state.offsets_next.get(place, 0) for place in sorted(log.offsets_end)}
     return {
         str(place[1]): [start, log.offsets_end[place]]

@@ -1,1 +1,1 @@
-"""What is known of a log up to some ordering record, so that a later run goes on from there."""
+"""The state of a log up to some ordering record, from which a later run continues."""

@@ -1,4 +1,4 @@
-"""From the state before a log's records, and what became of these, to the state behind them."""
+"""Computes the state after a log's records, from the state before them and their decisions."""
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -16,12 +16,12 @@ from spark_join.state.state import State
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What was made of the requests of `Joined`."""
+    """The decisions on the requests of `Joined`, and the tree over them."""
 
     count: int
-    """Of all decisions, those of the earlier part too"""
+    """Number of all decisions, those of the earlier part included"""
     root: bytes
-    """Over all of them"""
+    """The root over all of them"""
     decisions: DataFrame
     """See `decide.decide`"""
     hashes: DataFrame
@@ -31,7 +31,7 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages: Stages, *, signatures: bool) -> State:
-    """The state at the end of `log`, or at its first hole. Of the tables that grow it has only what came to those of `state`."""
+    """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`."""
     offset_next = log.offsets_end[ORDERING] if joined.offset_hole is None else joined.offset_hole
     committed = decided.decisions.where(F.col("outcome") == COMMITTED).select("position")
     consumers = joined.requests.join(committed, "position", "left_semi").sort("position")
@@ -44,7 +44,7 @@ def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages
         root=decided.root,
         signatures_checked=state.signatures_checked and signatures,
         ids=decided.decisions.sort("position").select("id"),
-        # One after the other, the inputs of a transaction cost its 32 bytes once: zstd finds them again.
+        # Sorted, the inputs of a transaction are neighbours, so zstd stores their common 32 bytes about once.
         consumed=consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by")),
         hashes=decided.hashes.sort("position"),
         chunks=decided.chunks,
@@ -53,13 +53,13 @@ def state_after(state: State, log: Log, joined: Joined, decided: Decided, stages
 
 
 def _up_to(identity: Identity, offset_next: int) -> Identity:
-    """`identity` without the keys that `key` records behind the hole put in force: the next run reads these again."""
+    """Returns `identity` without the keys that `key` records behind the hole put in force: the next run reads those again."""
     known = tuple([each for each in identity.notary_keys if each[0] <= offset_next])
     return msgspec.structs.replace(identity, notary_keys=known)
 
 
 def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
-    """Of the last record of each partition; of those that have none here nothing."""
+    """Returns the offset of the last record of each partition; partitions without new records are left out."""
     applied = joined.records.where(F.col("offset") < offset_next).select(
         F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset"
     )
@@ -69,9 +69,9 @@ def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
 
 
 def _orphans(joined: Joined, stages: Stages) -> DataFrame:
-    """The payload records under each key that an entry may still name, the first of each value.
+    """Returns the payload records under each key that an entry may still name, the first record of each value.
 
-    Such a key is of an incarnation that has not begun, or that is not over and has not reached the sequence.
+    Such a key belongs to an incarnation that has not begun, or to one that has not ended and has not reached the sequence.
     """
     keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
         "partition",
@@ -89,5 +89,5 @@ def _orphans(joined: Joined, stages: Stages) -> DataFrame:
     firsts = waiting.groupBy("partition", "key", "value_hash").agg(F.min("offset").alias("offset")).drop("key", "value_hash")
     kept = stages.keep("orphans", firsts)
     (lowest,) = kept.agg(F.min("offset").alias("offset")).collect()
-    # Files know which offsets they have, so the values of most are not read again.
+    # Spark skips files with lower offsets by their footers, so most values are not read again.
     return joined.payload.where(F.col("offset") >= F.lit(lowest.offset)).join(kept, ["partition", "offset"], "left_semi")

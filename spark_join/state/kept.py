@@ -1,16 +1,16 @@
-"""A state in files, so that a later run goes on from there (docs/spark.md, Nightly runs).
+"""Writes and reads a state as files, so that a later run continues from it (docs/spark.md, Nightly runs).
 
-    <out>/report.json                                 says that nothing was wrong, and the SHA-256 of the next one
-    <out>/state/state.json                            numbers, and all files with theirs
+    <out>/report.json                                 shows no violation, and has the SHA-256 of state.json
+    <out>/state/state.json                            numbers, and all other files with their SHA-256
     <out>/state/carry.msgpack                         `effects.Carry`
     <out>/state/<table>/<number of the run>/*.parquet rows
 
-Of the tables that grow, a run writes the rows that it adds. The files of the runs before it are linked into its own folder (copied where
-links cannot be made), so each state is whole, and earlier ones may be deleted. All files are on the disk before `state.json` is, and the
-report is written last: a crash before leaves no state.
+A run writes only the new rows of the tables that grow. It links the files of the runs before it into its own folder, or copies them if
+links are impossible. So each state is complete, and earlier ones may be deleted. All files are synced before `state.json` is, and the
+report is written last: a crash before that leaves no state.
 
-The SHA-256 of a file says that it is what was written. That what was written is a state, its rows and its root say: rows are counted while
-they are written, and in the footers of the files that come of it, then and when these are read again.
+The SHA-256 of a file proves that it is unchanged. Its rows and its root prove that it was a state: rows are counted while they are written,
+and in the footers of the files, after writing and again before reading.
 """
 
 import os
@@ -38,7 +38,7 @@ REPORT: Final = "report.json"
 _MANIFEST = "state.json"
 _CARRY = "carry.msgpack"
 DECISIONS_A_FILE: Final = 250_000
-"""Of each table that grows, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
+"""Decisions for each file of a growing table, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
 _Of = TypeVar("_Of")
 _AGAIN = "nothing is built on that; verify from the log's start, or from an earlier state"
 
@@ -46,7 +46,7 @@ _AGAIN = "nothing is built on that; verify from the log's start, or from an earl
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str
     path: str
-    """From the state's folder on."""
+    """Relative to the state's folder."""
     sha256: str
 
 
@@ -57,7 +57,7 @@ class _Version(msgspec.Struct, frozen=True):
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_version: int
     run: int
-    """1 for one that began at the start of the log"""
+    """Number of the run; 1 for a run that began at the start of the log"""
     identity: Identity
     offsets_next: dict[str, dict[int, int]]
     last_records: dict[str, dict[int, LastRecord]]
@@ -65,7 +65,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     root: str
     signatures_checked: bool
     rows: dict[str, int]
-    """Of each table, those of earlier runs too"""
+    """Number of rows of each table, those of earlier runs included"""
     files: list[_File]
 
 
@@ -75,7 +75,10 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def write_state(session: SparkSession, out: Path, added: State, earlier: Path | None) -> str:
-    """Write into `out` what `carry.state_after` gives, with the files of the run whose folder is `earlier`; the SHA-256 of `state.json`."""
+    """Write the state that `carry.state_after` returned into `out`, with the files of the run whose folder is `earlier`.
+
+    Returns the SHA-256 of `state.json`. Raises `CouldNotVerify`.
+    """
     before = None if earlier is None else _manifest(earlier)[0]
     run = 1 if before is None else before.run + 1
     folder = out / STATE
@@ -86,7 +89,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
         rows |= {table: before.rows[table] for table in GROWING}
         for file in files:
             _link(earlier / STATE / file.path, folder / file.path)
-    # All later runs have these files too, and a day's rows are few for as many as a cluster has tasks.
+    # All later runs keep these files, and one file a task would be too many for a day's rows on a cluster.
     files_max = max(1, -(-(added.decided - (before.decisions if before is not None else 0)) // DECISIONS_A_FILE))
     written: dict[str, str] = {}
     for table in rows:
@@ -122,7 +125,7 @@ def write_state(session: SparkSession, out: Path, added: State, earlier: Path | 
 
 
 def read_state(session: SparkSession, out: Path) -> State:
-    """The state that a run kept in its folder `out`, after all of it has been compared with itself. Raises `CouldNotVerify`."""
+    """Reads the state that a run kept in its folder `out`, after checking hashes, row counts and root. Raises `CouldNotVerify`."""
     manifest, folder = _manifest(out)
     _refuse_other_files(folder, manifest)
     refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
@@ -145,7 +148,7 @@ def read_state(session: SparkSession, out: Path) -> State:
 
 
 def _by_topic(by_place: Mapping[Place, _Of]) -> dict[str, dict[int, _Of]]:
-    """As JSON has it: by topic, and in it by partition."""
+    """Groups by topic, then by partition, as in JSON."""
     found: dict[str, dict[int, _Of]] = {}
     for (topic, partition), each in sorted(by_place.items(), key=lambda item: item[0]):
         found.setdefault(topic, {})[partition] = each
@@ -157,7 +160,7 @@ def _by_place(by_topic: Mapping[str, Mapping[int, _Of]]) -> dict[Place, _Of]:
 
 
 def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:
-    """Raise `CouldNotVerify` for a file of rows that the manifest does not have: it or the files are of another run."""
+    """Raise `CouldNotVerify` for a Parquet file that the manifest does not list: the file or the manifest is of another run."""
     listed = {folder / file.path for file in manifest.files}
     for file in sorted(folder.rglob("*.parquet")):
         if file not in listed:
@@ -165,7 +168,7 @@ def _refuse_other_files(folder: Path, manifest: _Manifest) -> None:
 
 
 def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
-    """Raise `CouldNotVerify` unless each table has the rows that the manifest says, and they are as many as there are decisions."""
+    """Raise `CouldNotVerify` unless each table has as many rows as the manifest lists, and as the number of decisions requires."""
     expected = {"ids": manifest.decisions, "hashes": manifest.decisions, "chunks": manifest.decisions >> CHUNK_BITS}
     for table, files in _files(folder, manifest).items():
         if not files:
@@ -178,7 +181,7 @@ def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
 
 
 def _manifest(out: Path) -> tuple[_Manifest, Path]:
-    """What the report in `out` vouches for, and the folder of its files."""
+    """Returns the manifest that the report in `out` vouches for, and the folder of its files. Raises `CouldNotVerify`."""
     try:
         report = msgspec.json.decode((out / REPORT).read_bytes(), type=_Report)
         if report.violations:

@@ -1,8 +1,8 @@
-"""What is kept of a partition's last record, to know it again: its offset and a SHA-256, over
+"""Identifies the last record of a partition, so that a later run recognizes it, by its offset and the SHA-256 over
 
     i64 offset ‖ i64 append time ‖ i64 length of the key ‖ key ‖ i64 length of the value ‖ value
 
-with a length of -1 where there is none. All numbers are big-endian.
+with length -1 for a missing key or value. All numbers are big-endian.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from spark_join.state.state import LastRecord
 
 
 def last_records(log: Log, offsets: Mapping[Place, int]) -> dict[Place, LastRecord]:
-    """Of the records of `log` at these `offsets`, one for each partition; nothing of those that are not there."""
+    """Returns the `LastRecord` of the records of `log` at these `offsets`, one a partition; missing records are left out."""
     if not offsets:
         return {}
     octets = F.concat(u64(F.col("offset")), u64(F.col("append_time_ms")), *_told("key"), *_told("value"))

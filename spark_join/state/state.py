@@ -1,17 +1,17 @@
-"""The part of a log up to some ordering record: all that deciding the rest of it takes, and no more.
+"""The state of a log at some ordering offset: everything that deciding the rest of the log needs, and no more.
 
-Everything up to `offsets_next` of the ordering topic is applied, nothing from there on. What the rules need of that part:
+All ordering records before `offsets_next` are applied, and none from there on. The rules need this from the part before:
 
-| rule | what is carried over |
+| rule | state |
 |---|---|
-| R2, R5, R6, R9 | carry: all incarnations, how many payload partitions are declared, the log time |
-| R3 | orphans: payload records of each key that an entry may still name, one of each value |
-| R10 | identity: the log id, all keys that were in force. carry: how many records took effect, the last 2^16 histories, the last settle |
-| R7 | the ids that are decided, how many, and who consumed which state |
+| R2, R5, R6, R9 | carry: all incarnations, the declared number of payload partitions, the log time |
+| R3 | orphans: payload records under each key that an entry may still name, one of each value |
+| R10 | identity: the log id, all keys ever in force. carry: the number of records in effect, the last 2^16 histories, the last settle |
+| R7 | the ids that are decided, their number, and the transaction that consumed each consumed state |
 | R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
 
-A log of format version 2 is not read, so the active versions need no place here. `ids`, `consumed`, `hashes` and `chunks` grow with the log
-and only by rows; `carry` and `orphans` are written anew.
+This software does not read a log of format version 2, so the active versions are not kept. `ids`, `consumed`, `hashes` and `chunks` grow
+with the log, only by new rows; each run writes `carry` and `orphans` anew.
 """
 
 from collections.abc import Mapping
@@ -37,46 +37,49 @@ STANDING: Final = {
 
 
 class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last record of a partition that was read; a partition that was cut and has grown again has another one there."""
+    """The last record that was read of a partition. A partition that was truncated and has grown again has another record there."""
 
     offset: int
     sha256: str
-    """See `last_records`"""
+    """SHA-256 in hex: see `last_records`"""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a log that is applied. Without one it is the start of any log (`start`)."""
+    """The part of a log that is applied; without `identity` it is the start of any log (`start`)."""
 
     identity: Identity | None = None
     offsets_next: Mapping[Place, int] = {}
-    """Where to read on, in each partition; nothing for the start."""
+    """The offset at which to read on, by partition; empty for the start."""
     last_records: Mapping[Place, LastRecord] = {}
-    """Of each partition that has one: of the ordering topic the last that was applied"""
+    """The last record of each partition that has one; of the ordering topic, the last that was applied"""
     carry: bytes = b""
-    """See `effects.Carry`; nothing for the start"""
+    """`effects.Carry`, encoded; empty for the start"""
     decided: int = 0
     root: bytes = ROOT_OF_NOTHING
     signatures_checked: bool = True
-    """Of all submissions"""
+    """True if the signatures of all submissions were checked"""
     ids: DataFrame
-    """id of each decision, whatever its outcome"""
+    """Column: id, of each decision, whatever its outcome"""
     consumed: DataFrame
-    """state, and consumed_by: the SHA-256 of the id"""
+    """Columns: state, and consumed_by, the SHA-256 of the id"""
     hashes: DataFrame
-    """position and hash of each leaf"""
+    """Columns: position and hash of each leaf"""
     chunks: DataFrame
-    """size and hash: the root of each full chunk by itself, and where it ends"""
+    """Columns: size, the end of a full chunk, and hash, the root of that chunk alone"""
     orphans: DataFrame
-    """Payload records"""
+    """Payload records that an entry may still name"""
 
     @property
     def since(self) -> dict[Place, int]:
-        """From which offset on a log has to be read to be decided further; `join.rest_of` looks at the last records, and drops them."""
+        """The offset from which a run that continues has to read, by partition.
+
+        It includes the last records: `join.rest_of` compares and then drops them.
+        """
         return {**self.offsets_next, **{place: last.offset for place, last in self.last_records.items()}}
 
 
 def start(session: SparkSession) -> State:
-    """Before the first record."""
+    """Returns the state before the first record of any log."""
     empty = {name: _empty(session, schema) for name, schema in (GROWING | STANDING).items()}
     return State(
         ids=empty["ids"],
@@ -88,6 +91,6 @@ def start(session: SparkSession) -> State:
 
 
 def _empty(session: SparkSession, schema: str) -> DataFrame:
-    # Not from an empty list: of this one Spark knows beforehand that it is empty, and leaves out what is joined with it.
+    # Not made from an empty list: Spark would know at planning time that it is empty, and drop what is joined with it.
     columns = [column.split() for column in schema.split(", ")]
     return session.range(0).select(*[F.lit(None).cast(type_).alias(name) for name, type_ in columns])
