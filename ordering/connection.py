@@ -35,9 +35,7 @@ the time after which a worker stops because its log contradicts it.
 
 
 class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS and SASL settings, by which a client and the brokers authenticate each other. Without one: `PLAINTEXT`, for a private network or
-    a trial.
-    """
+    """TLS and SASL settings for connections to the brokers. Without them: `PLAINTEXT`, for a private network or a trial."""
 
     protocol: str = "SSL"
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
@@ -140,9 +138,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
 
 async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> ClusterFacts:
-    """Describe the cluster and these topics by one request to one broker. Raises `KafkaError`, and `NotReady` while a topic is being
-    created.
-    """
+    """Describe the cluster and these topics, asking one broker. Raises `KafkaError`, and `NotReady` while a topic is being created."""
     answer = await client._send_request(TopicsRequest(topics))
     found: dict[str, TopicFacts] = {}
     for code, name, topic_id, _, partitions, *_ in answer.topics:

@@ -124,9 +124,7 @@ class EmbeddedLog:
         return self._meta.payload_partitions
 
     def add_payload_partitions(self, count: int) -> None:
-        """Durably extend the log to `count` payload partitions; does nothing when there are as many. For a command, while no worker
-        runs.
-        """
+        """Durably extend the log to `count` payload partitions, if it has fewer. For a command, while no worker runs."""
         self.check_open()
         if count <= self.payload_partitions:
             return

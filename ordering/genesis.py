@@ -42,9 +42,7 @@ async def check_empty(log: Log) -> None:
 
 
 async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
-    """Returns the genesis record, which names the owner of the log, and the log id. Raises `ConfigurationError` for a log without one,
-    `NotReady`.
-    """
+    """Returns the genesis record, which names the log's owner, and the log id. Raises `ConfigurationError` without one, `NotReady`."""
     first = await first_record(log)
     if first is None:
         raise ConfigurationError("the log is empty: its first record should say whose it is. Make it with `notary init`")

@@ -45,8 +45,9 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     open_ms: int = 10_000
     """The deadline for connecting and checking the topics, for the log, a writer or a reader."""
     topics_ms: int = 3_000
-    """The time for which a topic may be unknown before it counts as missing: brokers learn of a new one at different times. Less than
-    `open_ms`.
+    """The time for which a topic may be unknown before it counts as missing. Less than `open_ms`.
+
+    Brokers learn of a new topic at different times.
     """
     append_ms: int = 10_000
     """The time after which an unacknowledged append has an unknown outcome; longer than a leader election takes."""
@@ -170,9 +171,7 @@ class KafkaLog:
         return KafkaWriter(producer, self._partitions, self._timeouts)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "KafkaReader":
-        """Returns a reader with a new consumer, without a group. Raises `NotReady`, `ConfigurationError` for a partition that does not
-        exist.
-        """
+        """Returns a reader with a new consumer, without a group. Raises `NotReady`, `ConfigurationError` for an unknown partition."""
         self._check_open()
         if unknown := offsets_next.keys() - self._partitions.keys():
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {self.payload_partitions}")
@@ -194,8 +193,7 @@ class KafkaLog:
         return KafkaReader(consumer, interruptions, dict(self._partitions), self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Returns the log start offset and high watermark of each partition, requested from the leaders now. Raises `NotReady` within
-        `bounds_ms`.
+        """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
 
         A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
@@ -408,8 +406,9 @@ class KafkaReader:
         ]
 
     def offset_next(self, stream: int) -> int:
-        """Returns the consumer's position, which also passes transaction markers. We use no transactions; a mirror with exactly-once, or
-        another writer, may.
+        """Returns the consumer's position, which also passes transaction markers.
+
+        We use no transactions; a mirror with exactly-once, or another writer, may.
         """
         assignment = self._consumer._subscription.subscription.assignment
         return int(assignment.state_value(self._partitions[stream]).position)

@@ -66,9 +66,7 @@ class Reader(Protocol):
         ...
 
     def offset_next(self, stream: int) -> int:
-        """Returns this reader's next offset in a partition: all records before it were returned (a Kafka transaction also leaves markers
-        there).
-        """
+        """Returns the next offset in a partition: all records before it were returned. (Transaction markers of Kafka are skipped.)"""
         ...
 
     @property
@@ -122,15 +120,11 @@ class Log(Protocol):
         ...
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:
-        """Returns a reader whose first record of each partition is at the given offset or above (0 where none is given). Raises
-        `NotReady`.
-        """
+        """Returns a reader whose first record of each partition is at the given offset or above (default 0). Raises `NotReady`."""
         ...
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Returns each partition's log start and log end offset as of now, without payload partitions that have no leader. Raises
-        `NotReady`.
-        """
+        """Returns each partition's log start and log end offset now, except of those without a leader. Raises `NotReady`."""
         ...
 
     def leaders(self) -> Mapping[int, str | None]:

@@ -97,9 +97,7 @@ def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, paylo
 
 
 def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:
-    """Returns the record that replaces the key in force by `key`. The new key signs, so that nobody can name a key that they do not
-    hold.
-    """
+    """Returns the record that replaces the key in force by `key`, signed by `key` itself as proof that its private half exists."""
     return Key(key.public_key, key.sign(_KEY_HEAD + log_id + public_key_in_force))
 
 

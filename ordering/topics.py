@@ -246,9 +246,7 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
 
 
 def _feature_problems(found: Mapping[str, int]) -> list[str]:
-    """Returns a sentence for each cluster feature below its minimum. A cluster that reports none (Kafka before 3.3, a proxy) is not
-    checked.
-    """
+    """Returns a sentence for each cluster feature below its minimum. Kafka before 3.3, or a proxy, reports none and is not checked."""
     return [
         f"The cluster has {feature} at level {found.get(feature, 0)}, wanted at least {least}: "
         f"kafka-features.sh upgrade {'--release-version' if feature == 'metadata.version' else '--feature'} "
