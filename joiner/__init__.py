@@ -1,9 +1,9 @@
 """joiner: puts requests together again in global order, and detects a log that is not the one it was (rules R1 to R5, R10).
 
 Think of a cloakroom: the *entries* in the ordering topic are the numbered tickets, the *payloads* the coats on many racks. The joiner calls
-the numbers in turn and fetches each coat, which may be there before its ticket was drawn, come long after, get lost or come twice. The same
-coats come out in the same order at every counter, because earlier tickets determine the next one (R2), and the first matching coat on the
-rack determines the coat (R3).
+the numbers in turn and fetches each coat, which may arrive before its ticket or long after it, get lost, or come twice. Every counter hands
+out the same coats in the same order: the earlier tickets determine which ticket counts (R2), and the first matching coat on the rack
+belongs to it (R3).
 
 | file | subject | pure |
 |---|---|---|
@@ -16,14 +16,14 @@ rack determines the coat (R3).
 | `buffer` | payload records whose entries have not been applied | yes |
 | `rate` | a worker's capacity, measured | yes |
 | `queue` | the submissions admitted and not answered, bounded; the batches made from them | no |
-| `sender` | one worker's producer side: its incarnations, both appends at once, resending of what was filled or lost | no |
+| `sender` | one worker's producer side: its incarnations, both appends at once, resending of batches filled or lost | no |
 | `look` | checks that the log still holds the records that the index was made from | no |
 | `standstill` | detects readers and a head that make no progress | yes |
 | `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 
-The core computes and never waits: `Ready` holds what must be durable before an answer may leave (R8), and the driver makes it so. The core
-passes on the roots in other workers' checkpoints as `RootSeen`, with the voters (R9); it does not know the tree.
+The core computes and never waits: `Ready` holds the changes that must be durable before an answer may leave (R8), and the driver persists
+them. The core passes on the roots in other workers' checkpoints as `RootSeen`, with the voters (R9); it does not know the tree.
 """
 
 from joiner.buffer import Buffer

@@ -1,9 +1,9 @@
 """The joiner's core: applies ordering records at the head and joins each entry with its content (R2 to R5, R10). Pure.
 
-`step` takes records as they were read, in any interleaving of the topic-partitions that keeps the order within each, and the time of a
-clock that never runs backwards. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker might
-append. The batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps changes
-them.
+`step` takes records as they were read, in any interleaving of the topic-partitions that keeps the order within each. It also takes the time
+of a clock that never runs backwards. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker
+might append. The batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps
+changes them.
 
 The rules of this file (to *apply* a record, `judge` in the code, is to decide whether it counts, and to count or skip it):
 - The head is the first ordering record not yet applied. It is applied when it can be finished; until then no part of it counts, so that the
@@ -12,7 +12,7 @@ The rules of this file (to *apply* a record, `judge` in the code, is to decide w
   and reported.
 - A view never decides whether a record counts (except for checkpoint and settle). A foreign one stops the core before its record until the
   driver has compared our history with the log and called `examined`.
-- A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
+- A *hole* is an entry at the head that counts and whose content has not been read. Nothing after it is applied.
 - The clock decides one thing: when to *propose* a fill or a fence. The log decides whether one takes effect.
 """
 
@@ -259,8 +259,8 @@ class Joiner:
             if partition == ORDERING:
                 continue
             records = self._buffer.records_of(partition)
-            # Such a record is not the content of the entry at the head, but may be that of another entry with this batch name once the log
-            # was cut.
+            # Such a record is not the content of the entry at the head. After a cut of the log it may be that of another entry with this
+            # batch name.
             let_go = [record.offset for record in records if record.value is None]
             if self._skipped is not None and self._skipped[0] == partition:
                 let_go.append(self._skipped[1])

@@ -10,8 +10,8 @@ reports that it was interrupted, or a process that did not run for a while. Then
 discarded. A new reader begins at the last records that did take effect, and its records are held back until those were found again
 (`look.Recheck`).
 
-A reader notices no interruption of a topic-partition that it has paused. While a partition is paused because too many of its records wait,
-`_watch_unread` checks that the log still holds those, and nothing is applied when the last such check is more than two seconds old.
+A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait;
+`_watch_unread` then checks that the log still holds them. Nothing is applied when the last such check is more than two seconds old.
 
 The watchdog requests the log's start and end offsets every second. It detects that the log is unreachable, the lag, a stalled reader (and
 replaces it), and a log that ends before records that took effect. It also detects when this worker has caught up: only then does the worker
@@ -339,7 +339,7 @@ class Driver(Generic[Decision]):
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
     async def _examine(self, evidence: Evidence) -> str:
-        """Compare our history with the log, because of a foreign view: all effects since another worker last agreed with it (R10)."""
+        """Compare our history with the log because of a foreign view: all effects since a worker's view last agreed with it (R10)."""
         joiner = self.joiner
         logger.warning(
             "foreign view offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
@@ -448,7 +448,7 @@ class Driver(Generic[Decision]):
             logger.info("cannot look at the log now: %s", problem)
 
     async def _watch_unread(self) -> None:
-        """Check paused topic-partitions often (R10): their reader notices no interruption there, and waiting records may be lost."""
+        """Check paused topic-partitions often (R10): their reader detects no interruption there, and waiting records may be lost."""
         while True:
             await asyncio.sleep(self._settings.stood_still_s / UNREAD_LOOKS)
             if unread := self._unread(self._settings.stood_still_s / 2):

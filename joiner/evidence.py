@@ -30,11 +30,11 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Doubts:
-    """The suspicions about one reader's history, and the last point at which another incarnation agreed with it."""
+    """The suspicions about one reader's history, and the last point at which a worker's view agreed with it."""
 
     def __init__(self, agreed: int = 0, doubts: Mapping[str, int] | None = None) -> None:
         self.agreed = agreed
-        """The highest `seen` of another incarnation's view that equals our own history."""
+        """The highest `seen` among the views in worker records that equal our own history."""
         self.open: dict[str, int] = dict(doubts or {})
         """Per worker name with a foreign view during our replay: the number of records that had taken effect here at that point.
 
@@ -45,7 +45,7 @@ class Doubts:
         self._examined: set[View] = set()
 
     def examined(self, view: View) -> None:
-        """Remember that the log was compared because of this view, and still holds our whole history."""
+        """Remember that the log was compared because of this view, and still holds all of our history."""
         if len(self._examined) >= EXAMINED_MAX:
             self._examined.clear()
         self._examined.add(view)

@@ -1,8 +1,8 @@
 """loadtest: performance measurements that anybody can repeat in the same way.
 
 The promise: one command (`make bench`, or `python -P -m loadtest.bench`) starts the system under test, measures it, records the machine,
-and leaves nothing behind. Every figure comes with that of the raw path in the same run (the same bytes appended and read back with nothing
-decoded or decided), because a figure alone says more about the machine than about this software.
+and leaves nothing behind. Every figure comes with that of the raw path in the same run: the same bytes appended and read back with nothing
+decoded or decided. A figure alone says more about the machine than about this software.
 
 The conditions of every figure:
 

@@ -1,7 +1,7 @@
 """Connection settings of every Kafka client of this project, and requests in versions that aiokafka does not speak.
 
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
-has topic ids, so that a topic that was deleted and created again can be distinguished from the first one, and it never creates a topic.
+has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
 Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
 has the cluster's finalized features.
 """

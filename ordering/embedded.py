@@ -130,13 +130,13 @@ class EmbeddedLog:
             return
         self._meta = msgspec.structs.replace(self._meta, payload_partitions=count)
         write_meta(self._store, self._meta)
-        # A crash here leaves partitions that no record declares, so nobody uses them.
+        # A crash here leaves partitions that no record declares, so no worker uses them.
         for stream in range(count):
             self._offsets_next.setdefault(stream, 0)
             self._ends_visible.setdefault(stream, 0)
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raise `NotReady` when there are fewer than `count` payload partitions."""
         check_partitions("the embedded log", self.payload_partitions, count)
 
     @property
@@ -145,17 +145,19 @@ class EmbeddedLog:
         return self._meta.identity
 
     async def open_writer(self) -> "EmbeddedWriter":
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Returns a new writer. Raises `NotReady` after close, `Fatal` after the disk failed."""
         self.check_open()
         return EmbeddedWriter(self)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
-        """Raises `NotReady` after close, `Fatal` after the disk failed, `ConfigurationError` for an unknown partition."""
+        """Returns a new reader. Raises `NotReady` after close, `Fatal` after a disk failure, `ConfigurationError` for an unknown
+        partition.
+        """
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Returns each partition's log start offset (0) and log end offset. Raises `NotReady` after close, `Fatal` after a disk failure."""
         self.check_open()
         return {stream: Bounds(0, end) for stream, end in self._ends_visible.items()}
 
@@ -176,7 +178,7 @@ class EmbeddedLog:
         self._store.close()
 
     def check_open(self) -> None:
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Raise `NotReady` after close, `Fatal` after the disk failed."""
         if self._closed:
             raise NotReady("this log is closed")
         if self._failure is not None:

@@ -47,7 +47,7 @@ class ConfigurationError(NotaryError):
 
 
 class Fatal(NotaryError):
-    """Our view of durable state is uncertain or contradicted: the process must stop; a restart recovers or refuses to start."""
+    """Our view of durable state is uncertain or contradicted: the process must stop; a restart recovers, or fails with the reason."""
 
 
 class Condemned(Fatal):

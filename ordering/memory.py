@@ -1,6 +1,6 @@
 """`MemoryLog`: keeps nothing after the process ends; for simulations and tests.
 
-A record is durable and visible as soon as it is appended, for as long as the process lives, and the given clock is the only one read.
+A record is durable and visible as soon as it is appended, until the process ends. The given clock is the only one read.
 """
 
 import uuid
@@ -31,7 +31,7 @@ class MemoryLog:
         return self._payload_partitions
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raise `NotReady` when there are fewer than `count` payload partitions."""
         check_partitions("this log", self.payload_partitions, count)
 
     @property
@@ -64,7 +64,7 @@ class MemoryLog:
         self._arrivals.notify()
 
     def check_open(self) -> None:
-        """Raises `NotReady` after close."""
+        """Raise `NotReady` after close."""
         if self._closed:
             raise NotReady("this log is closed")
 

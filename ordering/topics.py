@@ -92,8 +92,8 @@ async def create_topics(
 
     `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it.
 
-    Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, `Fatal` when they exist with another number of
-    payload partitions, `NotReady` when the brokers are unreachable.
+    Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, and `Fatal` when they exist with another number
+    of payload partitions. Raises `NotReady` when the brokers are unreachable.
     """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:

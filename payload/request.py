@@ -83,9 +83,7 @@ def transaction_prefix(notary_name: str) -> bytes:
 
 
 def request_of(wire: RequestJson, prefix: bytes) -> Request:
-    """Returns the request that `wire` holds, with its id. Raises `Malformed`, with the path within the request, if it breaks the
-    contract.
-    """
+    """Returns the request in `wire`, with its id. Raises `Malformed`, with the path within the request, if it breaks the contract."""
     window = wire.time_window
     if window is msgspec.UNSET:
         from_ms, until_ms = OPEN_FROM_MS, OPEN_UNTIL_MS

@@ -42,9 +42,7 @@ _TYPE = re.compile(r"`[a-z |]+`")
 
 
 def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
-    """Returns the result of `decode` (of a typed `msgspec.json.Decoder`) on `body`. Raises `Malformed` with the path in the body
-    otherwise.
-    """
+    """Returns the result of `decode` (of a typed `msgspec.json.Decoder`) on `body`, or raises `Malformed` with the path in the body."""
     try:
         return decode(body)
     except msgspec.ValidationError as problem:

@@ -4,7 +4,7 @@
 exactly what any worker admits. It checks only the base64 of the signature. The worker verifies the signature itself before the log, with
 the key that the notary holds for the party.
 
-The payload topic holds `Submission.encoded` and not the client's text: the same content in the one form that every JSON parser reads alike,
+The payload topic holds `Submission.encoded`, not the client's text: the same content in the one form that every JSON parser reads alike,
 with no white space, no repeated member, and only the contract's members in the contract's order.
 """
 

@@ -55,8 +55,9 @@ class Checker:
         return heard
 
     def answered(self, asked: Asked, answers: Sequence[Told], position_before: int) -> None:
-        """Check all decisions of a submission. `position_before`: `position_highest` when it was first sent. On `WrongAnswer` nothing
-        changes.
+        """Check all decisions of a submission. Raises `WrongAnswer`, and then has changed nothing.
+
+        `position_before`: `position_highest` when it was first sent.
         """
         for told in answers:
             if (told.receipt is not None) != self._receipts:

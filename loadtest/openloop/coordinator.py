@@ -1,7 +1,7 @@
 """The coordinator of a run, in the master or in the only process.
 
-It plans, waits until all submissions are generated and every user has started, sends the start time, collects the reports of the processes,
-and prints the result.
+It plans, and waits until all submissions are generated and every user has started. Then it sends the start time, collects the reports of
+the processes, and prints the result.
 """
 
 import json

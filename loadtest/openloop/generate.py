@@ -139,8 +139,9 @@ def _state(random: Random) -> bytes:
 
 
 def drawing(distribution: Distribution, mean: float, random: Random) -> Callable[[], int]:
-    """Returns a function that draws a number of inputs, at least 1, with that mean. Fixed: the mean itself, or its two neighbours if
-    fractional.
+    """Returns a function that draws a number of inputs, at least 1, with that mean.
+
+    Fixed: the mean itself, or its two neighbours if it is fractional.
     """
     if distribution == "fixed":
         below, rest = int(mean), mean % 1

@@ -23,8 +23,9 @@ class Unusable(Exception):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options, in three groups. Locust shows them in its web form, but not in `--help`, which it answers before it reads its
-    file.
+    """Add the options, in three groups.
+
+    Locust shows them in its web form, but not in `--help`, which it answers before it reads its file.
     """
     parser.set_defaults(num_users=USERS, spawn_rate=100)
     group = parser.add_argument_group("notary: the schedule (open loop; rates count requests, whatever the requests of a submission)")

@@ -1,8 +1,8 @@
 """One process's part of a run: generates its submissions, then sends them by the schedule, whatever the answers.
 
 An open loop: any free user takes the next slot, and sends it at its intended start, or at once if that has passed. Latency counts from the
-intended start. So a server that is slow for a while is charged with everything that had to wait for it, and a submission that could not be
-sent before its deadline is a failure.
+intended start. So a server that is slow for a while is charged with everything that had to wait for it. A submission that could not be sent
+before its deadline is a failure.
 """
 
 import time
