@@ -12,7 +12,7 @@ The rules of this file (to *apply* a record, `judge` in the code, is to decide w
   and reported.
 - A view never decides whether a record counts (except for checkpoint and settle). A foreign one stops the core before its record until the
   driver has compared our history with the log and called `examined`.
-- A *hole* is an entry at the head that counts and whose content has not been read. Nothing after it is applied.
+- A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
 - The clock decides one thing: when to *propose* a fill or a fence. The log decides whether one takes effect.
 """
 
@@ -250,9 +250,9 @@ class Joiner:
     def forget_unjudged(self) -> dict[int, Kept]:
         """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
-        Returns, per payload partition, the records that need not be read again: payloads before the last content joined exist as long as
-        that one does. (Otherwise a single payload without an entry would cause everything after it to be read again after each
-        interruption.)
+        Returns, per payload partition, the records that need not be read again: payloads before the mark, the joined content with the
+        highest offset, exist as long as it does. (Otherwise a single payload without an entry would cause everything after it to be read
+        again after each interruption.)
         """
         kept: dict[int, Kept] = {}
         for partition, mark in self.marks.items():
@@ -751,9 +751,8 @@ class Joiner:
     def _offsets_next(self) -> dict[int, int]:
         """Returns the offsets that a restart must resume at (R8, R10).
 
-        In the ordering topic: the offset after the last record that took effect, because records skipped after it may be replaced once the
-        log was cut. In each payload partition: the offset after the last content joined, or the earliest payload that an entry may still
-        name.
+        In the ordering topic, that is the offset after the last record that took effect: records skipped after it may be others once the
+        log was cut. In each payload partition, it is the offset after the mark, or of an earlier payload that an entry may still name.
         """
         last = self.history.last
         offsets = {ORDERING: 0 if last is None else last.offset + 1}

@@ -13,9 +13,9 @@ discarded. A new reader begins at the last records that did take effect, and its
 A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait;
 `_watch_unread` then checks that the log still holds them. Nothing is applied when the last such check is more than two seconds old.
 
-The watchdog requests the log's start and end offsets every second. It detects that the log is unreachable, the lag, a stalled reader (and
-replaces it), and a log that ends before records that took effect. It also detects when this worker has caught up: only then does the worker
-register.
+The watchdog requests the log's start and end offsets every second. It measures the lag, and detects an unreachable log, a stalled reader
+(which is then replaced), and a log that ends before records that took effect. It also detects when this worker has caught up: only then
+does the worker register.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ VERIFY_HERE_MAX = 2
 """This many or fewer are verified in the calling thread: a handover costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 UNREAD_LOOKS = 8
-"""The checks of a paused topic-partition's waiting records within the time in which a broker could die and restart."""
+"""The number of checks of a paused topic-partition's waiting records in the time in which a broker could die and restart."""
 LOOK_AGAIN_S = 10.0
 """The least time between two checks of the log because of badly signed records."""
 
@@ -131,7 +131,7 @@ class Driver(Generic[Decision]):
         self._no_reader = ""
         self._streams, self._head = Standstill(), Standstill()
         self.streams_still_s: Mapping[int, float] = {}
-        """Per topic-partition with records to read: the seconds without any, at the watchdog's last check."""
+        """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
         self.head_still_s = 0.0
         """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
         self.readers_remade = 0
@@ -179,7 +179,7 @@ class Driver(Generic[Decision]):
         return None
 
     def doubt(self) -> str | None:
-        """Returns why serving is suspended: the log may not be the one that the index was made from (R10). None while it is served."""
+        """Returns why serving is suspended: the log may not be the one that the index was made from (R10). None if serving is allowed."""
         if self._doubt:
             return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
         reader = self._reader

@@ -3,7 +3,7 @@
 A hole that another worker has passed is a loss (R10): a well-signed record further on, whose writer had seen more records than precede the
 hole, proves that the content existed. The worker does not fill it but stops and names the entry; the same bytes, put back, repair the log.
 So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. Where no copy of the
-bytes is left, the owner settles the history up to the hole: later history is given up, and the holes are filled.
+bytes is left, the owner settles the history up to the hole: what others had seen beyond it is given up, and the holes are filled.
 """
 
 import asyncio

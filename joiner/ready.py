@@ -45,7 +45,7 @@ class JoinerState(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Payload records of one partition that need not be read again: they exist as long as the last content joined does (R10)."""
+    """Payload records of one partition that need not be read again: they exist as long as the partition's mark does (R10)."""
 
     offset_next: int
     """The offset at which reading continues after them."""

@@ -84,7 +84,7 @@ def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | No
 
 
 def _check_brokers(bootstrap: str) -> None:
-    """Raise one `ConfigurationError`: aiokafka would raise various exceptions, some of them only while it connects."""
+    """Raise `ConfigurationError` for invalid brokers: aiokafka would raise various exceptions, some of them only while it connects."""
     try:
         for host, port, _ in collect_hosts(bootstrap):
             host.encode("idna")  # as the resolver does: UnicodeError is a ValueError

@@ -150,9 +150,7 @@ class EmbeddedLog:
         return EmbeddedWriter(self)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
-        """Returns a new reader. Raises `NotReady` after close, `Fatal` after a disk failure, `ConfigurationError` for an unknown
-        partition.
-        """
+        """Returns a new reader. Raises `NotReady` after close, `Fatal` after a disk failure, `ConfigurationError` for a wrong partition."""
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 

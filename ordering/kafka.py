@@ -60,7 +60,7 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     fetch_wait_ms: int = 100
     """The time for which an idle broker holds a fetch (`fetch_max_wait_ms`)."""
     close_ms: int = 2_000
-    """The time that closing waits for a client's own `stop` before it cancels it."""
+    """The deadline of each step of closing a client; after it the step is cancelled."""
 
 
 class KafkaLog:

@@ -5,8 +5,8 @@
 | `<prefix>.ordering` | 1 | its order is the global order; the broker's append time is log time |
 | `<prefix>.payload` | 16 | leaders spread over the brokers |
 
-Both keep every record for ever, on several disks, and never elect a leader that lacks a record. A topic with other settings loses or
-deletes records sooner or later, so no worker starts on it; a running worker reports it (`find_problems`).
+Both keep every record for ever, on enough disks to survive the loss of one, and never elect a leader that lacks a record. A topic with
+other settings loses or deletes records sooner or later, so no worker starts on it; a running worker reports it (`find_problems`).
 
 Kafka acknowledges from memory: a broker writes to its disk later. A record that all in-sync replicas acknowledged is lost when all of them
 lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
