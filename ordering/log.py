@@ -124,7 +124,7 @@ class Log(Protocol):
         ...
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Returns each partition's log start and log end offset now, except of those without a leader. Raises `NotReady`."""
+        """Returns each partition's log start and log end offset now, without leaderless payload partitions. Raises `NotReady`."""
         ...
 
     def leaders(self) -> Mapping[int, str | None]:
