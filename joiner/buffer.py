@@ -1,9 +1,9 @@
-"""Payload records that were read before their entries were judged (R3, R5, R8).
+"""Payload records that were read before their entries were applied (R3, R5, R8).
 
-Holds, per payload partition, the records of each batch key in the order of their offsets: which of them is the content follows from the
-hash in the entry, and that may come later. A record leaves when its entry is judged, or when its incarnation is past its sequence or
-fenced. The offset to read again from is, per partition, that of the earliest record still here: a restart then sees every record that
-may still count.
+Holds, per payload partition, the records of each batch key in the order of their offsets: the hash in the entry determines which of them is
+the content, and the entry may come later. A record leaves when its entry is applied, when its incarnation's last counted sequence has
+passed it, or when that incarnation is fenced. Per partition, reading resumes at the earliest record still here: after a restart every
+record that may still count is read again.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ from ordering.log import Record
 from ordering.records import batch_key
 
 RECORD_OVERHEAD_BYTES = 200
-"""What one buffered record costs besides its value, so that a flood of fills is bounded too."""
+"""The cost of one buffered record in addition to its value, so that a flood of fills is bounded too."""
 
 
 class Buffered(msgspec.Struct, frozen=True, gc=False):
@@ -29,11 +29,11 @@ class Buffered(msgspec.Struct, frozen=True, gc=False):
 
 
 class Buffer:
-    """The buffered records of all payload partitions. `size_bytes` counts what they hold."""
+    """The buffered records of all payload partitions. `size_bytes` is their cost together."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
-        # Per incarnation a heap of the (sequence, partition) of what it has here, each pair once; and what that costs.
+        # Per incarnation: a heap of the (sequence, partition) pairs buffered here, each pair once; their cost; their number of records.
         self._by_life: dict[int, list[tuple[int, int]]] = {}
         self._bytes_by_life: dict[int, int] = {}
         self._records_by_life: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Buffer:
         self.records = 0
 
     def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
-        """Keep the record behind those of its key that are here already."""
+        """Append the record to those with its key."""
         records = self._partitions.setdefault(partition, OrderedDict())
         of_key = records.get((incarnation, sequence))
         if of_key is None:
@@ -52,12 +52,12 @@ class Buffer:
         self._count(incarnation, 1, _cost(record))
 
     def get(self, partition: int, incarnation: int, sequence: int) -> Sequence[Buffered]:
-        """The records of that key in that partition, as far as they were read, in the order of their offsets."""
+        """Returns the records read so far with that key in that partition, in the order of their offsets."""
         of_partition = self._partitions.get(partition)
         return () if of_partition is None else of_partition.get((incarnation, sequence), ())
 
     def empty(self, partition: int, incarnation: int, sequence: int) -> None:
-        """None of these records is the content: let go of their values. Their offsets stay, so that nothing behind is read past."""
+        """Release the values of these records: none is the content. Their offsets stay, so that reading resumes no later than there."""
         of_partition = self._partitions.get(partition)
         of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
         for at, record in enumerate(of_key):
@@ -66,7 +66,7 @@ class Buffer:
                 of_key[at] = Buffered(record.offset, record.append_time_ms, None)
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
-        """Drop what that incarnation has here up to that sequence (all for None), in every partition; how many batches went."""
+        """Drop this incarnation's records up to that sequence (all for None) in every partition; returns the number of batches dropped."""
         waiting = self._by_life.get(incarnation)
         dropped = 0
         while waiting and (sequence is None or waiting[0][0] <= sequence):
@@ -79,7 +79,7 @@ class Buffer:
         return dropped
 
     def records_of(self, partition: int) -> list[Record]:
-        """The records here of that partition, in the order of their offsets, without values where they were let go of."""
+        """Returns the buffered records of that partition, in the order of their offsets, without the values that `empty` released."""
         records = [
             Record(partition, record.offset, record.append_time_ms, batch_key(*key), record.value)
             for key, of_key in self._partitions.get(partition, OrderedDict()).items()
@@ -88,15 +88,15 @@ class Buffer:
         return sorted(records, key=lambda record: record.offset)
 
     def incarnations(self) -> list[int]:
-        """The incarnations that have anything here."""
+        """Returns the incarnations that have records here."""
         return list(self._by_life)
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
-        """The number of records that incarnation has here, and their cost."""
+        """Returns the number and cost of the records of that incarnation."""
         return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
 
     def last(self, partition: int) -> Record | None:
-        """The record here of that partition that lies furthest, of those whose values are kept; None for none."""
+        """Returns the record with the highest offset in that partition, among those with values; None if there is none."""
         furthest: tuple[tuple[int, int], Buffered] | None = None
         for key, of_key in self._partitions.get(partition, OrderedDict()).items():
             if of_key[-1].value is not None and (furthest is None or of_key[-1].offset > furthest[1].offset):
@@ -107,7 +107,7 @@ class Buffer:
         return Record(partition, record.offset, record.append_time_ms, batch_key(incarnation, sequence), record.value)
 
     def offset_earliest(self, partition: int) -> int | None:
-        """The offset of the earliest record here of that partition, None for none."""
+        """Returns the offset of the earliest buffered record of that partition, None if there is none."""
         records = self._partitions.get(partition)
         return next(iter(records.values()))[0].offset if records else None
 

@@ -1,17 +1,19 @@
-"""The joiner's core: judge ordering records at the head, join each entry with its content (R2 to R5, R10). Pure.
+"""The joiner's core: applies ordering records at the head and joins each entry with its content (R2 to R5, R10). Pure.
 
-`step` takes records as they were read, in any interleaving of the topic-partitions that keeps each one's order, and the time of a clock
-that never runs backwards. It returns `Ready`: what was joined, what to persist with it, and what the worker might append. The batches that
-all steps emit together are a function of the log: neither the clock nor how the records were split over steps changes them.
+`step` takes records as they were read, in any interleaving of the topic-partitions that keeps the order within each. It also takes the time
+of a clock that never runs backwards. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker
+might append. The batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps
+changes them.
 
-The rules of this file:
-- The head is the first ordering record not yet judged. It is judged when it can be finished; until then nothing of it is counted, so that
-  what is persisted never holds half a record.
-- A record is judged in this order: it decodes; it is signed; its view; then the rule of its kind. What fails is skipped and reported.
-- A view never decides whether a record counts (but for checkpoint and settle). A foreign one stops the core in front of its record until
-  the driver has compared our history with the log and called `examined`.
-- An entry that counts and whose content was not seen is a *hole*. Nothing behind it is judged.
-- The clock decides one thing: when to *propose* a fill or a fence. Whether one takes effect is decided by the log.
+The rules of this file (to *apply* a record, `judge` in the code, is to decide whether it counts, and to count or skip it):
+- The head is the first ordering record not yet applied. It is applied when it can be finished; until then no part of it counts, so that the
+  persisted state never holds half a record.
+- The checks of a record run in this order: it decodes; it is signed; its view; then the rule of its kind. A record that fails is skipped
+  and reported.
+- A view never decides whether a record counts (except for checkpoint and settle). A foreign one stops the core before its record until the
+  driver has compared our history with the log and called `examined`.
+- A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
+- The clock decides one thing: when to *propose* a fill or a fence. The log decides whether one takes effect.
 """
 
 from collections import deque
@@ -78,28 +80,31 @@ from ordering.signatures import decode_genesis, is_fill, log_id_of, record_is_si
 from payload import Request, decode_requests
 
 ELECTORATE_MS = 86_400_000
-"""How long ago by log time a worker may have shown itself and still has a vote when roots differ (R9). The same for all workers."""
+"""The log time for which a worker's vote on roots lasts after its last activity (R9): a register record or a counted entry.
+
+It is the same for all workers.
+"""
 
 SENT_AT_AHEAD_MAX_MS = 60_000
-"""How far the broker's append time may be ahead of the sender's clock before it is held back (R6, docs/formats.md)."""
+"""The limit on how far the broker's append time may exceed the sender's clock; log time does not follow beyond it (R6, docs/formats.md)."""
 
 FILL_SCANS = 8
-"""How often in a hole_timeout, while the head is an old hole, the records behind it are looked through for others."""
+"""The number of scans per hole_timeout for further holes, while the head is an old hole."""
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
 
 class _Queued(msgspec.Struct, gc=False):
-    """An ordering record not yet judged; `record` is an error where it did not decode."""
+    """An ordering record not yet applied; `record` is an error where it did not decode."""
 
     source: Record
     arrived_ms: int
     record: OrderingRecord | CorruptRecord
     signed_by: bytes = b""
-    """The key under which its signature was found good; empty while none was."""
+    """The key under which its signature was verified; empty before that."""
     compared: bool = False
     own_view: bool = False
-    """Whether a record's view is our own history."""
+    """True if the record's view is our own history."""
 
     @property
     def offset(self) -> int:
@@ -107,7 +112,7 @@ class _Queued(msgspec.Struct, gc=False):
 
 
 class Joiner:
-    """The state of one reading of the log, from `state` on."""
+    """The state of one pass over the log, starting at `state`."""
 
     def __init__(
         self,
@@ -121,8 +126,8 @@ class Joiner:
     ) -> None:
         """`worker_name` is the reader's own; `format_version` the highest that it reads.
 
-        `ordering_only`: read the ordering topic alone, as commands do that want to know which incarnations, keys and partitions there are.
-        No content is asked for, so the history is not the log's and no view is compared.
+        `ordering_only`: read the ordering topic alone, for commands that need only the incarnations, keys and partitions. No content is
+        read, so the history is not the log's and no view is compared.
         """
         state = state or JoinerState()
         self.lives = Lives(state.lives)
@@ -137,31 +142,32 @@ class Joiner:
         self._own = own if own is not None else {}
         self._log_time_ms = state.log_time_ms
         self._offset_head = state.offsets_next.get(ORDERING, 0)
-        # Where reading stands: the next offset of each topic-partition that has not been handed in yet.
+        # The next offset of each topic-partition that has not been passed to `step` yet.
         self._read_next = dict(state.offsets_next)
         self._queue: deque[_Queued] = deque()
-        # Transaction ids in the queue, and one a record, so that a flood of records without ids is bounded too.
+        # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
-        # Per payload partition the offset of the earliest record that was dropped for want of memory, and the hole that waited then: of its
-        # records none was dropped.
+        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the hole at the head at that time; no
+        # record of that hole was dropped.
         self._dropped: dict[int, tuple[int, Entry]] = {}
         self._hole: Entry | None = None
-        # The partition and offset of the first record under the key of that hole that was not kept, not being its content.
+        # The partition and offset of the first record with that hole's key that was not kept because it is not its content.
         self._skipped: tuple[int, int] | None = None
-        # The ordering records skipped since the last that took effect: the first one's offset, and the running hash over them.
+        # The ordering records skipped since the last one that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
-        # When to look for fills: a hole_timeout after a hole came to the head. Negative: it came in this step.
+        # The next time to scan for fills: a hole_timeout after a hole reached the head. Negative: it did in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
-        # Per silent incarnation with an orphan here: its last sequence counted, and when it was first seen so or last proposed.
+        # Per silent incarnation with an orphan here: its last sequence counted, and the time when it was first found silent or last
+        # proposed.
         self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
 
     @property
     def hole(self) -> Entry | None:
-        """The entry at the head that waits for its content."""
+        """The entry at the head that waits for its content; None when there is none."""
         return self._hole
 
     @property
@@ -171,23 +177,24 @@ class Joiner:
 
     @property
     def offset_head(self) -> int:
-        """The offset after the last ordering record judged."""
+        """The offset after the last ordering record applied."""
         return self._offset_head
 
     @property
     def queued_ids(self) -> int:
-        """Transaction ids, and one for each record, that wait behind the head."""
+        """The number of transaction ids in the queue, plus one for each record."""
         return self._queue_ids
 
     @property
     def queued_records(self) -> int:
-        """How many ordering records wait, the head among them."""
+        """The number of ordering records in the queue, including the head."""
         return len(self._queue)
 
     @property
     def queue_run(self) -> list[Effect]:
-        """The last ordering record that waits, as an effect behind all that a copy may stand in for (`History.last_run`); empty when none
-        waits. If the log still holds these, it holds all that waits.
+        """The last ordering record in the queue, as an effect, after the others that a copy may replace (`History.last_run`).
+
+        Empty when the queue is. If the log still holds these records, it holds all records in the queue.
         """
         if not self._queue:
             return []
@@ -201,32 +208,32 @@ class Joiner:
         return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
     def is_buffered(self, partition: int) -> bool:
-        """Whether payload records of that partition wait for their entries."""
+        """Returns True if payload records of that partition wait for their entries."""
         return self._buffer.offset_earliest(partition) is not None
 
     def buffered_last(self, partition: int) -> Mark | None:
-        """The furthest payload record of that partition that waits for its entry; None when none waits."""
+        """Returns the payload record with the highest offset in that partition that waits for its entry; None when none waits."""
         record = self._buffer.last(partition)
         return None if record is None else Mark(record.offset, fingerprint_of(record))
 
     @property
     def buffered_bytes(self) -> int:
-        """What the payloads cost whose entries have not been judged."""
+        """The cost of the payload records whose entries have not been applied."""
         return self._buffer.size_bytes
 
     @property
     def buffered_records(self) -> int:
-        """The number of payload records whose entries have not been judged."""
+        """The number of payload records whose entries have not been applied."""
         return self._buffer.records
 
     @property
     def unregistered(self) -> tuple[int, int]:
-        """The number and cost of the payloads whose incarnations have not registered: nothing drops them before that (R5)."""
+        """The number and cost of the payload records of unregistered incarnations: nothing drops them before they register (R5)."""
         sizes = [self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.lives.get(incarnation) is None]
         return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 
     def is_hole(self, fill: FillWanted) -> bool:
-        """Whether that content is still wanted and still not seen."""
+        """Returns True if that content is still wanted and has still not been read."""
         if not self.lives.counts(fill.incarnation, fill.sequence):
             return False
         return self._content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash) is None
@@ -237,21 +244,23 @@ class Joiner:
         return self._log_time_ms
 
     def read_next(self) -> dict[int, int]:
-        """Per topic-partition the offset that the next record handed in should have at least: where a remade reader starts."""
+        """Returns the next offset to read of each topic-partition: a new reader starts there."""
         return dict(self._read_next)
 
     def forget_unjudged(self) -> dict[int, Kept]:
-        """Be as after a restart (R8, R10): what was read and did not take effect has to be handed in again, from `read_next` on.
+        """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
-        Returns, per payload partition, what need not be read again for that: payloads that lie before the furthest content joined are there
-        as long as that one is. (One payload that nobody asks for would else have all that lies behind it read after each interruption.)
+        Returns, per payload partition, the records that need not be read again: payloads before the mark, the joined content with the
+        highest offset, exist as long as it does. (Otherwise a single payload without an entry would cause everything after it to be read
+        again after each interruption.)
         """
         kept: dict[int, Kept] = {}
         for partition, mark in self.marks.items():
             if partition == ORDERING:
                 continue
             records = self._buffer.records_of(partition)
-            # Not the content of the entry at the head, it may be that of another entry of this name, once the log was cut.
+            # Such a record is not the content of the entry at the head. After a cut of the log it may be that of another entry with this
+            # batch name.
             let_go = [record.offset for record in records if record.value is None]
             if self._skipped is not None and self._skipped[0] == partition:
                 let_go.append(self._skipped[1])
@@ -274,11 +283,11 @@ class Joiner:
         return kept
 
     def examined(self, evidence: Evidence) -> None:
-        """The log was compared with our history because of that view, and holds all of it."""
+        """Record that the log was compared with our history because of that view, and holds all of it."""
         self.doubts.examined(evidence.view)
 
     def may_count(self, record: Record) -> bool:
-        """Whether a payload record may still be asked for; True of an ordering record."""
+        """Returns True if an entry may still name this payload record; always True for an ordering record."""
         if record.stream == ORDERING:
             return True
         try:
@@ -287,19 +296,19 @@ class Joiner:
             return False
 
     def to_verify(self, records: Sequence[Record]) -> list[bytes]:
-        """The values whose signatures `step` will want to know: all ordering records, but those that this worker sent itself."""
+        """Returns the values whose signatures `step` will need verified: all ordering records except those that this worker sent itself."""
         own = {batch.entry_value for batch in self._own.values()}
         return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in own]
 
     def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
-        """Take records and the time; return what follows.
+        """Take records and the time; return the effects.
 
-        `signed_by` may tell of ordering records' values the key under which their signature was found good. What it leaves out is verified
-        when the record is judged.
+        `signed_by` may give, by ordering record value, the key under which its signature was verified. A signature not in it is verified
+        when the record is applied.
         """
         ready = Ready({}, self._log_time_ms)
         for record in records:
-            # A reader that was remade may repeat what was handed in already.
+            # A new reader may repeat records that were passed in already.
             if record.offset < self._read_next.get(record.stream, 0):
                 continue
             self._read_next[record.stream] = record.offset + 1
@@ -336,7 +345,7 @@ class Joiner:
         try:
             return decode(value, ACTIVE_AT_START if self.log_state is None else self.log_state.formats)
         except CorruptRecord as problem:
-            return CorruptRecord(str(problem))  # without the frames that the one caught holds on to
+            return CorruptRecord(str(problem))  # without the frames that the caught one references
 
     def _take_payload(self, record: Record, ready: Ready) -> None:
         try:
@@ -344,27 +353,27 @@ class Joiner:
         except CorruptRecord as problem:
             ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
             return
-        # An incarnation not seen yet is kept: its register record may lie ahead in the ordering topic (R5).
+        # Records of an incarnation not seen yet are kept: its register record may lie ahead in the ordering topic (R5).
         if record.value is None or self.lives.is_past(incarnation, sequence):
             return
         hole = self._hole
         if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
-            # The entry is known, so what is not its content need not be kept: a flood under this key costs no memory.
+            # The entry is known, so a record that is not its content need not be kept: a flood under this key costs no memory.
             if not self._is_content(record.value, record.stream, incarnation, sequence, hole.payload_hash):
                 self._skipped = self._skipped or (record.stream, record.offset)
                 ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
                 return
         elif hole is not None and self._buffer.size_bytes > 2 * self._limits.buffer_bytes_max:
-            # Only the partition that the head waits for is still read. Others' records in it must not fill the memory. While no hole waits,
-            # all are paused, and what is on its way is kept: the head's content may be among it.
+            # Only the partition of the hole at the head is still read; other batches' records in it must not exhaust the memory. Without a
+            # hole all partitions are paused, and records already fetched are kept: the head's content may be among them.
             self._dropped.setdefault(record.stream, (record.offset, hole))
             return
         self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
 
-    # ---- judging ----
+    # ---- applying ("judging" in the names) ----
 
     def _judge(self, ready: Ready) -> None:
-        """Judge records at the head until there is none, one must wait, or the step is full."""
+        """Apply records at the head until there is none, one must wait, or the step is full."""
         hole_before, self._hole = self._hole, None
         states = requests = 0
         while self._queue:
@@ -381,7 +390,7 @@ class Joiner:
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
-            requests += len(ready.batches) == batches_before  # a flood of other records must not hold the loop either
+            requests += len(ready.batches) == batches_before  # a flood of other records must not block the loop either
             self._queue.popleft()
             self._queue_ids -= _weight(head.record)
             self._offset_head = head.offset + 1
@@ -390,7 +399,7 @@ class Joiner:
             self._skipped, self._fills_due_ms = None, -1
 
     def _judge_head(self, head: _Queued, ready: Ready) -> bool:
-        """Judge the record at the head; False leaves it there: a hole, a view to be looked into, or a reason to stop."""
+        """Apply the record at the head; False leaves it there: a hole, a view to examine, or a reason to stop."""
         if self.log_state is None:
             return self._judge_genesis(head, ready)
         if isinstance(head.record, CorruptRecord):
@@ -459,7 +468,7 @@ class Joiner:
         return True
 
     def _compare(self, head: _Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
-        """Whether the record's view is our own history. A foreign one that nobody looked into becomes `ready.evidence`."""
+        """Returns True if the record's view is our own history. A foreign one not examined yet becomes `ready.evidence`."""
         if self._ordering_only:
             return False
         comparison = self.history.compare(record.view)
@@ -523,12 +532,12 @@ class Joiner:
         return True
 
     def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
-        """Whether the entry's first content may be among what was dropped for want of memory: another one must not take its place (R3)."""
+        """Returns True if the entry's first content may have been dropped for lack of memory: another one must not replace it (R3)."""
         offset, waited = self._dropped.get(entry.partition, (0, entry))
         return entry is not waited and (content is None or content.offset > offset)
 
     def _content(self, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> Buffered | None:
-        """R3: the first record of a batch's key in its partition that is its content, as far as that was read."""
+        """Returns a batch's content (R3), the first record with its key in its partition that qualifies; None while none was read."""
         own = self._own.get((incarnation, sequence))
         for candidate in self._buffer.get(partition, incarnation, sequence):
             if candidate.value is None:
@@ -540,14 +549,14 @@ class Joiner:
         return None
 
     def _is_content(self, value: bytes, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> bool:
-        """The value whose hash the entry names, or a fill for it, signed with the key in force at the entry's place."""
+        """Returns True for the value whose hash the entry names, or a fill for it, signed with the key in force at the entry's offset."""
         if sha256(value).digest() == payload_hash:
             return True
         log = self.log_state
         return log is not None and is_fill(value, log.log_id, partition, batch_key(incarnation, sequence), payload_hash, log.key)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
-        """The batch's requests; none of a payload that does not decode or has other ids, which only a broken worker writes (R3)."""
+        """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""
         try:
             requests = decode_requests(content.value or b"", log.notary_name)
             if not _same_ids(requests, entry.transaction_ids):
@@ -572,7 +581,7 @@ class Joiner:
             self._drop_through(fenced.incarnation, None, ready)
 
     def _judge_end(self, head: _Queued, ended: Life | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
-        """A fence or a retire record that ended `ended`, None for one that does not count."""
+        """Apply a fence or retire record that ended the incarnation `ended`; None for a record that does not count."""
         if ended is None:
             text = f"{'retire' if retired else 'fence'} of incarnation {incarnation} does not count"
             ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
@@ -611,7 +620,7 @@ class Joiner:
 
     def _judge_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
         if self._ordering_only:
-            return True  # whether it takes effect follows from the payload topic too
+            return True  # the payload topic also determines whether it takes effect
         comparison = self.history.compare(record.view)
         if comparison is Comparison.FOREIGN and record.view.seen > log.settled:
             ready.stop = (
@@ -642,7 +651,7 @@ class Joiner:
         mark: bool = False,
         first: bytes | None = None,
     ) -> None:
-        """The record at the head takes effect: it enters the history. `first` is the history after genesis, the log id."""
+        """Append the record at the head to the history, as it takes effect. `first` is the history after genesis: the log id."""
         source = head.source
         value_hash = sha256(source.value or b"").digest()
         history = first or extended(self.history.view.history, source.append_time_ms, value_hash, mark=mark)
@@ -667,7 +676,7 @@ class Joiner:
             effect = msgspec.structs.replace(
                 effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_print
             )
-            # Contents are joined in another order than they lie: what is read again is the one that lies furthest.
+            # Contents are joined in another order than their offsets: the one with the highest offset is read again.
             before = self.marks.get(entry.partition)
             if before is None or before.offset < found.offset:
                 self._mark(entry.partition, Mark(found.offset, content_print), ready)
@@ -687,7 +696,7 @@ class Joiner:
     # ---- proposing ----
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
-        """R4: the hole at the head when it is old enough, and with it the holes behind it that are as old."""
+        """Propose fills for the hole at the head when it is old enough, and for the holes after it that are as old (R4)."""
         if self._hole is None:
             return
         limits = self._limits
@@ -695,11 +704,11 @@ class Joiner:
             self._fills_due_ms = now_ms + limits.hole_timeout_ms
         if now_ms < self._fills_due_ms:
             return
-        # Half a million records may wait here, and a step may come every millisecond: so only some are looked at, and not in each step.
-        # Every hole gets its turn all the same: the one at the head comes first, and all move up when it is filled.
+        # Half a million records may wait here, and a step may come every millisecond, so only some are scanned, and not in each step. Every
+        # hole still gets its turn: the head comes first, and all move up when it is filled.
         self._fills_due_ms = now_ms + limits.hole_timeout_ms // FILL_SCANS
         oldest_ms = now_ms - limits.hole_timeout_ms
-        # A proposal is repeated only after another timeout: one fill on its way is enough.
+        # A proposal is repeated only after another timeout: one fill in flight is enough.
         self._fill_proposed_ms = {key: at for key, at in self._fill_proposed_ms.items() if at > oldest_ms}
         for queued in islice(self._queue, limits.fill_scan_records_max):
             if queued.arrived_ms > oldest_ms or len(ready.fills) >= limits.fills_proposed_max:
@@ -719,15 +728,15 @@ class Joiner:
         return fill if self.is_hole(fill) else None
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
-        """R5: incarnations with payloads here that the order has left behind: log time ran on by worker_timeout without them."""
+        """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5)."""
         silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
             life = self.lives.get(incarnation)
             if life is None or life.fenced or life.active_at_ms >= silent_since_ms:
                 continue
-            # Log time does not advance while nobody sends, so the first entry after a quiet night makes every other incarnation look
-            # silent: one whose payload came just before its entry has hole_timeout to show that it is not.
+            # Log time does not advance while no worker sends, so the first entry after a quiet night makes every other incarnation look
+            # silent. An incarnation whose payload arrived just before its entry has hole_timeout to show that it is not.
             sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
             if sequence_last != life.sequence_last:
                 since_ms = now_ms
@@ -737,20 +746,20 @@ class Joiner:
             silent[incarnation] = (life.sequence_last, since_ms)
         self._silent = silent
 
-    # ---- where to read on ----
+    # ---- offsets to resume at ----
 
     def _offsets_next(self) -> dict[int, int]:
-        """R8, R10: what a restart must see again.
+        """Returns the offsets that a restart must resume at (R8, R10).
 
-        All from behind the last record that took effect on: what was skipped behind it may be another record after the log was cut. Of each
-        payload partition, all from behind the furthest content joined, and each payload before that which an entry may yet ask for.
+        In the ordering topic, that is the offset after the last record that took effect: records skipped after it may be others once the
+        log was cut. In each payload partition, it is the offset after the mark, or of an earlier payload that an entry may still name.
         """
         last = self.history.last
         offsets = {ORDERING: 0 if last is None else last.offset + 1}
         for partition in self._read_next.keys() - {ORDERING}:
             mark = self.marks.get(partition)
             earliest = self._buffer.offset_earliest(partition)
-            # After `forget_unjudged` reading stands before the mark: what lies between is not in the buffer yet, and may be needed.
+            # After `forget_unjudged` the read position is before the mark: records in between are not in the buffer yet, and may be needed.
             wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
             if earliest is not None:
                 wanted.append(earliest)
@@ -760,7 +769,7 @@ class Joiner:
         return offsets
 
     def _paused(self) -> frozenset[int]:
-        """What not to read for now, so that memory stays bounded. Where the head's content must come from is always read."""
+        """Returns the topic-partitions to pause now, so that memory stays bounded; never the partition of the hole at the head."""
         limits = self._limits
         self._buffer_full = self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
         self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
@@ -777,7 +786,7 @@ class Joiner:
 
 
 def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, bytes]:
-    """The first offset and the running hash of what was skipped, with one more ordering record."""
+    """Returns the first offset and the running hash of the skipped records, extended by one more ordering record."""
     return (record.offset if first == NONE_SKIPPED else first), passed_over(skipped_hash, record)
 
 

@@ -3,18 +3,19 @@
     reader.poll() -> Joiner.step() -> Applier.apply()  durable from here on -> Sender.resolve() -> answers leave
 
 There is no `await` between a step and the application of its effects. A crash before `apply` returns leaves the index as it was: the
-records are read again. A crash after it leaves decisions that nobody was given: a retry gets the same ones (R7).
+records are read again. A crash after it leaves decisions that no client received: a retry gets the same ones (R7).
 
-**After an interruption nothing is applied before the log has been looked at** (R10). An interruption is a start, a reader that failed or
-says that it was interrupted, a process that did not run for a while. Then what was read and did not take effect is forgotten, another
-reader begins at the last records that did, and what it returns is held until they were found there (`look.Recheck`).
+**After an interruption nothing is applied before the log has been checked** (R10). An interruption is a start, a reader that failed or
+reports that it was interrupted, or a process that did not run for a while. Then the records that were read and did not take effect are
+discarded. A new reader begins at the last records that did take effect, and its records are held back until those were found again
+(`look.Recheck`).
 
-A reader sees no interruption of a topic-partition that it does not read. While so much waits from one that it is not read, `_watch_unread`
-looks whether the log still holds that, and nothing is applied when the last such look is more than two seconds old.
+A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait;
+`_watch_unread` then checks that the log still holds them. Nothing is applied when the last such check is more than two seconds old.
 
-The watchdog asks the log for its bounds every second: whether the log can be reached, how far reading lags, what makes no progress while
-the log goes on (a reader is then made anew), whether it ends before what took effect, and when this worker has caught up: only then does it
-register.
+The watchdog requests the log's start and end offsets every second. It measures the lag, and detects an unreachable log, a stalled reader
+(which is then replaced), and a log that ends before records that took effect. It also detects when this worker has caught up: only then
+does the worker register.
 """
 
 import asyncio
@@ -45,41 +46,41 @@ D_co = TypeVar("D_co", covariant=True)
 
 NOTICES_LOGGED_MAX = 10
 VERIFY_AT_ONCE = 256
-"""Signatures of so many ordering records are verified in one go, in a thread, while those before them are applied."""
+"""The number of records in a chunk: a thread verifies the signatures of one chunk while the chunk before it is applied."""
 VERIFY_HERE_MAX = 2
-"""Fewer are verified in this thread: handing over costs as much."""
+"""This many or fewer are verified in the calling thread: a handover costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 UNREAD_LOOKS = 8
-"""At what waits from a topic-partition that is not read: in the time in which a broker could die and come back."""
+"""The number of checks of a paused topic-partition's waiting records in the time in which a broker could die and restart."""
 LOOK_AGAIN_S = 10.0
-"""The least time between two looks at the log because of badly signed records."""
+"""The least time between two checks of the log because of badly signed records."""
 
 
 class Applier(Protocol[D_co]):
-    """What decides and keeps: the index."""
+    """Decides and persists: the index."""
 
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
-        """Decide the step's batches and make it durable, all or nothing; the decisions, a sequence for each batch."""
+        """Decide the step's batches and make them durable, all or nothing; returns the decisions, a sequence for each batch."""
         ...
 
 
 class DriverSettings(msgspec.Struct, frozen=True):
-    """How often the shell looks around."""
+    """The intervals, timeouts and clock limits of the driver."""
 
     poll_ms: int = 50
     watch_s: float = 1.0
     stall_s: float = 10.0
     unreachable_s: float = 3.0
-    stood_still_s: float = 2.0  # a process that did not run for so long was interrupted: no broker dies and comes back sooner
+    stood_still_s: float = 2.0  # a process that did not run for so long counts as interrupted: no broker dies and restarts sooner
     contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
     clock_alarm_ms: int = 60_000
     clock_behind_ms_max: int = 600_000
-    clock_ahead_ms_max: int = 31 * 86_400_000  # a notary may be quiet for a month
-    clock_accepted: bool = False  # a person has said that the clock is right
+    clock_ahead_ms_max: int = 31 * 86_400_000  # a notary may be idle for a month
+    clock_accepted: bool = False  # an operator has confirmed the clock
 
 
 class Driver(Generic[Decision]):
-    """One worker's reading of the log."""
+    """One worker's consumer side: it reads the log and applies it."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Driver(Generic[Decision]):
         now_s: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
     ) -> None:
-        """`clock_ms` is the wall clock, `now_s` one that never runs backwards; signatures are verified in `executor`, if there is one."""
+        """`clock_ms` is the wall clock, `now_s` a monotonic one; signatures are verified in `executor`, if there is one."""
         self._log = log
         self.joiner = joiner
         self._applier = applier
@@ -108,13 +109,13 @@ class Driver(Generic[Decision]):
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = ""
         self._in_hand = False
-        """Whether records were polled that the joiner has not been given yet."""
+        """True while the joiner has not been passed the records polled last."""
         self._trusted = asyncio.Event()
         self._doubt = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
         self._refuted = False
-        """Whether the log was seen not to hold what this index was made from, and has not been seen to hold it since."""
+        """True if the log was found not to hold the records that this index was made from, and not yet found to hold them again."""
         self._suspected: Evidence | None = None  # a foreign view, until the log was found to hold our history
         self._ends_found: dict[int, int] | None = None
         self._look_wanted = False
@@ -124,29 +125,29 @@ class Driver(Generic[Decision]):
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
         self._ran_at_s = now_s()
-        self._seen_at_s: dict[int, float] = {}  # per topic-partition when it was last read, or looked at
+        self._seen_at_s: dict[int, float] = {}  # per topic-partition: the time when it was last read or checked
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
         self._streams, self._head = Standstill(), Standstill()
         self.streams_still_s: Mapping[int, float] = {}
-        """The topic-partitions that had records to read, and for how long they had given none, as of the watchdog's last look."""
+        """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
         self.head_still_s = 0.0
-        """How long the head had not moved although the log went on behind it, as of the watchdog's last look."""
+        """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
         self.readers_remade = 0
         self.interruptions = 0
-        """Counts the looks at the log because reading had been interrupted."""
+        """Counts the checks of the log after interruptions."""
         self.caught_up_offset: int | None = None
-        """The ordering offset up to which this process had judged the log when it was in no doubt for the first time; None before."""
+        """The ordering offset up to which this process had applied the log when it was first caught up and not suspected; None before."""
         self.lag_records = 0
-        """Records of the log, over all topic-partitions, that have not been handed to the joiner, as of the watchdog's last look."""
+        """The number of records of the log, over all topic-partitions, not passed to the joiner yet, at the watchdog's last check."""
         self.clock_skew_ms = 0
-        """How far at least the log's clock is ahead of this worker's (behind it: negative), as of our last entry read back."""
+        """The least possible lead of the log's clock over this worker's (negative: lag), according to our last entry read back."""
         sender.hold = self.may_not_append
 
     @property
     def unreachable(self) -> str:
-        """What asking the log failed with the last time, for the operator; empty when it answered."""
+        """The error of the last request to the log, for the operator; empty when it succeeded."""
         return self._unreachable
 
     @property
@@ -156,16 +157,16 @@ class Driver(Generic[Decision]):
 
     @property
     def poll_age_s(self) -> float:
-        """How long ago the log was last polled without an error."""
+        """The seconds since the log was last polled without an error."""
         return self._now_s() - self._polled_at_s
 
     @property
     def stream_still_s(self) -> float:
-        """The longest of `streams_still_s`; 0 for none."""
+        """The longest of `streams_still_s`; 0 when there is none."""
         return max(self.streams_still_s.values(), default=0.0)
 
     def not_ready(self) -> str | None:
-        """Why this worker's answers could not be fresh now; None when they can."""
+        """Returns the reason why this worker's answers might not be fresh now; None when they are."""
         settings = self._settings
         patience_s = settings.unreachable_s
         if self._unreachable and self._now_s() - self._reached_at_s > patience_s:
@@ -183,7 +184,7 @@ class Driver(Generic[Decision]):
         return None
 
     def doubt(self) -> str | None:
-        """Why nothing may be answered from the index now: the log may not be the one that it was made from (R10). None when it may."""
+        """Returns why serving is suspended: the log may not be the one that the index was made from (R10). None if serving is allowed."""
         if self._doubt:
             return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
         reader = self._reader
@@ -194,13 +195,13 @@ class Driver(Generic[Decision]):
         return self.joiner.doubts.describe() or None
 
     def may_not_append(self) -> str | None:
-        """Why this worker appends nothing but fills now; None when it may (R10)."""
+        """Returns the reason why this worker appends nothing but fills now; None when it may append (R10)."""
         if not self.joiner.doubts.live:
             return "this worker has not read the log to its end yet"
         return self.doubt() or self._clock_doubt()
 
     async def run(self) -> None:
-        """Read, apply, answer, until cancelled. Raises `Fatal` when going on could contradict what was answered."""
+        """Read, apply and answer until cancelled. Raises `Fatal` when continuing could contradict earlier answers."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(tasks), name="watch")
             tasks.create_task(self._watch_unread(), name="watch-unread")
@@ -225,20 +226,20 @@ class Driver(Generic[Decision]):
                 why = self._no_reader = str(problem)
                 await asyncio.sleep(self._settings.watch_s)
             except OutOfRange as problem:
-                # An offset that the log does not have, says a broker that may be behind: look again, and stop only when it lasts.
+                # The broker that reports a missing offset may lag: check again, and stop only when it lasts.
                 why = str(problem)
                 self._contradicted(why)
                 await asyncio.sleep(self._settings.watch_s)
             finally:
-                # Before anything else runs: from here on nothing is answered until the log was looked at.
+                # Before any other task runs: from here on nothing is answered until the log was checked.
                 self._interrupted()
                 self._reader = None
                 await reader.close()
             logger.warning("making another reader: %s", why)
 
     def _begin(self) -> dict[int, int]:
-        """Where the next reader begins: at the last records that took effect, or before them where something is still needed."""
-        # A partition whose mark had not been found again when this reading was interrupted, too, has given the joiner nothing.
+        """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
+        # A partition whose mark had not been found again when this pass was interrupted, too, has given the joiner nothing.
         kept = self.joiner.forget_unjudged() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
         self._paused = frozenset()
@@ -247,7 +248,7 @@ class Driver(Generic[Decision]):
         return offsets | {stream: min(first, offsets.get(stream, first)) for stream, first in self._recheck.offsets_first.items()}
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
-        """Read on with this reader until another is needed; returns why."""
+        """Read with this reader until a new one is needed; returns the reason."""
         self._ran_at_s = self._now_s()
         while True:
             if self._recheck.waits_for and not self._recheck.done:
@@ -264,7 +265,7 @@ class Driver(Generic[Decision]):
                 return self._remake_reader
             if self._recheck.waits_for or not self._recheck.done:
                 was_done = self._recheck.done
-                # Once the log was seen to contradict the index, a partition that has lost its leader since is waited for.
+                # Once the log has contradicted the index, wait also for partitions that have lost their leader since.
                 led = range(ORDERING, self._log.payload_partitions) if self._refuted else {ORDERING, *self._log.leaders()}
                 records = self._recheck.take(records, led)
                 if self._recheck.lost:
@@ -287,7 +288,7 @@ class Driver(Generic[Decision]):
                 return why
 
     def _interruption(self, reader: Reader) -> str:
-        """Why the log has to be looked at before anything more that this reader returned is applied; empty when it has not."""
+        """Returns the reason why the log must be checked before more of this reader's records are applied; empty when it need not."""
         now_s, limit_s = self._now_s(), self._settings.stood_still_s
         stood_still_s, self._ran_at_s = now_s - self._ran_at_s, now_s
         why = ""
@@ -301,19 +302,19 @@ class Driver(Generic[Decision]):
         return why
 
     async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
-        """Hand records to the joiner and see to what follows; returns why another reader is needed, empty when none is."""
+        """Pass records to the joiner and carry out the effects; returns the reason why a new reader is needed, or an empty string."""
         chunks = [records[at : at + VERIFY_AT_ONCE] for at in range(0, len(records), VERIFY_AT_ONCE)] or [records]
         verifying = self._verify(chunks[0])
         for number, chunk in enumerate(chunks):
             signed_by = await verifying if isinstance(verifying, asyncio.Future) else verifying
             if number + 1 < len(chunks):
                 verifying = self._verify(chunks[number + 1])
-            # Much may have happened since they were polled: the process may have been paused while signatures were verified.
+            # Time has passed since they were polled: the process may have been paused while signatures were verified.
             if why := self._interruption(reader):
                 return why
             ready = self._step(chunk, tasks, signed_by)
             while ready.more or ready.evidence is not None:
-                await asyncio.sleep(0)  # a long replay leaves the loop to the others
+                await asyncio.sleep(0)  # yields to the other tasks during a long replay
                 if ready.evidence is not None and (why := await self._examine(ready.evidence)):
                     return why
                 if why := self._interruption(reader):
@@ -330,20 +331,20 @@ class Driver(Generic[Decision]):
         return ""
 
     def _undeclared(self) -> frozenset[int]:
-        """The payload partitions that exist and that no entry may name yet: what lies there is read when they are declared."""
+        """Returns the payload partitions that exist and that no entry may name yet; they are read once they are declared."""
         log_state = self.joiner.log_state
         declared = 0 if log_state is None else log_state.payload_partitions
         return frozenset(range(declared, self._log.payload_partitions))
 
     def _verify(self, records: Sequence[Record]) -> "asyncio.Future[dict[bytes, bytes]] | dict[bytes, bytes]":
-        """The key under which each ordering record's signature is good, of those that are signed with the key in force."""
+        """Verify signatures in a thread if there are enough; returns, by record value, the key in force for each value signed with it."""
         log_state = self.joiner.log_state
         if log_state is None or len(values := self.joiner.to_verify(records)) <= VERIFY_HERE_MAX or self._executor is None:
             return {}
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
     async def _examine(self, evidence: Evidence) -> str:
-        """R10: a view that is not our own history. Compare all that took effect since somebody last had it with the log."""
+        """Compare our history with the log because of a foreign view: all effects since a worker's view last agreed with it (R10)."""
         joiner = self.joiner
         logger.warning(
             "foreign view offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
@@ -359,7 +360,7 @@ class Driver(Generic[Decision]):
                 f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"
                 " see docs/runbook.md, 'Somebody knew another history'"
             )
-        # From here on, over all readers, until the comparison ends well: the marks alone do not end it.
+        # Serving stays suspended from here on, over all readers, until the comparison succeeds: finding the marks does not end it.
         self._suspected = evidence
         self._doubt = self._doubt or "a record shows another history: this worker's is compared with the log"
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
@@ -375,7 +376,7 @@ class Driver(Generic[Decision]):
         ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by)
         if ready.advanced:
             outcomes = self._applier.apply(ready)
-            # A crash here: decided and durable, but nobody was answered. A retry gets the same decisions.
+            # A crash here: decided and durable, but not answered. A retry gets the same decisions.
             self._sender.resolve(ready, outcomes)
         self._observe(ready)
         for notice in ready.notices[:NOTICES_LOGGED_MAX]:
@@ -401,27 +402,27 @@ class Driver(Generic[Decision]):
             await asyncio.sleep(self._settings.watch_s)
 
     async def _look_at_log(self) -> None:
-        # Taken before the log is asked: what is read meanwhile must not look like more than the log holds.
+        # Taken before the request, so that records read meanwhile do not look like more than the log holds.
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
         marks = dict(self.joiner.marks)
         try:
             bounds = await self._log.bounds()
         except NotReady as problem:
             self._unreachable = str(problem)
-            self._contradicted_since_s = None  # what it returns next counts as the first time
+            self._contradicted_since_s = None  # its next reply counts as the first contradiction
             self._look_for_standstill(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
         if why := contradiction(read_next, marks, bounds):
             self._contradicted(why)
             return
-        # Partitions may have been added while the log was asked.
+        # Partitions may have been added during the request.
         ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
             self._suspected = None
             self._remake_reader = self._remake_reader or "the record that showed another history is gone"
         if self._ends_found is None or any(end < self._ends_found.get(stream, 0) for stream, end in ends.items()):
-            # Also when it has lost its end since: what is not there any more cannot be waited for.
+            # Also when the log has lost its end since: records that are gone cannot be waited for.
             self._ends_found = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
@@ -429,12 +430,12 @@ class Driver(Generic[Decision]):
         self._look_for_standstill(read_next, head_next, ends)
 
     def _catch_up(self) -> None:
-        """R10: this worker is live once it has judged all that the log had when it was first asked, and is in no doubt."""
+        """Mark this worker live once it has applied all records up to the first known log end and is not suspected (R10)."""
         doubts = self.joiner.doubts
         if doubts.live or self._ends_found is None or not self._trusted.is_set() or doubts.open or self.joiner.log_state is None:
             return
         read_next = self._read_next()
-        # What is paused waits for memory, and the head does not ask for it: records under unknown names must not keep a worker out.
+        # A paused partition waits for memory, and the head does not need it: records under unknown names must not keep a worker out.
         wanted = {stream: end for stream, end in self._ends_found.items() if stream not in self._paused}
         behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
         if not behind and self._head_next() >= self._ends_found[ORDERING]:
@@ -444,7 +445,7 @@ class Driver(Generic[Decision]):
             self._sender.wake()
 
     async def _look_once_more(self) -> None:
-        """Records without a good signature may mean that a rotation was missed: look at the log, without falling silent."""
+        """Check the log because of badly signed records, while serving goes on: this worker may have missed a key rotation."""
         try:
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
                 self._contradicted(lost)
@@ -452,16 +453,16 @@ class Driver(Generic[Decision]):
             logger.info("cannot look at the log now: %s", problem)
 
     async def _watch_unread(self) -> None:
-        """R10: of a topic-partition that is not read its reader sees no interruption. Look often whether the log still holds what waits."""
+        """Check paused topic-partitions often (R10): their reader detects no interruption there, and waiting records may be lost."""
         while True:
             await asyncio.sleep(self._settings.stood_still_s / UNREAD_LOOKS)
             if unread := self._unread(self._settings.stood_still_s / 2):
                 await self._look_at_unread(unread)
 
     def _unread(self, seconds: float) -> list[int]:
-        """The topic-partitions from which something waits, and that were neither read nor looked at for so long.
+        """Returns the topic-partitions with waiting records here that were neither read nor checked for `seconds`.
 
-        A payload partition without a leader cannot be looked at, and the others need not wait for it.
+        A payload partition without a leader cannot be checked, and the others do not wait for it.
         """
         since_s = self._now_s() - seconds
         old = [stream for stream in self._paused if self._seen_at_s.get(stream, since_s) < since_s]
@@ -490,7 +491,7 @@ class Driver(Generic[Decision]):
         now_s = self._now_s()
         head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
         self.head_still_s = head.get(ORDERING, 0.0)
-        # A reader that was not asked does not stand still: a long replay applies what it has first.
+        # A reader that was not polled is not stalled: a long replay first applies the records that it has.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
         wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
         self.streams_still_s = self._streams.look(read_next, wanted, now_s)
@@ -502,7 +503,7 @@ class Driver(Generic[Decision]):
         self._doubt = self._doubt or INTERRUPTED
 
     def _agreed(self) -> None:
-        """The log is the one that this index was made from, unless a foreign view waits to be looked into."""
+        """The log is the one that this index was made from; resume serving, unless a foreign view is still to be examined."""
         if self._suspected is not None:
             return
         self._doubt, self._contradicted_since_s, self._refuted = "", None, False
@@ -510,7 +511,7 @@ class Driver(Generic[Decision]):
         self._catch_up()
 
     def _contradicted(self, why: str) -> None:
-        """Apply and admit nothing from here on until the log agrees again. Raises `Fatal` when it has not for `contradiction_s`."""
+        """Apply and admit nothing until the log agrees again. Raises `Fatal` when it has not for `contradiction_s`."""
         limit_s, now_s = self._settings.contradiction_s, self._now_s()
         self._refuted = True
         self._trusted.clear()
@@ -524,25 +525,29 @@ class Driver(Generic[Decision]):
             raise Fatal(why)
 
     def _read_next(self) -> dict[int, int]:
-        """Per stream how far reading got.
+        """Returns the next offset to read of each topic-partition.
 
-        Not only past the last record: a stream may end with a transaction's marker, which is nobody's record and is never handed in. Who
-        waited for a record behind it would never fill a hole there, and would take the reader for one that stands still.
+        It may lie beyond the last record: a partition may end with a transaction marker, which is never passed on. Otherwise this worker
+        would never fill a hole there, and would take the reader for stalled.
         """
         read_next = dict.fromkeys(range(ORDERING, self._log.payload_partitions), 0) | self.joiner.read_next()
         reader, recheck = self._reader, self._recheck
-        # What it returned may not have reached the joiner: who counted it as read would be live before a foreign view in it raised a doubt.
+        # Records returned may not have reached the joiner yet. Counting them as read could make this worker live before a foreign view
+        # among them raises a suspicion.
         if reader is not None and recheck.done and not self._in_hand:
             for stream in read_next.keys() - recheck.waits_for:
                 read_next[stream] = max(read_next[stream], reader.offset_next(stream))
         return read_next
 
     def _head_next(self) -> int:
-        """Where the head stands; where reading does when nothing waits to be judged."""
+        """Returns the offset of the head, or the read position when no ordering record waits."""
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
 
     def _clock_doubt(self) -> str | None:
-        """R6: a clock that is far from the log's last time must not move log time for ever, nor keep windows open."""
+        """Returns the reason not to admit while this clock is far from the last time in the log; None otherwise (R6).
+
+        A wrong clock must not push log time forward for ever, nor keep windows open.
+        """
         last, settings = self.joiner.history.last, self._settings
         if last is None or settings.clock_accepted:
             return None
@@ -556,9 +561,9 @@ class Driver(Generic[Decision]):
         )
 
     def _look_at_clock(self, own: OrderedBatch) -> None:
-        """R6: log time far from this worker's clock is an alarm, never a different decision.
+        """Raise an alarm if log time is far from this worker's clock; it never changes a decision (R6).
 
-        Only our own entries tell: they were appended after we sent them and before we read them, by our clock, however long that took.
+        Only our own entries are used: by our clock they were appended after we sent them and before we read them, however long that took.
         """
         skew_ms = max(0, own.append_time_ms - self._clock_ms()) or min(0, own.append_time_ms - own.sent_at_ms)
         alarm_ms = self._settings.clock_alarm_ms

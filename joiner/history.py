@@ -1,10 +1,10 @@
-"""The running history of a log, and whether a view of it is our own (R10; docs/formats.md, Log records). Pure.
+"""The running history of a log, and the comparison of views with it (R10; docs/formats.md, Log records). Pure.
 
     H(1) = log id            H(n + 1) = SHA-256(H(n) || append time || SHA-256(value) || mark)
 
-over the records that took effect, genesis first. `mark` is 1 for an entry joined with its payload, else 0. Two readers with the same
-(n, H(n)) have had the same n records, at the same times, with the same contents there or filled. Of each record that took effect we keep
-where it stands and a fingerprint, so that the log can be asked for it again.
+over the records that took effect, genesis first. `mark` is 1 for an entry joined with its payload, else 0. Two readers with the same (n,
+H(n)) have had the same n records, at the same times, with the same contents joined or filled. Of each record that took effect we keep its
+offset and a fingerprint, so that it can be read again and compared.
 """
 
 import enum
@@ -21,25 +21,27 @@ from ordering.log import Record
 from ordering.records import View
 
 HISTORY_KEPT: Final = 1 << 16
-"""The number of records kept, of the last that took effect, to compare views with. The same for all readers: a settle record for an older
-history does not count, and whether it does must not depend on the reader."""
+"""The number of records kept, counted back from the last that took effect, to compare views with.
+
+It is the same for all readers: a settle record for an older history does not count, and that must not depend on the reader.
+"""
 
 NO_CONTENT: Final = -1
-"""The partition of an effect that has no content: of every record but an entry."""
+"""The partition of an effect without content: of every record but an entry."""
 
 NONE_SKIPPED: Final = -1
-"""The first offset of what was skipped, where nothing was."""
+"""The value of `skipped_first` where nothing was skipped."""
 
 _LINK = Struct(">q")
 _PLACE = Struct(">iqqI")
 
 
 class HasTime(Protocol):
-    """A record, or what is kept of one."""
+    """A record, or the kept part of one."""
 
     @property
     def append_time_ms(self) -> int:
-        """The broker's time, milliseconds since 1970."""
+        """The broker's append time, milliseconds since 1970."""
         ...
 
 
@@ -47,7 +49,7 @@ Timed = TypeVar("Timed", bound=HasTime)
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """One record that took effect: the `seen`-th, with the history up to it, and where it and its content stand in the log."""
+    """One record that took effect: the `seen`-th, with the history up to it, and the offsets of the record and its content."""
 
     seen: int
     history: bytes
@@ -58,48 +60,51 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     content_offset: int = 0
     content_fingerprint: bytes = b""
     skipped_first: int = NONE_SKIPPED
-    """The offset of the first ordering record between the effect before and this one; they had none. Offsets may have gaps."""
+    """The offset of the first ordering record between the previous effect and this one; those had no effect. Offsets may have gaps."""
     skipped_hash: bytes = b""
-    """The running hash over their fingerprints (`passed_over`): another record in the place of one of them may have an effect."""
+    """The running hash over their fingerprints (`passed_over`): another record that replaces one of them may have an effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The record with the highest offset of its topic-partition that took effect: what is read again after an interruption."""
+    """The record with the highest offset of its topic-partition that took effect: it is read again after an interruption."""
 
     offset: int
     fingerprint: bytes
 
 
 class Comparison(enum.Enum):
-    """A view held beside our own history."""
+    """The result of comparing a view with our own history."""
 
     OWN = "own"
     FOREIGN = "foreign"
-    """More records than we have here, or another hash: records were lost, or somebody is wrong."""
+    """More records than we have here, or another hash: records were lost, or a worker is wrong."""
     TOO_OLD = "too old"
-    """It is older than what we keep, and says nothing."""
+    """The view is older than the history that we keep, and proves nothing."""
 
 
 def fingerprint(record: Record, value_hash: bytes) -> bytes:
-    """SHA-256 of a record's place, append time, key and `value_hash`, the SHA-256 of its value: whether a log still holds it."""
+    """Returns SHA-256 over a record's partition, offset, append time, key and `value_hash`, the SHA-256 of its value.
+
+    Comparing it shows that a log still holds the record.
+    """
     key = record.key or b""
     return sha256(_PLACE.pack(record.stream, record.offset, record.append_time_ms, len(key)) + key + value_hash).digest()
 
 
 def fingerprint_of(record: Record) -> bytes:
-    """The same of a record as it was read."""
+    """Returns the fingerprint of a record as it was read."""
     return fingerprint(record, sha256(record.value or b"").digest())
 
 
 def passed_over(skipped_hash: bytes, record: Record) -> bytes:
-    """The running hash over fingerprints, with one more record; it begins with b""."""
+    """Returns the running hash over fingerprints, extended by one skipped record; it begins with b""."""
     return sha256(skipped_hash + fingerprint_of(record)).digest()
 
 
 def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
-    """The last record, all before it that have its append time, and the one before these; the last one last.
+    """Returns the last record, all before it with the same append time, and the one before these, in log order.
 
-    While a clock stands still, a copy of a record that was lost has its append time; only what is older cannot be made again.
+    While the broker's clock does not advance, a copy of a lost record has the same append time; only an older record cannot be reproduced.
     """
     run: list[Timed] = []
     for record in latest_first:
@@ -110,12 +115,12 @@ def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
 
 
 def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: bool) -> bytes:
-    """H(n + 1) from H(n) and the record that took effect."""
+    """Returns H(n + 1), from H(n) and the record that took effect."""
     return sha256(b"".join((history, _LINK.pack(append_time_ms), value_hash, b"\x01" if mark else b"\x00"))).digest()
 
 
 class History:
-    """The last effects of one reading of the log, at most `HISTORY_KEPT`, and how many there have been."""
+    """The last effects of one pass over the log, at most `HISTORY_KEPT`, and their total number."""
 
     def __init__(self, effects: Iterable[Effect] = ()) -> None:
         """`effects`: consecutive, the last one last."""
@@ -139,21 +144,21 @@ class History:
 
     @property
     def last(self) -> Effect | None:
-        """The last effect."""
+        """The last effect; None before genesis."""
         return self._effects[-1] if self._effects else None
 
     @property
     def last_run(self) -> list[Effect]:
-        """The last effects, as far as a copy may stand in for one (`last_of_one_time`): they are read again after an interruption."""
+        """The last effects that a copy may replace (`last_of_one_time`): they are read again after an interruption."""
         return last_of_one_time(reversed(self._effects))
 
     def append(self, effect: Effect) -> None:
-        """One more record took effect."""
+        """Append one record that took effect."""
         assert effect.seen == self.seen + 1
         self._effects.append(effect)
 
     def compare(self, view: View) -> Comparison:
-        """Whether a view is our own history at the present place (the contract's words: Log records)."""
+        """Compare a view with our own history at the present head (docs/formats.md, Log records)."""
         seen = self.seen
         if view.seen > seen:
             return Comparison.FOREIGN
@@ -163,5 +168,5 @@ class History:
         return Comparison.OWN if self._effects[-1 - behind].history == view.history else Comparison.FOREIGN
 
     def since(self, seen: int) -> list[Effect]:
-        """The effects kept from that ordinal on."""
+        """Returns the effects kept from that ordinal on."""
         return list(islice(self._effects, max(0, seen - self.seen_first), None))

@@ -1,16 +1,16 @@
-"""The lives of all workers, as the ordering topic tells them (R2, R5).
+"""The incarnations of all workers, as the ordering topic defines them (R2, R5).
 
-A life begins with a `register` record and is named by an *incarnation*, the ordinal of that record among all that counted. Its state
-is how far its batches were counted, and whether it is fenced:
+An incarnation begins with a `register` record, and its number is the ordinal of that record among all that counted. Its state (`Life` in
+the code) is its last sequence counted, and whether it is fenced:
 
 | record | counts if | then |
 |---|---|---|
-| register(nonce, name) | the nonce is new | a life begins; every earlier life of that name is fenced |
-| fence(i, last) | life i is not fenced and `last` is its last sequence counted | life i is fenced |
-| retire(i) | life i is not fenced | life i is fenced |
-| entry(i, s) | life i is not fenced and s is higher than its last sequence counted | s is its last sequence counted |
+| register(nonce, name) | the nonce is new | an incarnation begins; every earlier one of that name is fenced |
+| fence(i, last) | incarnation i is not fenced and `last` is its last sequence counted | incarnation i is fenced |
+| retire(i) | incarnation i is not fenced | incarnation i is fenced |
+| entry(i, s) | incarnation i is not fenced and s is higher than its last sequence counted | s is its last sequence counted |
 
-Nothing else changes a life, so this is a function of the log. Sequences start at 1: 0 says that none was counted.
+Nothing else changes this state, so it is a function of the log. Sequences start at 1; 0 means that none was counted.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ SEQUENCE_NONE: Final = 0
 
 
 class Life(msgspec.Struct, frozen=True, gc=False):
-    """One life of one worker. `active_at_ms` is the log time at which it last registered or had an entry counted."""
+    """The state of one incarnation. `active_at_ms` is the log time at which it registered or last had an entry counted."""
 
     incarnation: int
     name: str
@@ -34,7 +34,7 @@ class Life(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lives:
-    """All lives so far. Made from the lives that the index holds; `changed` collects those to persist with the step."""
+    """All incarnations so far. Made from those that the index holds; `changed` collects those to persist with the step."""
 
     def __init__(self, lives: Iterable[Life] = ()) -> None:
         self._lives: dict[int, Life] = {life.incarnation: life for life in lives}
@@ -43,31 +43,31 @@ class Lives:
         self.changed: dict[int, Life] = {}
 
     def get(self, incarnation: int) -> Life | None:
-        """The life of that incarnation, None if none has registered yet."""
+        """Returns the state of that incarnation, None if it has not registered yet."""
         return self._lives.get(incarnation)
 
     def counts(self, incarnation: int, sequence: int) -> bool:
-        """R2: whether an entry of that name counts at the head now."""
+        """Returns True if an entry of that batch name counts at the head now (R2)."""
         life = self._lives.get(incarnation)
         return life is not None and not life.fenced and sequence > life.sequence_last
 
     def is_past(self, incarnation: int, sequence: int) -> bool:
-        """Whether an entry of that name can never count any more. False for a life not seen yet: it may lie ahead (R5)."""
+        """Returns True if an entry of that batch name can never count any more; False before the incarnation has registered (R5)."""
         life = self._lives.get(incarnation)
         return life is not None and (life.fenced or sequence <= life.sequence_last)
 
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
-        """An entry counted."""
+        """Record that an entry counted."""
         life = self._lives[incarnation]
         assert not life.fenced
         assert sequence > life.sequence_last
         self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms, life.format_version))
 
     def register(self, nonce: bytes, name: str, log_time_ms: int, format_version: int = 1) -> tuple[Life, Life | None] | None:
-        """A register record: (the new life, the life it fenced or None); None when the nonce is known already."""
+        """Apply a register record; returns (the new incarnation, the one it fenced or None), or None when the nonce is known already."""
         if nonce in self._nonces:
             return None
-        # Every earlier life of the name but the last was fenced when its successor registered.
+        # Every earlier incarnation of the name but the last was fenced when its successor registered.
         before = self._unfenced_by_name.get(name)
         fenced = self._fence(before) if before is not None else None
         life = Life(len(self._lives) + 1, name, nonce, SEQUENCE_NONE, False, log_time_ms, format_version)
@@ -77,7 +77,7 @@ class Lives:
         return life, fenced
 
     def fence(self, incarnation: int, sequence_last: int) -> Life | None:
-        """A fence record: the life that it fenced, None when it does not count."""
+        """Apply a fence record; returns the incarnation that it fenced, None when it does not count."""
         life = self._lives.get(incarnation)
         if life is None or life.fenced or life.sequence_last != sequence_last:
             return None
@@ -85,22 +85,22 @@ class Lives:
         return self._fence(incarnation)
 
     def retire(self, incarnation: int) -> Life | None:
-        """A retire record: the incarnation that it ended, None when that was over already, or has not begun."""
+        """Apply a retire record; returns the incarnation that it ended, None when that was fenced already or has not registered."""
         life = self._lives.get(incarnation)
         return None if life is None else self.fence(incarnation, life.sequence_last)
 
     def named(self, name: str) -> Life | None:
-        """The incarnation of that worker name that is not over, None for none."""
+        """Returns the incarnation of that worker name that is not fenced, None if there is none."""
         incarnation = self._unfenced_by_name.get(name)
         return None if incarnation is None else self._lives[incarnation]
 
     def names_since(self, log_time_ms: int) -> frozenset[str]:
-        """The workers whose life is not fenced and was active at that log time or later."""
+        """Returns the names of workers with an incarnation that is not fenced and was active at that log time or later."""
         unfenced = [self._lives[incarnation] for incarnation in self._unfenced_by_name.values()]
         return frozenset([life.name for life in unfenced if life.active_at_ms >= log_time_ms])
 
     def active_since(self, log_time_ms: int) -> list[int]:
-        """The lives that are not fenced and were active at that log time or later."""
+        """Returns the incarnations that are not fenced and were active at that log time or later."""
         return [incarnation for incarnation in self._unfenced_by_name.values() if self._lives[incarnation].active_at_ms >= log_time_ms]
 
     def _fence(self, incarnation: int) -> Life:

@@ -1,14 +1,14 @@
-"""Looks at the log: does it still hold what this worker's index was made from? (R10)
+"""Checks that the log still holds the records that this worker's index was made from (R10).
 
-Two kinds of looks, both by reading records again and comparing their fingerprints:
+There are two kinds of checks, and both read records again and compare their fingerprints:
 
 - After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect, and
-  in the ordering topic those before it that a copy might stand in for. `Recheck` does it with the reader that goes on reading behind them.
-- When a foreign view was met: every record that took effect since somebody last had our history, with its content. `examine` does that
+  in the ordering topic those before it that a copy might replace. `Recheck` does it with the reader that then reads on after them.
+- After a foreign view: every record that took effect since a worker's view last agreed with ours, with its content. `examine` does that
   with a reader of its own.
 
-A single look may mislead: a client that knows of an election late asks a leader that is none any more, and what comes back is older than
-what was read. So the driver applies nothing from the first mismatch on, and stops only when it lasts.
+A single check may mislead: a client that learns late of an election fetches from a former leader, and gets an older state than it has read
+before. So the driver applies nothing after the first mismatch, and stops only when the mismatch lasts.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ POLL_MS: Final = 1_000
 
 
 class Sought:
-    """Finds a record that took effect among those that are read again, and what was skipped before it."""
+    """Matches records that are read again against one record that took effect and the records skipped before it."""
 
     def __init__(self, offset: int, fingerprint: bytes, skipped_first: int = NONE_SKIPPED, skipped_hash: bytes = b"") -> None:
         self.offset = offset
@@ -38,7 +38,7 @@ class Sought:
         self._skipped_hash = b""
 
     def found(self, record: Record) -> bool | None:
-        """True: this is the record; None: it lies further on; False: another one is in its place, or in that of one skipped before it."""
+        """Returns True if this is the record, None if it lies further on, False if another record replaces it or one skipped before it."""
         if record.offset < self.offset:
             if record.offset >= self.offset_first:
                 self._skipped_hash = passed_over(self._skipped_hash, record)
@@ -47,7 +47,7 @@ class Sought:
 
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
-    """Returns what to find in each topic-partition, in the order of offsets: marks, and effects with their contents or without."""
+    """Returns the records to find in each topic-partition, by rising offset: the marks, and the effects with or without their contents."""
     places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
     for effect in effects:
         found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
@@ -59,16 +59,16 @@ def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bo
 
 
 class Recheck:
-    """Holds what a new reader returns until the marks were found among it. `marks`: per topic-partition the record to be found.
+    """Holds back the records of a new reader until the marks are found among them. `marks`: per topic-partition the record to find.
 
-    `run`: the effects of the ordering topic that have to be found with its mark (`History.last_run`).
+    `run`: the effects of the ordering topic to find together with its mark (`History.last_run`).
 
-    `kept`: per payload partition what was read before and need not be read again; it is handed on first, once the partition's mark was
-    found. `may_count` says of a record whether it may still be asked for: one forged payload that nobody asks for makes reading begin far
-    before the mark, and what lies between must not fill the memory.
+    `kept`: per payload partition, records read earlier that need not be read again; they are passed on first, once the partition's mark is
+    found. `may_count` returns True for a record that an entry may still name. A forged payload that no entry names can make reading start
+    far before the mark, and the records in between must not exhaust the memory.
 
-    A payload partition without a leader cannot be asked and gives nothing to apply: the others need not wait for it. What it gives later
-    begins with its mark, or is another log's.
+    A payload partition without a leader cannot be read and gives nothing to apply, so the others do not wait for it. Its records, when they
+    come, begin with its mark, or are those of another log.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class Recheck:
         self._may_count = may_count
         self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]
         self.done = False
-        """Whether the marks of all topic-partitions that have a leader were found."""
+        """True once the marks of all topic-partitions with a leader were found."""
         self.lost = ""
-        """The mark that the log does not hold any more; empty while none is missing."""
+        """A message about the mark that the log no longer holds; empty while none is missing."""
 
     @property
     def kept(self) -> dict[int, Kept]:
-        """The records that were not handed on: the next `Recheck` takes them over."""
+        """The records that were not passed on yet: the next `Recheck` takes them over."""
         return {partition: kept for partition, kept in self._kept.items() if partition in self._wanted}
 
     @property
     def offsets_first(self) -> dict[int, int]:
-        """Where to begin to read, in each topic-partition that has something to be found."""
+        """The first offset to read, in each topic-partition that still has records to find."""
         return {stream: expected[0].offset_first for stream, expected in self._wanted.items()}
 
     @property
@@ -103,14 +103,14 @@ class Recheck:
         return frozenset(self._wanted)
 
     def take(self, records: Sequence[Record], led: Container[int]) -> list[Record]:
-        """Returns the records that may be handed to the joiner now. `led`: the topic-partitions that have a leader."""
+        """Returns the records that may be passed to the joiner now. `led`: the topic-partitions that have a leader."""
         if not self._wanted and self.done:
             return list(records)
         for record in records:
             expected = self._wanted.get(record.stream)
             found = None if expected is None else expected[0].found(record)
             if expected is None or found is None:
-                # Ordering records before the mark were judged: a flood of skipped ones among them must not fill the memory.
+                # Ordering records before the mark were applied already: a flood of skipped ones among them must not exhaust the memory.
                 if (expected is None or record.stream != ORDERING) and self._may_count(record):
                     self._held.append(record)
                 continue
@@ -119,7 +119,7 @@ class Recheck:
                 return []
             expected.popleft()
             if not expected:
-                self._held.append(record)  # so that the joiner knows how far reading got
+                self._held.append(record)  # so that the joiner knows its next offset
                 del self._wanted[record.stream]
         self.done = self.done or not any(stream in led for stream in self._wanted)
         if not self.done:
@@ -130,7 +130,7 @@ class Recheck:
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
-    """Returns how the log's bounds contradict what was read or took effect; empty when they do not."""
+    """Returns a contradiction between the log's start or end offsets and the records read or applied; empty when there is none."""
     for stream, bound in bounds.items():
         mark = marks.get(stream)
         reached = max(read_next.get(stream, 0), 0 if mark is None else mark.offset + 1)
@@ -148,9 +148,9 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
 
 
 async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool = True) -> str:
-    """Read all these effects again, with their contents or without, and the marks; return what is missing, empty when nothing is.
+    """Read these effects, with or without their contents, and the marks again; returns a message about one that is missing, or "".
 
-    Raises `NotReady` when the log does not give them, and what opening a reader or polling raises.
+    Raises `NotReady` when the log does not return them in time, and the errors of opening a reader and polling.
     """
     wanted = sought(effects, marks, contents=contents)
     if not wanted:
@@ -193,7 +193,7 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams:
 
 
 def another(stream: int, lost: Sought) -> str:
-    """The message for a record that took effect and that the log does not hold any more, or not behind what was skipped before it."""
+    """Returns the message for a record that took effect and is gone from the log, or whose skipped predecessors are not the same."""
     skipped = lost.offset_first < lost.offset
     before = f", or one from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
     return (

@@ -1,9 +1,9 @@
-"""Appends the fills and fences that the core proposes (R4, R5). Whether one takes effect, the log decides.
+"""Appends the fills and fences that the core proposes (R4, R5). The log decides whether one takes effect.
 
-A hole that somebody has passed is a loss (R10): a well-signed record further on whose writer had seen more than there is before the hole
-shows that the content was there once. The worker does not fill it but stops and names the entry; the same bytes, put back, mend the log.
-So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. Where nobody has
-the bytes, the owner settles the history up to the hole: what was known of more is given up, and the holes are filled.
+A hole that another worker has passed is a loss (R10): a well-signed record further on, whose writer had seen more records than precede the
+hole, proves that the content existed. The worker does not fill it but stops and names the entry; the same bytes, put back, repair the log.
+So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. Where no copy of the
+bytes is left, the owner settles the history up to the hole: what others had seen beyond it is given up, and the holes are filled.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ logger = logging.getLogger("notary.driver")
 
 READ_AHEAD_S_MAX = 60.0
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
-"""Per kind of a worker's record, where `seen` stands: the ids behind it need not be decoded."""
+"""The offset of `seen` in each kind of worker record: the transaction ids after it need not be decoded."""
 _OWNERS = (7, 10)
 """The kinds `key` and `settle`."""
 _U64 = Struct(">Q")
 
 
 class Passing(msgspec.Struct, frozen=True):
-    """A record further on whose writer had seen more records than there are before the hole."""
+    """A record further on whose writer had seen more records than precede the hole."""
 
     offset: int
     seen: int
 
 
 class Proposals:
-    """One worker's. `read_next` returns how far it has read; it waits up to `wait_s` for that, looking every `look_s`."""
+    """One worker's proposals. `read_next` returns its read positions; a fill waits up to `wait_s` for them, polling every `look_s`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Proposals:
         look_s: float,
         lost_s: float = 10.0,
     ) -> None:
-        """`lost_s`: how long a content must be missing before the worker stops. A broker that is behind has less than there is."""
+        """`lost_s`: the time for which content must be missing before the worker stops; a lagging broker has fewer records than exist."""
         self._log = log
         self._joiner = joiner
         self._sender = sender
@@ -64,14 +64,14 @@ class Proposals:
         self._now_s = now_s
         self._wait_s, self._look_s = wait_s, look_s
         self._lost_s = lost_s
-        self._lost_since: tuple[int, float] | None = None  # the head, and when its content was first seen to be lost
-        self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is on its way
+        self._lost_since: tuple[int, float] | None = None  # the head, and the time when its content was first found lost
+        self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is in flight
 
     def append(self, ready: Ready, tasks: asyncio.TaskGroup) -> None:
-        """Start what the step proposed. One append under way for each partition is enough; what is left out now is proposed again."""
+        """Start the appends that the step proposed, at most one at a time for each partition; the others are proposed again."""
         leaders = self._log.leaders() if ready.fills else {}
         for partition in {fill.partition for fill in ready.fills}:
-            # Where there is no leader an append would hang until it times out, and take our incarnation with it.
+            # Without a leader an append would hang until it times out, and end our incarnation.
             if partition in leaders and partition not in self._under_way:
                 self._under_way.add(partition)
                 tasks.create_task(self._fill(partition, [fill for fill in ready.fills if fill.partition == partition]), name="fill")
@@ -81,23 +81,23 @@ class Proposals:
             tasks.create_task(self._fence(fences), name="fence")
 
     async def _fill(self, partition: int, fills: list[FillWanted]) -> None:
-        """Fill what is still a hole when this worker has read the partition to its present end, and that nobody has passed."""
+        """Fill those that are still holes once this worker has read the partition to its present end, unless a worker has passed them."""
         joiner = self._joiner
         try:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
             assert log_state is not None
             marks = {stream: mark for stream, mark in joiner.marks.items() if stream in (ORDERING, partition)}
             if await examine(self._log, joiner.history.last_run, marks, contents=False):
-                return  # the driver will notice: this is not the log that it was
+                return  # the driver will detect it: the log has changed
             if head is None:
                 return
-            # Behind the entry: its own view may be foreign, and says nothing of its content.
+            # Start after the entry: its own view may be foreign, and proves nothing about its content.
             passing = await passing_record(self._log, log_state, head + 1, joiner.history)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
             give_up_s = self._now_s() + self._wait_s
-            while self._read_next()[partition] < bound.offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - reading goes on in a task
+            while self._read_next()[partition] < bound.offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
                 await asyncio.sleep(self._look_s)
             if self._read_next()[partition] < bound.offset_end or joiner.history.seen != seen:
                 return
@@ -105,7 +105,7 @@ class Proposals:
             if not holes:
                 return
             if passing is not None:
-                # Some hole here or further on was passed. Only of the one at the head it is certain.
+                # Some hole here or further on was passed. It is certain only for the one at the head.
                 self._stop_at_loss(passing, partition)
                 return
             self._lost_since = None
@@ -145,10 +145,10 @@ class Proposals:
 
 
 async def passing_record(log: Log, log_state: LogState, offset: int, history: History) -> Passing | None:
-    """The first well-signed record from `offset` to the topic's present end whose writer had seen more than this history has.
+    """Returns the first well-signed record between `offset` and the topic's present end whose writer had seen more than this history has.
 
-    Nothing counts that lies before a `settle` record of the owner's for this history, or a part of it. Keys are followed on the way. Raises
-    `NotReady` when the log does not give its records.
+    Records before an owner's `settle` for this history, or a part of it, are ignored. Key changes on the way are followed. Raises
+    `NotReady` when the log does not return its records in time.
     """
     passing: Passing | None = None
     seen = history.seen

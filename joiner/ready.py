@@ -1,7 +1,7 @@
-"""What goes into the joiner and what comes out, as values: state and limits in, batches and proposals out. Pure.
+"""The joiner's input and output as values: state and limits in, batches and proposals out. Pure.
 
-`Ready` is the contract between the core and whoever runs it: what must become durable together before anything is answered (R8), and
-what may be appended to the log if somebody cares to. Nothing in it waits, and nothing in it has happened yet.
+`Ready` is the contract between the core and its driver: the changes that must become durable together before any answer (R8), and the
+records that the driver may append to the log. Nothing in it waits, and nothing in it has happened yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from payload import Request
 
 
 class JoinerLimits(msgspec.Struct, frozen=True):
-    """Bounds and timeouts of one worker; none of them changes a decision (R6)."""
+    """Limits and timeouts of one worker; none of them changes a decision (R6)."""
 
     hole_timeout_ms: int = 1_500
     worker_timeout_ms: int = 30_000
@@ -31,7 +31,7 @@ class JoinerLimits(msgspec.Struct, frozen=True):
 
 
 class JoinerState(msgspec.Struct, frozen=True):
-    """Where to go on from: what the index holds of the joiner (R8, R10). A topic-partition without an offset is read from its start."""
+    """The joiner's persisted state in the index, to resume from (R8, R10). A topic-partition without an offset is read from its start."""
 
     offsets_next: Mapping[int, int] = msgspec.field(default_factory=lambda: {ORDERING: 0})
     log_time_ms: int = 0
@@ -45,29 +45,29 @@ class JoinerState(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Payload records of one partition that need not be read again: they are there as long as the furthest content joined is (R10)."""
+    """Payload records of one partition that need not be read again: they exist as long as the partition's mark does (R10)."""
 
     offset_next: int
-    """Where reading goes on behind them."""
+    """The offset at which reading continues after them."""
     records: list[Record]
 
 
 class OwnBatch(Protocol):
-    """A batch that this worker sent: if the records read back have the same bytes, nothing in them needs to be checked or decoded again."""
+    """A batch that this worker sent: if the records read back have the same bytes, they need not be verified or decoded again."""
 
     @property
     def value(self) -> bytes:
-        """The payload record's value as it was sent."""
+        """The payload record's value as sent."""
         ...
 
     @property
     def payload_hash(self) -> bytes:
-        """SHA-256 of that."""
+        """SHA-256 of `value`."""
         ...
 
     @property
     def entry_value(self) -> bytes:
-        """The ordering record's value as it was sent."""
+        """The ordering record's value as sent."""
         ...
 
     @property
@@ -77,12 +77,12 @@ class OwnBatch(Protocol):
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """What decoding it gives."""
+        """The requests that decoding it gives."""
         ...
 
 
 class OrderedBatch(msgspec.Struct, frozen=True):
-    """An entry that counted, with the content that every worker sees for it. A filled one asks nothing."""
+    """An entry that counted, with the content that every worker reads for it. A filled one has no requests."""
 
     offset: int
     incarnation: int
@@ -91,11 +91,11 @@ class OrderedBatch(msgspec.Struct, frozen=True):
     filled: bool
     requests: tuple[Request, ...]
     append_time_ms: int = 0  # by the log's clock
-    sent_at_ms: int = 0  # by the sender's
+    sent_at_ms: int = 0  # by the sender's clock
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """An incarnation ended here; `by` is the one of the same name that registered, None when a peer fenced it or the owner retired it."""
+    """An incarnation that ended; `by` is its successor of the same name, None when a peer fenced it or the owner retired it."""
 
     life: Life
     by: Life | None
@@ -103,7 +103,7 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class FillWanted(msgspec.Struct, frozen=True):
-    """A fill that this worker may append, if it has read that partition to its end, and nobody has passed the hole (R4, R10)."""
+    """A fill that this worker may append if it has read that partition to its end and no worker has passed the hole (R4, R10)."""
 
     partition: int
     incarnation: int
@@ -119,26 +119,26 @@ class FenceWanted(msgspec.Struct, frozen=True):
 
 
 class RootSeen(msgspec.Struct, frozen=True):
-    """A checkpoint record that counts: the life's worker says that its tree of `size` decisions has this root (R9)."""
+    """A checkpoint record that counts: its incarnation's worker has this root for its tree of `size` decisions (R9)."""
 
     name: str
     incarnation: int
     size: int
     root: bytes
     log_time_ms: int
-    electorate: frozenset[str]  # the workers that have shown themselves within ELECTORATE_MS of log time
-    batches_before: int = 0  # how many of the step's batches were judged before it: its place in the order
+    electorate: frozenset[str]  # the voters: workers active within ELECTORATE_MS of log time
+    batches_before: int = 0  # the number of the step's batches before it in the order
 
 
 class VoteVoid(msgspec.Struct, frozen=True):
-    """The owner retired this worker: what it said of roots counts no longer (R9)."""
+    """The owner retired this worker: its earlier votes on roots no longer count (R9)."""
 
     name: str
     batches_before: int = 0
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that no correct worker writes often, or at all: to be counted and logged, never to stop for."""
+    """An anomaly: a record that correct workers write rarely or never. It is counted and logged, and never stops the worker."""
 
     kind: str  # malformed | unsigned | skipped | foreign-view | bad-content | orphan-dropped
     stream: int
@@ -147,11 +147,11 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct):
-    """The effects of one step. All up to `roots_seen` becomes durable together, before any answer (R8)."""
+    """The effects of one step. All fields up to `roots_seen` become durable together, before any answer (R8)."""
 
     offsets_next: dict[int, int]
     log_time_ms: int
-    advanced: bool = False  # whether the head moved: otherwise there is nothing to persist
+    advanced: bool = False  # True if the head moved: otherwise there is nothing to persist
     batches: list[OrderedBatch] = msgspec.field(default_factory=list)
     lives: list[Life] = msgspec.field(default_factory=list)
     effects: list[Effect] = msgspec.field(default_factory=list)
@@ -166,7 +166,7 @@ class Ready(msgspec.Struct):
     fences: list[FenceWanted] = msgspec.field(default_factory=list)
     notices: list[Notice] = msgspec.field(default_factory=list)
     paused: frozenset[int] = frozenset()
-    more: bool = False  # the step stopped at its bound: step again with no records
-    stop: str = ""  # why this worker must not go past the head
-    evidence: Evidence | None = None  # to be looked into before the head is judged (R10)
-    read_again: bool = False  # payload records were dropped for want of memory: read on from `read_next` after `forget_unjudged`
+    more: bool = False  # the step stopped at its limit: step again with no records
+    stop: str = ""  # the reason why this worker must not apply the head
+    evidence: Evidence | None = None  # to be examined before the head is applied (R10)
+    read_again: bool = False  # payload records were dropped for lack of memory: resume at `read_next` after `forget_unjudged`

@@ -1,25 +1,25 @@
-"""loadtest: how fast it is, measured the same way by everybody.
+"""loadtest: performance measurements that anybody can repeat in the same way.
 
-The promise: one command (`make bench`, or `python -P -m loadtest.bench`) starts what it measures, measures it, says on what
-machine, and leaves nothing behind. Every figure stands beside the raw path of the same run (the same bytes appended and
-read back with nothing decoded or decided), because a figure alone says more about the machine than about this software.
+The promise: one command (`make bench`, or `python -P -m loadtest.bench`) starts the system under test, measures it, records the machine,
+and leaves nothing behind. Every figure comes with that of the raw path in the same run: the same bytes appended and read back with nothing
+decoded or decided. A figure alone says more about the machine than about this software.
 
-What is in a figure, and what is not:
+The conditions of every figure:
 
-- Clients, brokers and the worker share the machine. What the load itself costs is measured and told, not taken off.
-- Loads of `bench/` are closed loops, but for `curve` and `overload`: a connection sends its next submission when it has the answer to the
-  last. Latency is from the first byte out to the last byte in; of an open loop, from when a submission was due.
-- Every answer is checked: status 200, every decision committed, the ids those that were asked, in their order. One that
-  is not makes the run fail, whatever its speed.
-- The first fifth of a run is warming up and does not count.
-- Load is made from a seed: the same seed, the same bytes, signatures included (Ed25519 has no randomness).
+- Clients, brokers and the worker share the machine. The CPU time of the load itself is measured and reported, not subtracted.
+- Loads of `bench/` are closed loops, except `curve` and `overload`: a connection sends its next submission after the last answer. Latency
+  is from the first byte out to the last byte in; in an open loop, from the intended start of a submission.
+- Every answer is checked: status 200, every decision committed, the ids requested, in their order. A wrong answer fails the run, whatever
+  its speed.
+- The first fifth of a run is warm-up and does not count.
+- Load is generated from a seed: the same seed, the same bytes, signatures included (Ed25519 has no randomness).
 
-| place | subject |
+| file | subject |
 |---|---|
-| `bench/` | the figures: from decoding alone to ten million requests end to end, and what the time goes into |
-| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests arrive when they are due, whatever the answers do |
+| `bench/` | the figures: from decoding alone to ten million requests end to end, and the CPU time of each stage |
+| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, whatever the answers |
 | `signing` | requests and submissions to the byte, for all of them |
 | `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 
-Nothing here asserts a time: machines differ, and ratios within one run are what hold.
+Nothing here asserts a time: machines differ, and only ratios within one run are comparable.
 """

@@ -1,4 +1,4 @@
-"""Locust's file: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`. What it does is told in `loadtest.openloop`."""
+"""Locust's entry file: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`. `loadtest.openloop` describes the load."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-# Locust puts the working directory in front of all that is installed, and that is anybody's.
+# Locust puts the working directory in front of all installed packages, and anybody may have written it.
 sys.path.remove(os.getcwd())
 
 import gevent
@@ -26,24 +26,24 @@ clients: set[str] = set()
 
 
 class NotaryUser(User):
-    """One connection of the load: sends what is due next, whenever it is free."""
+    """One connection of the load: sends the next submission that is due, whenever it is free."""
 
     wait_time = constant(1)
 
     @task
     def follow_the_schedule(self) -> None:
-        """Until there is nothing left to send."""
+        """Send submissions until none is left."""
         if member is not None:
             member.work()
 
 
 class Schedule(LoadTestShape):
-    """The users stay; it is the schedule that the rate follows. Ends the run when every submission is accounted for."""
+    """Keeps the number of users constant, since the schedule sets the rate. Ends the run when every submission is accounted for."""
 
     use_common_options = True
 
     def tick(self) -> tuple[int, float] | None:
-        """Asked once a second."""
+        """Called by Locust once a second; returns None to end the run."""
         if coordinator is None:
             return None
         if isinstance(self.runner, MasterRunner):
@@ -60,7 +60,7 @@ def _options(parser: ArgumentParser) -> None:
 
 @events.init.add_listener
 def _wire(environment: Environment, runner: Any, **_: Any) -> None:
-    """Coordinator and member are in one process, or messages go between them."""
+    """Connect coordinator and member: directly in one process, or by Locust's messages."""
     global coordinator, member
     if environment.parsed_options is not None and environment.parsed_options.class_picker:
         sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
@@ -91,7 +91,7 @@ def _coordinator_hears(msg: Any, **_: Any) -> None:
 
 
 def _tell_coordinator(words: Any) -> None:
-    # Not within the call: what it hears may make it say "go" to the one who tells.
+    # Not within the call: the coordinator may answer with "go" to the same member.
     if coordinator is not None:
         gevent.spawn(coordinator.hear, words)
 
@@ -125,7 +125,7 @@ def _end(**_: Any) -> None:
 
 
 def _exit_code(environment: Environment, **_: Any) -> None:
-    """A run without a figure, and a run that never was, are no success."""
+    """Set the exit code: a run without a figure, or without a start, is no success."""
     options = environment.parsed_options
     nothing = 1 if options is not None and options.headless else 0
     told = None if coordinator is None else coordinator.exit_code

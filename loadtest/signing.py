@@ -1,5 +1,6 @@
-"""Requests and submissions to the byte, built from the contract alone (docs/formats.md) and not with the encoders of `payload`:
-that what is made here decodes and verifies there is a test of both. Pure.
+"""Requests and submissions to the byte, built from the contract alone (docs/formats.md) and not with the encoders of `payload`. Pure.
+
+A submission built here that decodes and verifies there tests both.
 """
 
 import base64
@@ -11,21 +12,21 @@ from typing import Final, TypeAlias
 import msgspec
 
 Window: TypeAlias = tuple[int | None, int | None]
-"""A time window's two ends, in milliseconds since 1970-01-01 UTC; None is an open one."""
+"""The two ends of a time window, in milliseconds since 1970-01-01 UTC; None is an open one."""
 
 OPEN_FROM_MS: Final = -(2**63)
 OPEN_UNTIL_MS: Final = 2**63 - 1
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
-    """A submission: its JSON, and the transaction ids of its requests, in order, one after the other (32 bytes each)."""
+    """A submission: its JSON, and the concatenated transaction ids of its requests, in order (32 bytes each)."""
 
     body: bytes
     ids: bytes
 
 
 class Writer:
-    """Writes the requests and submissions of one party at one notary. A state is its 36 bytes."""
+    """Encodes the requests and submissions of one party at one notary. A state is given as its 36 bytes."""
 
     def __init__(self, notary: str, party: str, sign: Callable[[bytes], bytes]) -> None:
         self._sign = sign
@@ -36,7 +37,7 @@ class Writer:
     def request(
         self, inputs: Sequence[bytes], content_hash: bytes, references: Sequence[bytes] = (), window: Window | None = None
     ) -> tuple[str, bytes]:
-        """(its JSON, its transaction id). `inputs` and `references` are in ascending order, none twice."""
+        """Returns (JSON, transaction id). `inputs` and `references` are in ascending order, without repetition."""
         start, end = (None, None) if window is None else window
         bounds = pack(">qq", OPEN_FROM_MS if start is None else start, OPEN_UNTIL_MS if end is None else end)
         hashed = b"".join([self._transaction_head, _states(inputs), _states(references), bounds, content_hash])
@@ -47,7 +48,7 @@ class Writer:
         return "{" + ",".join(members) + "}", sha256(hashed).digest()
 
     def submission(self, texts: Sequence[str], ids: Sequence[bytes]) -> Made:
-        """Sign requests and put them together: the bytes to send, however often."""
+        """Sign requests and join them; returns the bytes to send, which may be sent repeatedly."""
         joined = b"".join(ids)
         signature = base64.b64encode(self._sign(self._message_head + pack(">I", len(ids)) + joined)).decode()
         body = f'{{"party":{self._party},"signature":"{signature}","requests":[{",".join(texts)}]}}'
@@ -55,7 +56,7 @@ class Writer:
 
 
 def reference(state: bytes) -> str:
-    """A state in its text form."""
+    """Returns a state in its text form."""
     return f"{state[:32].hex()}:{int.from_bytes(state[32:], 'big')}"
 
 

@@ -1,30 +1,31 @@
-"""ordering: the ground floor. What a transaction id is, what an ordering record says, and what a log promises.
+"""ordering: the ground floor. It defines transaction ids, the ordering records and the log with its guarantees.
 
 The log has two halves: the *ordering* topic, a single partition of transaction ids that gives everything its order, and the *payload*
-topic, many partitions that carry the whole requests. This room owns the vocabulary that all others share, and the log itself, in three
-forms with one contract (`ordering.log`):
+topic, many partitions that carry the complete requests. This package owns the vocabulary that all others share, and the log itself, in
+three implementations of one contract (`ordering.log`):
 
-- `KafkaLog`: topics of a Kafka cluster; replicated, what production runs on;
+- `KafkaLog`: topics of a Kafka cluster, replicated; production runs on it;
 - `EmbeddedLog`: a RocksDB store in one process, fsynced before it acknowledges; the default to start with;
-- `MemoryLog`: nothing survives; for simulations and tests.
+- `MemoryLog`: keeps nothing after the process ends; for simulations and tests.
 
 | file | subject | pure |
 |---|---|---|
-| `errors` | what a caller may conclude when something fails | yes |
+| `errors` | the errors, by what the caller may conclude from them | yes |
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
-| `signatures` | who has signed a record, a fill, a new key | yes |
-| `genesis` | making a log somebody's, and reading whose it is | no |
+| `signatures` | signatures over records, fills and new keys | yes |
+| `genesis` | appending the genesis record, and reading which notary owns a log | no |
 | `log` | the interface and its durability contract | yes |
 | `clock` | the wall clock | no |
 | `memory` | `MemoryLog` | no |
-| `embedded`, `store` | `EmbeddedLog`, and the RocksDB rows and options it keeps them in | no |
-| `torn` | whether damage is only a write that a crash cut short | no |
+| `embedded`, `store` | `EmbeddedLog`, and its RocksDB rows and options | no |
+| `torn` | tells a write that a crash interrupted from other damage | no |
 | `stream` | the reader that both local logs share | no |
-| `kafka` | `KafkaLog`: writer, reader, bounds | no |
-| `interruptions` | when a Kafka reader may be reading another log than before | no |
-| `connection`, `endings` | getting to brokers, and leaving them in bounded time | no |
+| `kafka` | `KafkaLog`: writer, reader, log start and log end offsets | no |
+| `interruptions` | detects that a Kafka reader may be reading a different log than before | no |
+| `leadership` | partition leaders, learnt from Metadata in bounded time | no |
+| `connection`, `endings` | connecting to brokers, and disconnecting in bounded time | no |
 | `topics` | creating and checking Kafka topics, apart from using them | no |
 
-Nothing here knows what a transaction says or how it is decided.
+Nothing here knows the content of a transaction or how it is decided.
 """

@@ -1,8 +1,8 @@
-"""This machine's clock, for whoever is to hand it on: nothing that decides asks it (R6)."""
+"""This machine's wall clock. The composition root passes it on; nothing that decides reads it (R6)."""
 
 import time
 
 
 def clock_ms() -> int:
-    """The wall clock in milliseconds since 1970."""
+    """Returns the wall clock in milliseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1_000_000

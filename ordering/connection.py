@@ -1,9 +1,9 @@
-"""How every Kafka client of this project connects, and what it asks that aiokafka does not ask by itself.
+"""Connection settings of every Kafka client of this project, and requests in versions that aiokafka does not speak.
 
-aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is
-its version 12: with topic ids, so that a topic that was deleted and created again is told from the first one, and it never
-creates a topic by asking for it. Writers and readers ask so too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which
-aiokafka speaks up to version 2: with the cluster's finalized features.
+aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
+has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
+Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
+has the cluster's finalized features.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 from ordering.errors import ConfigurationError, NotReady
 
 METADATA_AGE_MS: Final = 1_000
-"""How old what a client knows of the leaders may be, and the racks of `leaders()`.
+"""The maximum age of a client's metadata: the partition leaders, and the racks in `leaders()`.
 
-A client that waits for a broker that is cut off hears from the others who leads instead. And a broker that does not hear the active
-controller goes on saying that it leads, to all who ask, for as long as that lasts. So a client asks the brokers in turn, and all of them
-within the time after which a worker stops because its log contradicts it.
+A client that waits for a broker that is cut off learns the new leader from the other brokers. A broker that cannot reach the active
+controller goes on claiming to be the leader for as long as that lasts. So a client asks the brokers in turn, and asks all of them within
+the time after which a worker stops because its log contradicts it.
 """
 
 
 class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """How to prove to the brokers who we are, and they to us. Without one: `PLAINTEXT`, for a private network or a trial."""
+    """TLS and SASL settings for connections to the brokers. Without them: `PLAINTEXT`, for a private network or a trial."""
 
     protocol: str = "SSL"
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
@@ -47,7 +47,7 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
     sasl_password: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of aiokafka's clients. Raises `ConfigurationError` for a file or word that cannot be used."""
+        """Returns the keyword arguments of aiokafka's clients. Raises `ConfigurationError` for a file or value that cannot be used."""
         if self.protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise ConfigurationError(f"Kafka security protocol {self.protocol!r}: use PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
         settings: dict[str, Any] = {"security_protocol": self.protocol}
@@ -56,7 +56,7 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
                 settings["ssl_context"] = create_ssl_context(cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file)
             except OSError as problem:  # SSLError is one
                 given = [file for file in (self.ca_file, self.cert_file, self.key_file) if file]
-                # The error of `ssl` names no file.
+                # The errors of `ssl` name no file.
                 unreadable = [file for file in given if not os.access(file, os.R_OK)]
                 files = ", ".join(unreadable or given)
                 raise ConfigurationError(f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}") from problem
@@ -72,7 +72,7 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | None) -> dict[str, Any]:
-    """What all clients of one process have in common. Raises `ConfigurationError` for brokers or security that cannot be."""
+    """Returns the settings that all clients of one process share. Raises `ConfigurationError` for invalid brokers or security settings."""
     _check_brokers(bootstrap)
     return {
         "bootstrap_servers": bootstrap,
@@ -84,10 +84,10 @@ def client_settings(bootstrap: str, client_id: str, security: KafkaSecurity | No
 
 
 def _check_brokers(bootstrap: str) -> None:
-    """aiokafka would say the same with whatever exception it meets, some of them while it connects."""
+    """Raise `ConfigurationError` for invalid brokers: aiokafka would raise various exceptions, some of them only while it connects."""
     try:
         for host, port, _ in collect_hosts(bootstrap):
-            host.encode("idna")  # as the resolver does it: UnicodeError is a ValueError
+            host.encode("idna")  # as the resolver does: UnicodeError is a ValueError
             if not host or not 0 < port <= 65535:
                 raise ValueError("a host and a port from 1 to 65535 make a broker")
     except ValueError as problem:
@@ -96,11 +96,11 @@ def _check_brokers(bootstrap: str) -> None:
 
 @asynccontextmanager
 async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, timeout_ms: int) -> AsyncIterator[AIOKafkaAdminClient]:
-    """An administration client for the length of a block, and `NotReady` for what goes wrong with the brokers inside it.
+    """Yields an administration client; errors of the brokers inside the block become `NotReady`.
 
-    The block as a whole takes `timeout_ms` at most.
+    The block as a whole takes at most `timeout_ms`.
     """
-    # Several brokers may have to be tried within the limit, so one that does not answer may take a third of it.
+    # Several brokers may have to be tried within the deadline, so one that does not answer may take a third of it.
     request_ms = max(timeout_ms // 3, 1)
     client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=request_ms)
     try:
@@ -116,21 +116,21 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
 
 
 def tell(problem: BaseException) -> str:
-    """Returns an error's name and text, for a message. aiokafka's errors begin with their names."""
+    """Returns an error's name and text for a message, without repeating the name: aiokafka's errors begin with theirs."""
     name, text = type(problem).__name__, str(problem)
     return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """One topic as the brokers know it now."""
+    """One topic as described by a broker."""
 
     topic_id: str
     replicas: tuple[int, ...]
-    """How many replicas each partition has, in the order of the partitions."""
+    """The number of replicas of each partition, in the order of the partitions."""
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """The cluster as it knows itself now; topics that do not exist are not in `topics`."""
+    """The cluster as described by one of its brokers; `topics` leaves out topics that do not exist."""
 
     cluster_id: str
     brokers: int
@@ -138,11 +138,11 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
 
 async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> ClusterFacts:
-    """Ask one broker about the cluster and these topics. Raises `KafkaError`, and `NotReady` while a topic is being made."""
+    """Describe the cluster and these topics, asking one broker. Raises `KafkaError`, and `NotReady` while a topic is being created."""
     answer = await client._send_request(TopicsRequest(topics))
     found: dict[str, TopicFacts] = {}
     for code, name, topic_id, _, partitions, *_ in answer.topics:
-        if code in (3, 29):  # unknown topic; not authorized, which a broker says of topics it may not even name
+        if code in (3, 29):  # unknown topic; not authorized, which a broker returns for topics that this user may not describe
             continue
         if code != 0:
             raise NotReady(f"Kafka topic {name} cannot be described now: {tell(for_code(code)())}")
@@ -152,7 +152,7 @@ async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> Cl
 
 
 async def finalized_features(client: AIOKafkaAdminClient) -> dict[str, int]:
-    """The levels of the features that the cluster has finalized, such as `metadata.version`; empty when the broker names none."""
+    """Returns the finalized features of the cluster, such as `metadata.version`, with their levels; empty when the broker reports none."""
     answer = await client._send_request(FeaturesRequest())
     encoded = answer.tags.get(_FINALIZED_FEATURES)
     if answer.error_code or encoded is None:
@@ -232,7 +232,7 @@ class _TopicsRequest12(RequestStruct):  # type: ignore[misc]
 
 
 class TopicsRequest(Request[_TopicsRequest12]):  # type: ignore[misc]
-    """Metadata of some topics by name, version 12 (Kafka 2.8 and newer), creating none."""
+    """Metadata version 12 (Kafka 2.8 and newer) of some topics by name; creates none of them."""
 
     API_KEY: ClassVar[int] = 3
 
@@ -240,13 +240,13 @@ class TopicsRequest(Request[_TopicsRequest12]):  # type: ignore[misc]
         self._topics = topics
 
     def build(self, request_struct_class: type[_TopicsRequest12]) -> _TopicsRequest12:
-        """What goes over the wire."""
+        """Returns the request struct for the wire."""
         names: list[tuple[uuid.UUID, str, dict[int, bytes]]] = [(uuid.UUID(int=0), topic, {}) for topic in self._topics]
         return request_struct_class(names, False, False, {})
 
 
 _FINALIZED_FEATURES = 2
-"""The tag of the finalized features in the answer."""
+"""The tag of the finalized features in the response."""
 _FEATURES = CompactArray(("name", CompactString("utf-8")), ("max_level", Int16), ("min_level", Int16), ("tags", TaggedFields))
 
 
@@ -269,7 +269,7 @@ class _FeaturesRequest3(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("software_name", CompactString("utf-8")), ("software_version", CompactString("utf-8")), ("tags", TaggedFields))
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """Version 0: of this answer alone, so that a client and a broker can always understand it (KIP-511)."""
+        """Decodes response header version 0: ApiVersions always uses it, so that any client and broker understand each other (KIP-511)."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
@@ -279,5 +279,5 @@ class FeaturesRequest(Request[_FeaturesRequest3]):  # type: ignore[misc]
     API_KEY: ClassVar[int] = 18
 
     def build(self, request_struct_class: type[_FeaturesRequest3]) -> _FeaturesRequest3:
-        """The bytes on the wire: who asks."""
+        """Returns the request struct for the wire, with the client's name and version."""
         return request_struct_class("kafka-notary", "1", {})

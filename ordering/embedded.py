@@ -1,10 +1,10 @@
 """`EmbeddedLog`: one process, one RocksDB store in a directory, fsynced before it acknowledges. The default to start with.
 
-What it survives: the crash of its process and of its machine; not the loss of its disk. It trusts the disk to keep what fsync
-said it kept, and trusts RocksDB's checksums to notice when it did not.
+It survives a crash of its process and of its machine, but not the loss of its disk. It trusts the disk to keep what fsync reported as
+written, and trusts RocksDB's checksums to detect when it did not.
 
-Appends are committed in groups: while one group is being fsynced, the next one gathers, so that a slow disk costs latency and
-not throughput. The fsync runs in the log's one thread; all else runs on the event loop.
+Appends are committed in groups: while one group is being fsynced, the next one gathers, so that a slow disk costs latency and not
+throughput. The fsync runs in the log's one thread; all else runs on the event loop.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ class _Pending(msgspec.Struct):
 
 
 class EmbeddedLog:
-    """A `Log` in a directory of this machine, for one process at a time. Made by `create`, used by `open`."""
+    """A `Log` in a local directory, for one process at a time. Created by `create`, opened by `open`."""
 
     def __init__(self, store: Rdict, meta: Meta, clock_ms: Callable[[], int]) -> None:
-        """For `open` only."""
+        """Called by `open` only."""
         self._store = store
         self._meta = meta
         self._clock_ms = clock_ms
-        # The next offset to give away, and the first one that readers may not see yet: in between lies what awaits its fsync.
+        # The next offset to assign, and the first offset that readers may not see yet: records in between await their fsync.
         self._offsets_next = {stream: end_in(store, stream) for stream in range(ORDERING, meta.payload_partitions)}
         self._ends_visible = dict(self._offsets_next)
         self._arrivals = Arrivals()
@@ -72,9 +72,9 @@ class EmbeddedLog:
 
     @staticmethod
     def create(directory: Path | str, payload_partitions: int = 16) -> str:
-        """Make a new, empty log and return its identity.
+        """Create a new, empty log and return its identity.
 
-        Raises `ConfigurationError` if the directory is not empty, or the log cannot be written; then what was made is left there.
+        Raises `ConfigurationError` if the directory is not empty, or the log cannot be written; a partly written log is left there.
         """
         path = Path(directory)
         if payload_partitions < 1:
@@ -87,7 +87,7 @@ class EmbeddedLog:
                 raise ConfigurationError(f"{path} is not an empty directory: name another one for the new log")
             path.mkdir(parents=True, exist_ok=True)
             create_store(path, meta)
-            # RocksDB syncs its own directory; that the directory itself is there, only its parent can say.
+            # RocksDB syncs its own directory; the entry for that directory is durable only once its parent is synced.
             sync_directory(path.parent)
         except OSError as problem:
             raise ConfigurationError(f"cannot make a log in {path}: {problem.strerror or problem}") from problem
@@ -95,10 +95,10 @@ class EmbeddedLog:
 
     @classmethod
     def open(cls, directory: Path | str, clock_ms: Callable[[], int] = clock_ms) -> "EmbeddedLog":
-        """Open a log that exists; blocks while the tail that was not yet in tables is read back.
+        """Open an existing log; blocks while RocksDB replays its write-ahead log.
 
-        Raises `ConfigurationError` when there is no log, another process has it open, or its format is newer than this
-        software; `Fatal` when the store is damaged.
+        Raises `ConfigurationError` when there is no log, another process has it open, or its format is newer than this software; `Fatal`
+        when the store is damaged.
         """
         path = Path(directory)
         if not is_store(path):
@@ -110,8 +110,8 @@ class EmbeddedLog:
             _logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
-            # Records that a crash left in the operating system's cache were read back just now. Before any reader sees one it
-            # has to be durable, or a second crash, of the machine this time, would take it back.
+            # Records that a crash left in the operating system's cache have just been recovered. They must be durable before any reader
+            # sees one, or a second crash, this time of the machine, would take them back.
             store.flush(True)
             return cls(store, meta, clock_ms)
         except BaseException:
@@ -120,51 +120,51 @@ class EmbeddedLog:
 
     @property
     def payload_partitions(self) -> int:
-        """How many payload partitions the log was created with."""
+        """The number of payload partitions now."""
         return self._meta.payload_partitions
 
     def add_payload_partitions(self, count: int) -> None:
-        """Have `count` payload partitions from here on, durably; nothing when there are as many. For a command, while no worker runs."""
+        """Durably extend the log to `count` payload partitions, if it has fewer. For a command, while no worker runs."""
         self.check_open()
         if count <= self.payload_partitions:
             return
         self._meta = msgspec.structs.replace(self._meta, payload_partitions=count)
         write_meta(self._store, self._meta)
-        # A crash here leaves partitions that no record declares: nobody uses them.
+        # A crash here leaves partitions that no record declares, so no worker uses them.
         for stream in range(count):
             self._offsets_next.setdefault(stream, 0)
             self._ends_visible.setdefault(stream, 0)
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raise `NotReady` when there are fewer than `count` payload partitions."""
         check_partitions("the embedded log", self.payload_partitions, count)
 
     @property
     def identity(self) -> str:
-        """Made up when the log was created."""
+        """A random name, given when the log was created."""
         return self._meta.identity
 
     async def open_writer(self) -> "EmbeddedWriter":
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Returns a new writer. Raises `NotReady` after close, `Fatal` after the disk failed."""
         self.check_open()
         return EmbeddedWriter(self)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
-        """Raises `NotReady` after close, `Fatal` after the disk failed, `ConfigurationError` for an unknown partition."""
+        """Returns a new reader. Raises `NotReady` after close, `Fatal` after a disk failure, `ConfigurationError` for a wrong partition."""
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Returns each partition's log start offset (0) and log end offset. Raises `NotReady` after close, `Fatal` after a disk failure."""
         self.check_open()
         return {stream: Bounds(0, end) for stream, end in self._ends_visible.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """Every payload partition, in no data centre."""
+        """Returns every payload partition, with no data centre."""
         return dict.fromkeys(range(self.payload_partitions))
 
     async def close(self) -> None:
-        """Wait for the fsync under way, fail the appends behind it with `OutcomeUnknown`, and let another process in."""
+        """Wait for the fsync under way, fail the appends queued behind it with `OutcomeUnknown`, and release the lock of the directory."""
         if self._closed:
             return
         self._closed = True
@@ -176,18 +176,18 @@ class EmbeddedLog:
         self._store.close()
 
     def check_open(self) -> None:
-        """Raises `NotReady` after close, `Fatal` after the disk failed."""
+        """Raise `NotReady` after close, `Fatal` after the disk failed."""
         if self._closed:
             raise NotReady("this log is closed")
         if self._failure is not None:
             raise Fatal(f"the embedded log cannot be used any more: {self._failure}; free or replace the disk, then restart")
 
     def end(self, stream: int) -> int:
-        """The offset after the last durable record."""
+        """Returns the offset after the last durable record."""
         return self._ends_visible[stream]
 
     def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
-        """Durable records from `offset_next` on, up to the limits; at least one if there is one."""
+        """Returns durable records from `offset_next` on, up to the limits; at least one if there is one."""
         count = min(self._ends_visible[stream] - offset_next, records_max)
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(KEY.pack(stream + 1, offset_next + count))
@@ -206,7 +206,7 @@ class EmbeddedLog:
         return taken
 
     def put(self, stream: int, key: bytes | None, value: bytes | None) -> asyncio.Future[None]:
-        """Give a record its offset and append time, now; the future is done when it is durable, or holds `OutcomeUnknown`."""
+        """Assign a record its offset and append time now; the future completes when it is durable, or holds `OutcomeUnknown`."""
         self.check_open()
         if stream not in self._offsets_next:
             raise ConfigurationError(f"this log has no {describe(stream)}, it has {self.payload_partitions}")
@@ -220,22 +220,22 @@ class EmbeddedLog:
         return durable
 
     async def _commit(self) -> None:
-        """Commit one group after the other, until nobody waits."""
+        """Commit one group after another until no append waits."""
         loop = asyncio.get_running_loop()
         while self._pending and self._failure is None:
             group, self._pending = self._pending, []
             try:
                 await loop.run_in_executor(self._disk, self._write, group)
-            except Exception as problem:  # rocksdict raises nothing more special
-                # What the disk holds is unknown now, and an fsync that failed once may "succeed" the next time without having
-                # written: so no second try, and no record of this group is shown to anybody before a restart has looked.
+            except Exception as problem:  # rocksdict raises nothing more specific
+                # The content of the disk is unknown now, and an fsync that failed once may "succeed" the next time without having written.
+                # So there is no second try, and no reader sees a record of this group before a restart has read the disk.
                 self._failure = f"the store could not be written: {problem}"
                 for pending in group:
                     _fail(pending.durable, self._failure)
                 self._fail_pending(self._failure)
                 self._arrivals.notify()
                 return
-            # A crash here leaves records that nobody was told of, and that the next open shows: allowed by the contract.
+            # A crash here leaves records that were never acknowledged and that the next open makes visible: the contract allows it.
             for pending in group:
                 self._ends_visible[pending.stream] += 1
                 if not pending.durable.done():
@@ -243,11 +243,11 @@ class EmbeddedLog:
             self._arrivals.notify()
 
     def _write(self, group: list[_Pending]) -> None:
-        """Make a group durable; in the log's thread. `write` holds the GIL but is short, `flush_wal` is long and does not."""
+        """Make a group durable; runs in the log's thread. `write` holds the GIL but is short, `flush_wal` is long and releases it."""
         batch = WriteBatch(raw_mode=True)
         for pending in group:
             batch.put(pending.key, pending.value)
-        # A crash between the two lines may keep all of the group or nothing of it: it is one batch, and nobody was told.
+        # A crash between the two lines keeps all of the group or nothing: it is one write batch, and none of it was acknowledged.
         self._store.write(batch)
         self._store.flush_wal(True)
 
@@ -265,7 +265,7 @@ class EmbeddedWriter:
         self._broken: str | None = None
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Returns after the fsync. Raises `OutcomeUnknown` if that failed, or the writer or the log is closed."""
+        """Returns after the fsync. Raises `OutcomeUnknown` if the fsync failed, or the writer or the log is closed."""
         assert key is not None or value is not None, "a record has a key or a value"
         assert len(key or b"") + len(value or b"") <= RECORD_BYTES_MAX, "records are cut to size before they come here"
         if self._broken is not None:
@@ -277,12 +277,12 @@ class EmbeddedWriter:
             raise OutcomeUnknown(self._broken) from problem
 
     async def close(self) -> None:
-        """Appends that wait for their fsync go on waiting; it is short, or it fails them."""
+        """Mark the writer closed. Appends under way still wait for their fsync, which is short, or fails them."""
         self._broken = "it was closed"
 
 
 def _fail(durable: asyncio.Future[None], why: str) -> None:
     if not durable.done():
         durable.set_exception(OutcomeUnknown(why))
-        # Whoever was cancelled meanwhile does not look any more; that is no reason for asyncio to complain.
+        # A cancelled caller never retrieves the exception; retrieve it here, so that asyncio does not log it.
         durable.exception()

@@ -1,8 +1,8 @@
-"""How Kafka clients end: in a bounded time, whatever state they and the brokers are in.
+"""Closing Kafka clients in bounded time, whatever state they and the brokers are in.
 
-aiokafka 0.14 ends politely: a producer first sends all that is queued, and a consumer waits for what it has under way. With brokers
-away both may take for ever, or fail half-way and leave connections and tasks behind. What is done here reaches into aiokafka's
-private parts, and only here, in `leadership.py` and in a few lines of `kafka.py`; pyproject.toml holds aiokafka below 0.15 for that reason.
+aiokafka 0.14 closes gracefully: a producer first sends all that is queued, and a consumer waits for its requests in flight. Without brokers
+both may take for ever, or fail half-way and leave connections and tasks behind. This module uses private attributes of aiokafka, as do
+`leadership.py`, `interruptions.py` and a few lines of `kafka.py` and `connection.py`; therefore pyproject.toml pins aiokafka below 0.15.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
-    """aiokafka's producer with an end that waits for no broker. Its own `stop` first sends all that is queued, however long."""
+    """aiokafka's producer with a close that waits for no broker. Its own `stop` first sends all that is queued, however long that takes."""
 
     _closed: bool | None
 
@@ -43,17 +43,17 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
         self._sender._send_produce_req = send_and_remember
 
     def _leave_former_leaders(self, cluster: Any) -> None:
-        """Who leads nothing of what is on its way may never answer."""
+        """Disconnect brokers that no longer lead a partition with a batch in flight: they may never reply."""
         leaders = {cluster.leader_for_partition(partition) for partition in self._sender._muted_partitions}
         for node in self._sender._in_flight - leaders:
             self._leadership.disconnect(node)
 
     async def abandon(self, timeout_s: float) -> None:
-        """Send nothing more, wait for nothing, disconnect."""
+        """Disconnect without sending what is queued or waiting for a broker; takes a few times `timeout_s` at most."""
         if self._closed:
             return
         self._closed = True
-        # The sender, when cancelled, waits for its requests: so they go first.
+        # The sender, when cancelled, waits for its requests, so they are cancelled first.
         tasks = {*self._requests, *([self._sender.sender_task] if self._sender.sender_task is not None else [])}
         for task in tasks:
             task.cancel()
@@ -63,7 +63,7 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
-    """Stop a consumer in a bounded time, whatever state it is in."""
+    """Stop a consumer in bounded time, whatever state it is in."""
     await _within(consumer.stop(), timeout_s)
     # Stopping while a fetch waits to be retried raises CancelledError inside aiokafka, before it disconnects.
     fetcher = consumer._fetcher
@@ -75,7 +75,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
 
 
 async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
-    """Do it, or give it up; problems are logged, since nobody can do anything about a client that is thrown away."""
+    """Run to the end or until the timeout; errors are only logged, because the client is discarded in any case."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=timeout_s)

@@ -1,16 +1,16 @@
-"""What can go wrong, told apart by what the caller may conclude from it.
+"""The errors of this project, distinguished by what the caller may conclude.
 
-Domain outcomes (a rejected transaction, a filled batch) are values, never exceptions. These are the rest; a message says what
-happened, which value it met and what to do. Library exceptions are mapped to these once, at the edge.
+Domain outcomes (a rejected transaction, a filled batch) are values, never exceptions. All else is one of these errors; the message names
+what happened, the value and what to do. Library exceptions are mapped to these once, at the edge.
 """
 
 
 class NotaryError(Exception):
-    """The root of every error that this project raises on purpose."""
+    """The base class of every error that this project raises on purpose."""
 
 
 class Malformed(NotaryError):
-    """Input from outside that breaks the contract; `where` names the place in it, such as `requests[3].inputs[0]`."""
+    """Input from outside that breaks the contract; `where` is the path to it, such as `requests[3].inputs[0]`."""
 
     def __init__(self, what: str, where: str = "") -> None:
         self.what = what
@@ -19,7 +19,7 @@ class Malformed(NotaryError):
 
 
 class NotReady(NotaryError):
-    """Surely not applied: this worker, or the log behind it, cannot take it now. The same again is safe."""
+    """Surely not applied: this worker, or the log behind it, cannot serve the request now. Retrying it is safe."""
 
     def __init__(self, what: str, retry_after_s: int = 2) -> None:
         self.retry_after_s = retry_after_s
@@ -27,7 +27,7 @@ class NotReady(NotaryError):
 
 
 class Overloaded(NotaryError):
-    """Surely not applied: a bounded queue is full. The same again is safe after `retry_after_s` seconds."""
+    """Surely not applied: a bounded queue is full. Retrying is safe after `retry_after_s` seconds."""
 
     def __init__(self, what: str, retry_after_s: int = 1) -> None:
         self.retry_after_s = retry_after_s
@@ -35,24 +35,24 @@ class Overloaded(NotaryError):
 
 
 class OutcomeUnknown(NotaryError):
-    """Applied or not, nobody here can tell. The same transaction ids again are safe (R7)."""
+    """The request may or may not have been applied. Retrying with the same transaction ids is safe (R7)."""
 
 
 class CorruptRecord(NotaryError):
-    """Bytes of a log record or an index row that do not decode to their last byte."""
+    """Bytes of a log record or an index row that do not decode completely."""
 
 
 class ConfigurationError(NotaryError):
-    """What the operator gave cannot work: a flag, a setting, a file, a topic. The message says which, and what to do."""
+    """Configuration that cannot work: a flag, a setting, a file, a topic. The message names it and the remedy."""
 
 
 class Fatal(NotaryError):
-    """What has become durable is uncertain, or contradicts what we hold: the process must stop, and a restart recovers or refuses."""
+    """Our view of durable state is uncertain or contradicted: the process must stop; a restart recovers, or fails with the reason."""
 
 
 class Condemned(Fatal):
-    """What this worker made of the log is known to be wrong (R9): it says nothing more, and no restart makes that right."""
+    """This worker's index is quarantined, known to be wrong (R9): it answers nothing more, and no restart repairs that."""
 
 
 class OutOfRange(Fatal):
-    """The log does not have an offset that it had: records are gone, or a broker that was asked is behind."""
+    """The log lacks an offset that it had before: records were deleted, or the broker is behind."""

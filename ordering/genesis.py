@@ -1,4 +1,4 @@
-"""The first record of a log: making it, and reading it to know whose log this is (R10)."""
+"""Appending the first record of a log, and reading it to learn which notary owns the log (R10)."""
 
 import asyncio
 from typing import Final
@@ -12,10 +12,10 @@ READ_S_MAX: Final = 10.0
 
 
 async def append_genesis(log: Log, genesis: Genesis, owner: SigningKey) -> bytes:
-    """Make an empty log this notary's; return its log id. Raises `ConfigurationError` when it holds records, `OutcomeUnknown`, `NotReady`.
+    """Make an empty log this notary's; returns its log id. Raises `ConfigurationError` when it holds records, `OutcomeUnknown`, `NotReady`.
 
-    A crash after the append leaves a whole log: `read_genesis` finds it. Of two that append at once the first one's record counts, and
-    the other is refused here, for its record is not the first.
+    A crash after the append leaves a complete log: `read_genesis` finds it. When two commands append at once, the first record counts, and
+    the other command fails here, because its record is not the first.
     """
     await check_empty(log)
     writer = await log.open_writer()
@@ -31,7 +31,7 @@ async def append_genesis(log: Log, genesis: Genesis, owner: SigningKey) -> bytes
 
 
 async def check_empty(log: Log) -> None:
-    """Raise `ConfigurationError` with whose log it is when the ordering topic has, or has had, any record. Raises `NotReady`."""
+    """Raise `ConfigurationError`, naming the owner, when the ordering topic has or has had any record. Raises `NotReady`."""
     if (first := await first_record(log)) is not None:
         raise ConfigurationError(f"the log is not empty: {_whose(first)}. Name other topics, or use the configuration of that notary")
     bound = (await log.bounds())[ORDERING]
@@ -42,7 +42,7 @@ async def check_empty(log: Log) -> None:
 
 
 async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
-    """Returns genesis, which says whose log this is, and the log id. Raises `ConfigurationError` for nobody's log, `NotReady`."""
+    """Returns the genesis record, which names the log's owner, and the log id. Raises `ConfigurationError` without one, `NotReady`."""
     first = await first_record(log)
     if first is None:
         raise ConfigurationError("the log is empty: its first record should say whose it is. Make it with `notary init`")
@@ -58,7 +58,7 @@ async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
 
 
 async def first_record(log: Log) -> Record | None:
-    """The first ordering record that the log has, None when it is empty. Raises `NotReady` when it does not give it."""
+    """Returns the first ordering record in the log, or None when it is empty. Raises `NotReady` when it cannot be read in time."""
     bound = (await log.bounds())[ORDERING]
     if bound.offset_first == bound.offset_end:
         return None

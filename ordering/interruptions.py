@@ -1,13 +1,14 @@
-"""Notices when a Kafka consumer may be reading another log than before (R10): after each fetch, before its records are handed out.
+"""Detects that a Kafka consumer may be reading a different log than before (R10), after each fetch and before its records are returned.
 
-Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition was interrupted when, since its last good fetch,
+Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition counts as interrupted when, since its last good
+fetch,
 
-- a fetch failed, and now one succeeds. A fetch that fails says nothing by itself, so that a partition whose leader is gone does not disturb
-  the others;
-- the connection to its leader is another one;
+- a fetch failed, and now one succeeds. A failed fetch alone counts for nothing, so that a partition without a leader does not disturb the
+  others;
+- the connection to its leader is a new one;
 - its high watermark has gone back;
-- its first new batch has another leader epoch than the last one read, although that was the end of the log: a leader changed in between.
-  (An epoch that changes in the middle of what was there already is history: nothing happened while we read.)
+- its first new batch has another leader epoch than the last one read, although that one was at the end of the log: the leader changed in
+  between. (An epoch that changes between batches that were already there is history: nothing happened while we read.)
 
 The base offset, length, leader epoch and last offset delta of a batch are in its header (Kafka's record batch format, version 2).
 """
@@ -22,23 +23,23 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 
 _BATCH = Struct(">qii7xi")
-"""Base offset, length, leader epoch; then magic, CRC and attributes; then the last offset delta."""
+"""Base offset, length, leader epoch; then magic, CRC and attributes (skipped); then the last offset delta."""
 _BATCH_HEAD_BYTES = 12
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A topic-partition as its last good fetch left it."""
+    """The state of a topic-partition after its last good fetch."""
 
     connection: Any
     high_watermark: int
     at_end: bool
-    """Whether that fetch returned all that there was."""
+    """True if that fetch reached the high watermark."""
     epoch: int | None
-    """The leader epoch of the last batch read."""
+    """The leader epoch of the last batch read; None before the first batch."""
 
 
 class Interruptions:
-    """Counts the interruptions of one consumer, whose client was not used yet."""
+    """Counts the interruptions of one consumer, whose client has not been used yet."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self.count = 0
@@ -82,7 +83,7 @@ class Interruptions:
 
 
 def batches(records: bytes | memoryview) -> tuple[list[int], int]:
-    """The leader epochs of the batches in a fetched record set, and the offset after the last. An incomplete batch is left out."""
+    """Returns the leader epochs of the batches in a fetched record set, and the offset after the last. An incomplete batch is left out."""
     epochs: list[int] = []
     at = offset_next = 0
     while at + _BATCH.size <= len(records):

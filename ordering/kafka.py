@@ -1,18 +1,18 @@
-"""`KafkaLog`: topics of a Kafka cluster; replicated, what production runs on.
+"""`KafkaLog`: topics of a Kafka cluster, replicated; production runs on it.
 
-It trusts the cluster to keep what `acks=all` acknowledged (topics.py names the settings that this takes), and to give each
-partition one order. It trusts aiokafka for the protocol, and not for what happens when brokers are away: every call here has a
-time limit, closing never waits for a broker, and a writer or reader that failed once is thrown away and made anew.
+It trusts the cluster to keep what `acks=all` acknowledged (`topics.py` names the settings that this needs), and to order each partition. It
+trusts aiokafka for the protocol, but not for its behaviour without brokers: every call here has a deadline, closing never waits for a
+broker, and a writer or reader that failed once is replaced.
 
-| what aiokafka 0.14 does | what is done about it here |
+| behaviour of aiokafka 0.14 | remedy here |
 |---|---|
-| an idempotent send is retried for ever | `append` has a time limit; after it the outcome is unknown and the writer broken |
-| sends that wait for room in a batch may be overtaken | one send per stream at a time, first come first served |
+| an idempotent send is retried for ever | `append` has a deadline; after it the outcome is unknown and the writer broken |
+| sends that wait for space in a batch may be reordered | one send per topic-partition at a time, first come first served |
 | `stop` waits until everything is sent | `endings.Producer.abandon` cancels instead |
-| an error in one partition drops records already taken from others | a reader that failed is broken |
-| its fetching task may die without a word | looked after at each empty poll |
-| a partition that becomes wanted waits for the end of its broker's fetch | `fetch_max_wait_ms` is short |
-| how it learns who leads costs time when brokers are cut off | `leadership.Leadership` does that instead |
+| an error in one partition drops records already fetched from others | a reader that failed is broken |
+| its fetching task may end silently | checked at each empty poll |
+| a resumed partition waits for the end of its broker's fetch in flight | `fetch_max_wait_ms` is short |
+| discovering leaders takes long when brokers are cut off | `leadership.Leadership` replaces that part |
 """
 
 import asyncio
@@ -40,28 +40,31 @@ POLL_RECORDS_MAX: Final = 4096
 
 
 class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what may take, in milliseconds."""
+    """Deadlines and wait times, in milliseconds."""
 
     open_ms: int = 10_000
-    """To connect and to check the topics, for the log, a writer or a reader."""
+    """The deadline for connecting and checking the topics, for the log, a writer or a reader."""
     topics_ms: int = 3_000
-    """How long a topic may be unknown before it is missing: brokers hear of a new one at different times. Less than `open_ms`."""
+    """The time for which a topic may be unknown before it counts as missing. Less than `open_ms`.
+
+    Brokers learn of a new topic at different times.
+    """
     append_ms: int = 10_000
-    """Until an append that was not acknowledged has an unknown outcome; longer than electing a new leader takes."""
+    """The time after which an unacknowledged append has an unknown outcome; longer than a leader election takes."""
     bounds_ms: int = 3_000
-    """Until `bounds` gives up."""
+    """The deadline of `bounds`."""
     request_ms: int = 5_000
-    """For one request to one broker; a fetch may bring much over a slow line."""
+    """The deadline of one request to one broker; a fetch may bring much data over a slow line."""
     connect_ms: int = 1_500
-    """For each step of connecting to one broker, and for its answer to the question who leads: the first packet may be lost once."""
+    """The deadline of each connection step, and of a broker's reply to Metadata: the first packet may be lost once."""
     fetch_wait_ms: int = 100
-    """How long an idle broker holds a fetch."""
+    """The time for which an idle broker holds a fetch (`fetch_max_wait_ms`)."""
     close_ms: int = 2_000
-    """Until closing stops being polite to the brokers."""
+    """The deadline of each step of closing a client; after it the step is cancelled."""
 
 
 class KafkaLog:
-    """A `Log` in two topics of a Kafka cluster. Made by `ordering.topics.create_topics`, used by `open`."""
+    """A `Log` in two topics of a Kafka cluster. The topics are created by `ordering.topics.create_topics`, the log is opened by `open`."""
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class KafkaLog:
         identity: str,
         timeouts: KafkaTimeouts,
     ) -> None:
-        """For `open` only."""
+        """Called by `open` only."""
         self._security = security
         self._settings = settings
         self._timeouts = timeouts
@@ -80,7 +83,7 @@ class KafkaLog:
         ordering, payload = topic_names(prefix)
         self._partitions = {ORDERING: TopicPartition(ordering, 0)}
         self._partitions |= {number: TopicPartition(payload, number) for number in range(payload_partitions)}
-        # The watcher asks for bounds, and knows the leaders. It is made when it is needed, and again after each failure.
+        # The watcher is a consumer that asks for offsets and knows the leaders. It is created on demand, and anew after each failure.
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
         self._leaders: dict[int, str | None] = {}
@@ -98,7 +101,7 @@ class KafkaLog:
         security: KafkaSecurity | None = None,
         timeouts: KafkaTimeouts | None = None,
     ) -> "KafkaLog":
-        """Connect to topics that exist, and check them; `bootstrap` is `host:port,host:port`.
+        """Connect to existing topics and check them; `bootstrap` is `host:port,host:port`.
 
         Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
         """
@@ -109,21 +112,21 @@ class KafkaLog:
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
-        # A topic's id is made up when it is created: one that was deleted and created again is another log.
+        # A topic gets its id at creation, so a topic that was deleted and created again is another log.
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
         log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
-        # The first connections take longer than later questions, with TLS and on a machine without time: here they may.
+        # The first connections take longer than later requests, with TLS and on a busy machine, so the longer deadline holds here.
         await log._bounds_within(timeouts.open_ms)
         return log
 
     @property
     def payload_partitions(self) -> int:
-        """The number of partitions that the payload topic had when it was last looked at."""
+        """The number of partitions of the payload topic when it was last described."""
         return len(self._partitions) - 1
 
     async def has_partitions(self, count: int) -> None:
-        """Ask the brokers, if fewer than `count` payload partitions are known. Raises `NotReady` when there are fewer."""
+        """Describe the payload topic again if fewer than `count` partitions are known. Raises `NotReady` when there are fewer."""
         if self.payload_partitions < count:
             bootstrap, client_id = self._settings["bootstrap_servers"], self._settings["client_id"]
             async with admin(bootstrap, client_id, self._security, self._timeouts.open_ms) as client:
@@ -141,7 +144,7 @@ class KafkaLog:
         return self._identity
 
     async def open_writer(self) -> "KafkaWriter":
-        """A new idempotent producer. Raises `NotReady`."""
+        """Returns a writer with a new idempotent producer. Raises `NotReady`."""
         self._check_open()
         producer = Producer(
             self._timeouts.connect_ms,
@@ -150,7 +153,7 @@ class KafkaLog:
             acks="all",
             linger_ms=0,
             max_batch_size=BATCH_BYTES_MAX,
-            # A record may fill a whole message; what Kafka adds around it comes on top.
+            # A record may fill a whole message; Kafka's overhead is added to it.
             max_request_size=MESSAGE_BYTES_MAX,
             request_timeout_ms=self._timeouts.request_ms,
         )
@@ -168,7 +171,7 @@ class KafkaLog:
         return KafkaWriter(producer, self._partitions, self._timeouts)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "KafkaReader":
-        """A new consumer, without a group. Raises `NotReady`, `ConfigurationError` for a partition that is not there."""
+        """Returns a reader with a new consumer, without a group. Raises `NotReady`, `ConfigurationError` for an unknown partition."""
         self._check_open()
         if unknown := offsets_next.keys() - self._partitions.keys():
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {self.payload_partitions}")
@@ -184,15 +187,15 @@ class KafkaLog:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
             raise
         consumer.assign(list(self._partitions.values()))
-        # No await since `assign`: the fetcher meets every partition with its position, and never asks for a committed one.
+        # No await since `assign`: the fetcher finds a position for every partition, and never requests a committed one.
         for stream, partition in self._partitions.items():
             consumer.seek(partition, offsets_next.get(stream, 0))
         return KafkaReader(consumer, interruptions, dict(self._partitions), self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Earliest offset and high watermark of the partitions, asked of their leaders now. Raises `NotReady` soon.
+        """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
 
-        A payload partition that the cluster says has no leader is left out: the others can go on without it.
+        A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
         return await self._bounds_within(self._timeouts.bounds_ms)
 
@@ -202,10 +205,10 @@ class KafkaLog:
             try:
                 async with asyncio.timeout(limit_ms / 1000):
                     if self._watcher is None:
-                        # Several brokers may have to be tried within the limit, so one may take a third of it.
+                        # Several brokers may have to be tried within the deadline, so one may take a third of it.
                         self._watcher = self._consumer(max(limit_ms // 3, 1))
                         await self._watcher.start()
-                    # A watcher that has not met the topics yet knows no leader: then all are asked.
+                    # A watcher that has not described the topics yet knows no leader: then all partitions are requested.
                     led = {ORDERING, *(self.leaders() or self._partitions)}
                     asked = {stream: partition for stream, partition in self._partitions.items() if stream in led}
                     partitions = list(asked.values())
@@ -220,9 +223,9 @@ class KafkaLog:
         return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in asked.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """The payload partitions that have a leader, each with its rack, as of a few seconds ago at most.
+        """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
 
-        While no broker can be reached, those that had one when it last could; `bounds` says which of the two it is.
+        While no broker can be reached, the result is that of the last time when one could; `bounds` distinguishes the two cases.
         """
         if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
             leaders = {}
@@ -235,9 +238,9 @@ class KafkaLog:
         return self._leaders
 
     def brokers(self) -> Mapping[int, BrokerSeen]:
-        """The brokers that the cluster names, or that have a replica of the log, by node id; as of a few seconds ago at most.
+        """Returns the brokers that the cluster lists or that have a replica of the log, by node id; at most a few seconds old.
 
-        While none can be reached, those of the last look, without a connection. Empty before the first look.
+        While no broker can be reached, the result is the last one, with `connected` false. It is empty before the first metadata arrived.
         """
         if self._watcher is None or not (cluster := self._watcher._client.cluster).topics():
             return {node: msgspec.structs.replace(seen, connected=False) for node, seen in self._brokers.items()}
@@ -257,7 +260,7 @@ class KafkaLog:
         return self._brokers
 
     async def close(self) -> None:
-        """Close what the log itself holds; its writers and readers are closed by whoever opened them."""
+        """Close the log's own client; writers and readers are closed by the code that opened them."""
         self._closed = True
         async with self._watching:
             await self._drop_watcher()
@@ -276,7 +279,7 @@ class KafkaLog:
             **self._settings,
             group_id=None,
             enable_auto_commit=False,
-            # An offset that is not there (any more) must stop the worker. Silently reading on elsewhere would fork the notary.
+            # A missing offset must stop the worker. Silently reading on elsewhere would fork the notary.
             auto_offset_reset="none",
             check_crcs=True,
             fetch_min_bytes=1,
@@ -303,9 +306,9 @@ class KafkaWriter:
         self._closed = False
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Returns when all replicas in sync have it. Raises `OutcomeUnknown` for all else, and for ever after.
+        """Returns when all in-sync replicas have the record. Raises `OutcomeUnknown` for any failure, and on every later call.
 
-        A record that an append timed out on may still be sent until `close`. A cancelled append leaves the writer as it was.
+        A record whose append timed out may still be sent until `close`. A cancelled append leaves the writer usable.
         """
         assert key is not None or value is not None, "a record has a key or a value"
         self._check()
@@ -319,11 +322,11 @@ class KafkaWriter:
                 async with self._turns[stream]:
                     self._check()
                     delivery = await self._producer.send(partition.topic, value, key, partition.partition)
-                    # Whoever was cancelled or timed out does not look at the outcome any more; asyncio need not complain.
+                    # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.
                     delivery.add_done_callback(_look)
                 await delivery
         except TimeoutError as problem:
-            # A crash, a close or a lost broker from here on: the record is in the log, or not, or will be.
+            # A crash, a close or a lost broker from here on: the record may be in the log, may not, or may still arrive.
             self._break(f"{describe(stream)} did not acknowledge within {self._timeouts.append_ms} ms")
             raise OutcomeUnknown(str(self._broken)) from problem
         except KafkaError as problem:
@@ -341,7 +344,7 @@ class KafkaWriter:
         now = asyncio.get_running_loop().time()
         try:
             for limit in self._limits:
-                # One that has just run out cannot be moved any more; its append hears of it in the loop's next turn.
+                # An expired timeout cannot be rescheduled; its append is cancelled in the loop's next iteration.
                 if not limit.expired():
                     limit.reschedule(now)
         finally:
@@ -357,7 +360,7 @@ class KafkaWriter:
 
 
 class KafkaReader:
-    """A `Reader`: one consumer with all partitions assigned, always reading from the leaders."""
+    """A `Reader`: one consumer with all partitions assigned, always fetching from the leaders."""
 
     def __init__(
         self,
@@ -375,10 +378,10 @@ class KafkaReader:
         self._broken: str | None = None
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Records as soon as a broker has any; nothing while brokers are away, which is not an error here.
+        """Returns records as soon as a broker has any, and an empty list while brokers are unreachable, which is no error here.
 
-        Raises `OutOfRange` for an offset that the log does not have, `NotReady` for all else: then open another reader at the
-        offsets that you have reached, because this one may have lost records that it had fetched.
+        Raises `OutOfRange` for an offset that the log does not have, and `NotReady` for any other failure. Then open another reader at the
+        offsets reached so far, because this one may have lost records that it had fetched.
         """
         if self._broken is not None:
             raise NotReady(f"this reader cannot be used any more, open another: {self._broken}")
@@ -403,25 +406,28 @@ class KafkaReader:
         ]
 
     def offset_next(self, stream: int) -> int:
-        """The consumer's position, which passes what a transaction leaves. We use none; a mirror with exactly-once, or a stranger, may."""
+        """Returns the consumer's position, which also passes transaction markers.
+
+        We use no transactions; a mirror with exactly-once, or another writer, may.
+        """
         assignment = self._consumer._subscription.subscription.assignment
         return int(assignment.state_value(self._partitions[stream]).position)
 
     @property
     def interruptions(self) -> int:
-        """Counts the topic-partitions that were fetched from again after something had come in between."""
+        """Counts the fetches of a topic-partition that came after a possible change of its leader or connection (R10)."""
         return self._interruptions.count
 
     def pause(self, streams: Collection[int]) -> None:
-        """What was fetched of a paused stream and not returned is dropped, and fetched again later."""
-        # The log may have more partitions by now than when this reader was opened.
+        """Pause exactly these partitions. Records fetched from them and not yet returned are dropped, and fetched again later."""
+        # The log may have more partitions now than when this reader was opened.
         paused = frozenset([self._partitions[stream] for stream in streams if stream in self._partitions])
         self._consumer.pause(*(paused - self._paused))
         self._consumer.resume(*(self._paused - paused))
         self._paused = paused
 
     async def close(self) -> None:
-        """A poll that waits returns nothing; takes `close_ms` at most."""
+        """Close the consumer; a waiting poll returns nothing. Takes a few times `close_ms` at most."""
         self._broken = "it was closed"
         await stop_consumer(self._consumer, self._timeouts.close_ms / 1000)
 

@@ -1,17 +1,17 @@
-"""Who leads, as an aiokafka client knows it: asked for patiently of no broker, and never older than it knew before.
+"""Partition leaders for an aiokafka client: learnt from each broker within a short deadline, and never older than already known.
 
-What aiokafka 0.14 makes of it costs a worker its time when a data centre is cut off. `Leadership` takes that part over.
+aiokafka 0.14 handles this in a way that costs a worker much time when a data centre is cut off. `Leadership` replaces that part.
 
-| what aiokafka does | what is done about it here |
+| behaviour of aiokafka | remedy here |
 |---|---|
-| it believes whoever spoke last, a broker that does not hear the controllers too | a leader of a lower epoch than was heard is not taken |
-| whom it asks is chance | the brokers are asked in turn |
-| it waits for metadata, and for a connection, as long as for any request | both have a limit of their own |
-| what was sent to a broker that leads no more is waited for | its connection is closed: the request is sent again, to who leads now |
+| it believes the last reply, even of a broker that cannot reach the controllers | a leader of a lower epoch than is known is ignored |
+| it picks the broker for Metadata at random | the brokers are asked in turn |
+| it waits for metadata, and for a connection, as long as for any request | both have a deadline of their own |
+| it waits for the reply of a broker that is no longer the leader | its connection is closed; the new leader gets the request again |
 
-The leader epoch of a partition rises with each election, and Metadata has it from version 7 on; Kafka's own clients do the same with it
-(KIP-320). It is kept by the topic's id, since a topic that was deleted and created again begins anew. Sending again is what the idempotent
-producer does after any lost answer: the brokers know the batch by its sequence.
+The leader epoch of a partition rises with each election; Metadata has it from version 7 on, and Kafka's own clients use it in the same way
+(KIP-320). It is kept by topic id, since a topic that was deleted and created again starts anew. Sending again is the idempotent producer's
+normal reaction to a lost reply: the brokers recognise the batch by its sequence.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from ordering.connection import TopicsRequest
 
 
 class Leadership:
-    """Takes over how one client, not started yet, learns who leads."""
+    """Replaces the leader discovery of one client that is not started yet."""
 
     def __init__(self, client: AIOKafkaClient, connect_ms: int) -> None:
-        """`connect_ms` is for each step of connecting, and for each broker's answer to the question who leads."""
+        """`connect_ms` is the deadline of each connection step, and of each broker's reply to Metadata."""
         self._client = client
         self._limit_s = connect_ms / 1000
         self._request_s = client._request_timeout_ms / 1000
         self._asked = 0
         self._heard: dict[tuple[str, int], tuple[int, int, list[int]]] = {}  # (topic id, partition) -> epoch, leader, in sync
-        # What the client is made with holds for connecting; `_connect` gives each connection the limit for its requests.
+        # The timeout at construction applies to connecting; `_connect` gives each connection the timeout for its requests.
         client._request_timeout_ms = min(connect_ms, client._request_timeout_ms)
         self._connect_slowly = client._get_conn
         client._get_conn = self._connect
@@ -48,7 +48,7 @@ class Leadership:
         return connection
 
     async def _update(self, cluster: Any, topics: set[str]) -> bool:
-        """Ask one broker after the other, from where the last time ended, until one answers; whether one did."""
+        """Request Metadata from one broker after another, from where the last round ended, until one replies; returns True if one did."""
         nodes = sorted(broker.nodeId for broker in cluster.brokers())
         for _ in nodes:
             self._asked += 1
@@ -66,7 +66,7 @@ class Leadership:
         return False
 
     def _newest(self, answer: Any) -> SimpleNamespace:
-        """The answer in the form of version 5, which aiokafka reads, with what was heard before where that is newer."""
+        """Returns the reply in the form of version 5, which aiokafka reads, with leaders already known where those are newer."""
         topics = []
         for code, name, topic_id, internal, partitions, *_ in answer.topics:
             found: list[tuple[Any, ...]] = []
@@ -80,7 +80,7 @@ class Leadership:
         return SimpleNamespace(API_VERSION=5, brokers=brokers, controller_id=answer.controller_id, topics=topics)
 
     def disconnect(self, node: int) -> None:
-        """Fail what this broker was sent and has not answered, as a broken connection would."""
+        """Fail the requests in flight to this broker, as a broken connection would."""
         connection = self._client._conns.get((node, ConnectionGroup.DEFAULT))
         if connection is not None:
             connection.close(reason=CloseReason.CONNECTION_BROKEN)

@@ -1,6 +1,6 @@
-"""`MemoryLog`: nothing survives; for simulations and tests.
+"""`MemoryLog`: keeps nothing after the process ends; for simulations and tests.
 
-What is appended is durable and visible at once, for as long as the process lives, and no clock but the given one is asked.
+A record is durable and visible as soon as it is appended, until the process ends. The given clock is the only one read.
 """
 
 import uuid
@@ -13,7 +13,7 @@ from ordering.stream import Arrivals, LocalReader, check_partitions, describe, s
 
 
 class MemoryLog:
-    """A `Log` in lists. `clock_ms` gives the append times; `identity` is made up if it is not given."""
+    """A `Log` in lists. `clock_ms` gives the append times; `identity` is random if it is not given."""
 
     def __init__(self, payload_partitions: int, clock_ms: Callable[[], int] = clock_ms, identity: str | None = None) -> None:
         if payload_partitions < 1:
@@ -27,53 +27,53 @@ class MemoryLog:
 
     @property
     def payload_partitions(self) -> int:
-        """How many payload partitions there are."""
+        """The number of payload partitions."""
         return self._payload_partitions
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raise `NotReady` when there are fewer than `count` payload partitions."""
         check_partitions("this log", self.payload_partitions, count)
 
     @property
     def identity(self) -> str:
-        """Names this log and no other."""
+        """A name for this log and no other."""
         return self._identity
 
     async def open_writer(self) -> "MemoryWriter":
-        """Raises `NotReady` after close."""
+        """Returns a new writer. Raises `NotReady` after close."""
         self.check_open()
         return MemoryWriter(self)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
-        """Raises `NotReady` after close, `ConfigurationError` for a partition that the log does not have."""
+        """Returns a new reader. Raises `NotReady` after close, `ConfigurationError` for a partition that the log does not have."""
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Raises `NotReady` after close."""
+        """Returns the offsets of every partition; each log start offset is 0. Raises `NotReady` after close."""
         self.check_open()
         return {stream: Bounds(0, len(records)) for stream, records in self._streams.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """Every payload partition, in no data centre."""
+        """Returns every payload partition, with no data centre."""
         return dict.fromkeys(range(self._payload_partitions))
 
     async def close(self) -> None:
-        """Readers that wait are told; the records stay with the object and cannot be reached."""
+        """Wake waiting readers, which then fail; the records stay with the object and cannot be reached."""
         self._closed = True
         self._arrivals.notify()
 
     def check_open(self) -> None:
-        """Raises `NotReady` after close."""
+        """Raise `NotReady` after close."""
         if self._closed:
             raise NotReady("this log is closed")
 
     def end(self, stream: int) -> int:
-        """The offset after the last record."""
+        """Returns the offset after the last record."""
         return len(self._streams[stream])
 
     def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
-        """Records from `offset_next` on, up to the limits; at least one if there is one."""
+        """Returns records from `offset_next` on, up to the limits; at least one if there is one."""
         taken: list[Record] = []
         for record in self._streams[stream][offset_next : offset_next + records_max]:
             taken.append(record)
@@ -108,5 +108,5 @@ class MemoryWriter:
         self._log.put(stream, key, value)
 
     async def close(self) -> None:
-        """Nothing is ever in flight here."""
+        """Mark the writer closed; nothing is ever in flight here."""
         self._closed = True

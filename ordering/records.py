@@ -1,9 +1,9 @@
 """The records of the ordering topic, to the byte (docs/formats.md, Log records).
 
-First byte: format version; second byte: kind; then the body, big-endian; the last 64 bytes are an Ed25519 signature over all that stands
-before it (`ordering.signatures`). `decode` is total: any bytes give a record or `CorruptRecord`. It does not look at the signature.
+First byte: format version; second byte: kind; then the body, big-endian; the last 64 bytes are an Ed25519 signature over all bytes before
+it (`ordering.signatures`). `decode` is total: any bytes give a record or `CorruptRecord`. It does not check the signature.
 
-A *view* is u64 seen, 32-byte history: what the writer had made of the log when it wrote (R10).
+A *view* is u64 seen, 32-byte history: the state of the log as the writer knew it at the time of writing (R10).
 
 Kinds 1 to 4 are signed by the notary, the others by its owner.
 
@@ -85,7 +85,7 @@ class Register(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """`incarnation` ends, if `sequence_last` is still the last of its sequences counted, 0 for none (R5). `writer` is who appends it."""
+    """`incarnation` ends if `sequence_last` (0 for none) is still the last of its sequences counted (R5). `writer` appends the record."""
 
     writer: int
     view: View
@@ -103,13 +103,13 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activate(msgspec.Struct, frozen=True, gc=False):
-    """From here on records of `format_version` count too; a worker that cannot read them stops before it."""
+    """Records of `format_version` count too, from here on; a worker that cannot read them stops before this record."""
 
     format_version: int
 
 
 class Genesis(msgspec.Struct, frozen=True, gc=False):
-    """The first record of a log: whose log it is (R10). `salt` makes the log id unique."""
+    """The first record of a log: it names the owner of the log (R10). `salt` makes the log id unique."""
 
     salt: bytes
     payload_partitions: int
@@ -120,14 +120,14 @@ class Genesis(msgspec.Struct, frozen=True, gc=False):
 
 
 class Key(msgspec.Struct, frozen=True, gc=False):
-    """From the next record on only `public_key` signs for the notary. `endorsement` proves that somebody holds its private half."""
+    """`public_key` alone signs for the notary, from the next record on. `endorsement` proves possession of its private half."""
 
     public_key: bytes
     endorsement: bytes
 
 
 class Partitions(msgspec.Struct, frozen=True, gc=False):
-    """From here on entries may name payload partitions below `payload_partitions`."""
+    """Entries may name payload partitions below `payload_partitions`, from here on."""
 
     payload_partitions: int
 
@@ -139,7 +139,7 @@ class Retire(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """The owner says that this history stands (R10)."""
+    """The owner confirms that this history stands (R10)."""
 
     view: View
 
@@ -152,7 +152,7 @@ OrderingRecord: TypeAlias = WorkerRecord | OwnerRecord
 
 
 def encode(record: OrderingRecord) -> bytes:
-    """The record's bytes in format version 1, without the signature. Names longer than 255 UTF-8 bytes are the caller's mistake."""
+    """Returns the record's bytes in format version 1, without the signature. The caller ensures that names have at most 255 UTF-8 bytes."""
     match record:
         case Entry(incarnation, sequence, view, sent_at_ms, partition, payload_hash, ids):
             body = _ENTRY_BODY.pack(incarnation, sequence, view.seen, view.history, sent_at_ms, partition, payload_hash, len(ids))
@@ -180,7 +180,7 @@ def encode(record: OrderingRecord) -> bytes:
 
 
 def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> OrderingRecord:
-    """The record that these bytes are, signature included, to the last one; `CorruptRecord` for anything else, never another exception.
+    """Decodes a record, signature included, to its last byte. Raises `CorruptRecord` for anything else, never another exception.
 
     `active`: the format versions that are active at the record's place.
     """
@@ -196,12 +196,12 @@ def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> Ord
 
 
 def batch_key(incarnation: int, sequence: int) -> bytes:
-    """The payload record's key for a batch: u64 incarnation, u64 sequence."""
+    """Returns the payload record's key for a batch: u64 incarnation, u64 sequence."""
     return _BATCH_KEY.pack(incarnation, sequence)
 
 
 def decode_batch_key(key: bytes | None) -> tuple[int, int]:
-    """(incarnation, sequence) of a payload record's key; `CorruptRecord` if it is not 16 bytes."""
+    """Returns (incarnation, sequence) from a payload record's key. Raises `CorruptRecord` if it is not 16 bytes."""
     if key is None or len(key) != _BATCH_KEY.size:
         raise CorruptRecord(f"a payload key has 16 bytes, this one has {0 if key is None else len(key)}")
     incarnation, sequence = _BATCH_KEY.unpack(key)

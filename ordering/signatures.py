@@ -1,7 +1,7 @@
-"""Signatures decide who may write to the log: over ordering records, fills and new keys (R10; docs/formats.md, Log records). Pure.
+"""Signatures over ordering records, fills and new keys, which decide who may write to the log (R10; docs/formats.md, Log records). Pure.
 
-Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another.
-Ed25519 by libsodium: it takes half of OpenSSL's time and releases the interpreter while it verifies.
+Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another. Ed25519 by
+libsodium: it takes half of OpenSSL's time and releases the GIL while it verifies.
 """
 
 from hashlib import sha256
@@ -24,7 +24,7 @@ from ordering.records import (
 
 LOG_ID_BYTES: Final = HASH_BYTES
 NO_LOG_ID: Final = bytes(LOG_ID_BYTES)
-"""Stands for the log id in the signature of the genesis record, which has to be signed before it can be hashed."""
+"""Replaces the log id in the signature of the genesis record, which has to be signed before it can be hashed."""
 FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
 
 _RECORD_HEAD: Final = b"notary/log/v1\n"
@@ -42,12 +42,12 @@ class SigningKey:
         self.public_key, self._secret = crypto_sign_seed_keypair(seed)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature over a message."""
+        """Returns the 64-byte signature over a message."""
         return bytes(crypto_sign(message, self._secret)[:SIGNATURE_BYTES])
 
 
 def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether this is that key's signature over the message. False for anything that is no key or no signature."""
+    """Returns True if this is that key's signature over the message. False for anything that is no key or no signature."""
     if len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -58,23 +58,23 @@ def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def log_id_of(genesis_value: bytes) -> bytes:
-    """The log id: SHA-256 of the genesis record's bytes, signature included."""
+    """Returns the log id: SHA-256 of the genesis record's bytes, signature included."""
     return sha256(genesis_value).digest()
 
 
 def sign_record(record: OrderingRecord, log_id: bytes, key: SigningKey) -> bytes:
-    """The value of an ordering record: its bytes, then the signature. For `Genesis` the log id is `NO_LOG_ID`."""
+    """Returns the value of an ordering record: its bytes, then the signature. For `Genesis` the log id is `NO_LOG_ID`."""
     unsigned = encode(record)
     return unsigned + key.sign(_RECORD_HEAD + log_id + unsigned)
 
 
 def record_is_signed(value: bytes, log_id: bytes, public_key: bytes) -> bool:
-    """Whether that key has signed the ordering record with this value, for the log of that id."""
+    """Returns True if that key has signed the ordering record with this value, for the log of that id."""
     return is_signed(public_key, value[-SIGNATURE_BYTES:], _RECORD_HEAD + log_id + value[:-SIGNATURE_BYTES])
 
 
 def decode_genesis(value: bytes | None) -> Genesis:
-    """The genesis record with this value, signed by the owner that it names; `CorruptRecord` for anything else."""
+    """Decodes a genesis record signed by the owner that it names. Raises `CorruptRecord` for anything else."""
     record = decode(value)
     if not isinstance(record, Genesis):
         raise CorruptRecord(f"it is no genesis record but one of kind {type(record).__name__.lower()}")
@@ -85,24 +85,24 @@ def decode_genesis(value: bytes | None) -> Genesis:
 
 
 def sign_fill(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, key: SigningKey) -> bytes:
-    """The value of a fill for the batch with that key in that partition, of which the entry names `payload_hash` (R4)."""
+    """Returns the value of a fill for the batch with that key in that partition, whose entry names `payload_hash` (R4)."""
     return payload_hash + key.sign(_fill_message(log_id, partition, batch_key, payload_hash))
 
 
 def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
-    """Whether this value is a fill for that batch, signed by that key."""
+    """Returns True if this value is a fill for that batch, signed by that key."""
     if len(value) != FILL_BYTES or value[:HASH_BYTES] != payload_hash:
         return False
     return is_signed(public_key, value[HASH_BYTES:], _fill_message(log_id, partition, batch_key, payload_hash))
 
 
 def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:
-    """The record that puts `key` in the place of the key in force: the new key signs, so that nobody can name a key that he has not."""
+    """Returns the record that replaces the key in force by `key`, signed by `key` itself as proof that its private half exists."""
     return Key(key.public_key, key.sign(_KEY_HEAD + log_id + public_key_in_force))
 
 
 def key_is_endorsed(record: Key, log_id: bytes, public_key_in_force: bytes) -> bool:
-    """Whether the new key itself agrees to follow the key in force."""
+    """Returns True if the new key itself has signed that it follows the key in force."""
     return is_signed(record.public_key, record.endorsement, _KEY_HEAD + log_id + public_key_in_force)
 
 

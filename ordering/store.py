@@ -1,12 +1,12 @@
-"""The store of the embedded log: what is in it, byte for byte, and how RocksDB is told to keep it.
+"""The store of the embedded log: its rows, byte for byte, and RocksDB's options.
 
 | key | value |
 |---|---|
 | u32 stream + 1 (0: ordering), u64 offset | i64 append time in ms, i32 length of key (-1: none), u8 has a value, key, value |
 | `ff ff ff ff` `meta` | JSON: format version, payload partitions, identity |
 
-Keys are big-endian, so that a scan is in the order of a stream. Offsets are dense from 0. Values of 1 KB and more go to blob
-files: they are written once and never again, however often the keys are compacted.
+Keys are big-endian, so that a scan follows the order of a partition. Offsets are dense from 0. Values of 1 KB and more go to blob files:
+they are written once and never again, however often the keys are compacted.
 """
 
 import os
@@ -23,7 +23,7 @@ from ordering.stream import describe
 from ordering.torn import only_last_write_torn
 
 STORE_FORMAT_VERSION: Final = 1
-"""The format of the store, as the table above tells it; a newer one is not opened."""
+"""The format of the store, as in the table above; a newer one is not opened."""
 
 KEY: Final = Struct(">IQ")
 _VALUE_HEAD = Struct(">qiB")
@@ -44,13 +44,13 @@ class Meta(Version):
 
 
 def options(create: bool) -> Options:
-    """Every option that differs from RocksDB's defaults, and why."""
+    """Returns RocksDB's options; each one that differs from its default is explained below."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_error_if_exists(create)
-    # A checksum that does not hold stops the opening, wherever it stands: RocksDB's own default (point in time) would quietly forget
-    # every record behind it. What a crash does to the last write is another matter, see `open_store`. A file that lost its end opens
-    # without it, however much that was: nothing in it can tell. An index that had read further does (R8).
+    # A failed checksum stops the opening, wherever it is: RocksDB's own default (point in time) would silently drop every record behind it.
+    # `open_store` handles a last write that a crash interrupted. A file that lost its end opens without it, however long that was: nothing
+    # in the file shows it. An index that had read further does (R8).
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     # Payloads are signed and hashed bytes, hardly worth compressing.
     options.set_compression_type(DBCompressionType.none())
@@ -64,7 +64,7 @@ def options(create: bool) -> Options:
 
 
 def is_store(path: Path) -> bool:
-    """Whether RocksDB was here; asked first, because rocksdict makes the directory that it is to open. Raises `ConfigurationError`."""
+    """Returns True if RocksDB has a store here; checked first, because rocksdict creates the directory. Raises `ConfigurationError`."""
     try:
         return (path / "CURRENT").is_file()
     except OSError as problem:
@@ -72,9 +72,9 @@ def is_store(path: Path) -> bool:
 
 
 def create_store(path: Path, meta: Meta) -> None:
-    """A store in an empty directory, with its meta row. Raises `ConfigurationError`.
+    """Create a store in an empty directory, with its meta row. Raises `ConfigurationError`.
 
-    A crash before that row is durable leaves a store without one, which `read_meta` refuses: nothing was promised yet.
+    A crash before that row is durable leaves a store without one, which `read_meta` refuses: nothing was acknowledged yet.
     """
     try:
         store = Rdict(str(path), options(create=True))
@@ -82,7 +82,7 @@ def create_store(path: Path, meta: Meta) -> None:
             write_meta(store, meta)
         finally:
             store.close()
-    except Exception as problem:  # rocksdict raises nothing more special
+    except Exception as problem:  # rocksdict raises nothing more specific
         raise ConfigurationError(f"cannot make a log in {path}: {problem}") from problem
 
 
@@ -93,18 +93,20 @@ def write_meta(store: Rdict, meta: Meta) -> None:
 
 
 def open_store(path: Path) -> tuple[Rdict, str | None]:
-    """The store, and what RocksDB said of a last write that a crash cut short: never acknowledged, and dropped (None: there was none).
+    """Returns the store, and RocksDB's error about a last write that a crash interrupted, or None.
 
-    Raises `ConfigurationError` when another process has it open, `Fatal` when it is damaged.
+    Such a write was never acknowledged and is dropped. Raises `ConfigurationError` when another process has the store open, `Fatal` when it
+    is damaged.
     """
     settings = options(create=False)
     try:
         try:
             return Rdict(str(path), settings), None
-        except Exception as problem:  # rocksdict raises nothing more special, so its text is all there is to go by
+        except Exception as problem:  # rocksdict raises nothing more specific, so only its text can be checked
             if "LOCK" in str(problem) or not only_last_write_torn(path):
                 raise
-            # Up to the damage, which is the end. A crash from here on finds the same file again, and perhaps an empty one behind it.
+            # Recover up to the damage, which is the end. A crash from here on leaves the same file again, and perhaps an empty one after
+            # it.
             settings.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
             return Rdict(str(path), settings), str(problem)
     except Exception as problem:
@@ -114,12 +116,12 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
 
 
 def read_meta(store: Rdict, path: Path) -> Meta:
-    """Raises `ConfigurationError` for a newer format and for a creation that was interrupted, `Fatal` for a damaged row."""
+    """Returns the meta row. Raises `ConfigurationError` for a newer format or an interrupted creation, `Fatal` for a damaged row."""
     row = store.get(META_KEY)
     if row is None:
         raise ConfigurationError(f"{path} was not created to its end, and is empty: remove it, then create the log again")
     try:
-        # The version alone first: a newer format may have changed all else.
+        # Only the version first: a newer format may have changed all else.
         if (version := msgspec.json.decode(row, type=Version).format_version) > STORE_FORMAT_VERSION:
             raise ConfigurationError(
                 f"the log in {path} has store format {version}, this software reads up to {STORE_FORMAT_VERSION}: upgrade it"
@@ -130,7 +132,7 @@ def read_meta(store: Rdict, path: Path) -> Meta:
 
 
 def end_in(store: Rdict, stream: int) -> int:
-    """The offset after the last record that the store has of a stream. Raises `Fatal` when it cannot be read."""
+    """Returns the offset after the last record of a partition. Raises `Fatal` when it cannot be read."""
     rows = store.iter()
     rows.seek_for_prev(KEY.pack(stream + 1, 2**64 - 1))
     if not rows.valid():
@@ -141,21 +143,21 @@ def end_in(store: Rdict, stream: int) -> int:
 
 
 def _check(rows: RdictIter) -> None:
-    """An iterator that met damage ends as if there were nothing more; only its status tells."""
+    """Raise `Fatal` if the iterator met damage: it then ends like one without further rows, and only its status differs."""
     try:
         rows.status()
-    except Exception as problem:  # rocksdict raises nothing more special
+    except Exception as problem:  # rocksdict raises nothing more specific
         raise Fatal(f"the embedded log cannot be read: {problem}; restore it from a copy") from problem
 
 
 def encode_row(append_time_ms: int, key: bytes | None, value: bytes | None) -> bytes:
-    """The value of a record's row."""
+    """Returns the value of a record's row."""
     head = _VALUE_HEAD.pack(append_time_ms, -1 if key is None else len(key), value is not None)
     return b"".join((head, key or b"", value or b""))
 
 
 def decode_row(stream: int, offset: int, row: bytes) -> Record:
-    """The record of a row; `CorruptRecord` if it is too short to be one."""
+    """Returns the record of a row. Raises `CorruptRecord` if the row is too short to be one."""
     try:
         append_time_ms, key_length, has_value = _VALUE_HEAD.unpack_from(row)
     except error as problem:

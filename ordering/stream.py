@@ -1,9 +1,8 @@
-"""What the two local logs share: a reader over streams with dense offsets, and how it is woken.
+"""The reader that both local logs share, over partitions with dense offsets, and the signal that wakes it.
 
-`MemoryLog` and `EmbeddedLog` differ in where records lie and when they become durable; how a reader walks, waits and pauses
-is the same. A log offers what a `Source` asks and calls `Arrivals.notify` after it made records visible; `LocalReader` does the
-rest.
-One event loop; nothing here is safe to call from another thread.
+`MemoryLog` and `EmbeddedLog` differ in where records lie and when they become durable; reading, waiting and pausing are the same. A log
+implements `Source` and calls `Arrivals.notify` after it made records visible; `LocalReader` does the rest.
+All runs on one event loop; nothing here is safe to call from another thread.
 """
 
 import asyncio
@@ -14,10 +13,10 @@ from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.log import ORDERING, Record
 
 POLL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What one poll returns at most, so that replaying a large log takes little memory (one record is always returned whole)."""
+"""The size of one poll's result, so that replaying a large log takes little memory (one record is always returned complete)."""
 
 POLL_RECORDS_MAX: Final = 4096
-"""The same in records: small ones cost time, and one poll should not hold up the event loop."""
+"""The same limit in records: small ones cost time, and one poll should not block the event loop for long."""
 
 
 class Source(Protocol):
@@ -25,30 +24,30 @@ class Source(Protocol):
 
     @property
     def payload_partitions(self) -> int:
-        """How many there are."""
+        """The number of payload partitions."""
         ...
 
     def end(self, stream: int) -> int:
-        """The offset after the last visible record."""
+        """Returns the offset after the last visible record."""
         ...
 
     def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
-        """Visible records from `offset_next` on; at least one if there is one."""
+        """Returns visible records from `offset_next` on, up to the limits; at least one if there is one."""
         ...
 
     def check_open(self) -> None:
-        """Raises `NotReady` when the log is closed, `Fatal` when it failed."""
+        """Raise `NotReady` when the log is closed, `Fatal` when it failed."""
         ...
 
 
 class Arrivals:
-    """Wakes all who wait, whenever something they could be waiting for has happened."""
+    """Wakes all waiting readers whenever records arrive or a state changes."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake everybody who waits now; whoever waits later waits for the next time."""
+        """Wake all current waiters; later waiters wait for the next call."""
         self._event.set()
         self._event = asyncio.Event()
 
@@ -72,10 +71,10 @@ class LocalReader:
         self._closed = False
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Records as soon as there are any. Raises `NotReady` after close, `OutOfRange` for an offset that the log never had."""
+        """Returns records as soon as there are any. Raises `NotReady` after close, `OutOfRange` for an offset that the log never had."""
         if self._closed:
             raise NotReady("this reader is closed: open another")
-        # A replay polls again and again and never waits: the others on this event loop get their turn here.
+        # A replay polls without ever waiting; let the other tasks of this event loop run here.
         await asyncio.sleep(0)
         records = self._take()
         if not records and timeout_ms > 0:
@@ -89,21 +88,21 @@ class LocalReader:
         return records
 
     def offset_next(self, stream: int) -> int:
-        """The offset after the last record returned."""
+        """Returns the offset after the last record returned."""
         return self._offsets_next[stream]
 
     @property
     def interruptions(self) -> int:
-        """None: what is read is in this process, or on its disk."""
+        """Always 0: records are read from this process or its disk."""
         return 0
 
     def pause(self, streams: Collection[int]) -> None:
-        """From now on return nothing from exactly these streams."""
+        """Pause exactly these partitions and resume all others."""
         self._paused = frozenset(streams)
         self._arrivals.notify()
 
     async def close(self) -> None:
-        """A poll that waits returns nothing, at once."""
+        """Close the reader; a waiting poll returns nothing at once."""
         self._closed = True
         self._arrivals.notify()
 
@@ -123,7 +122,7 @@ class LocalReader:
             if stream in self._paused or offset_next == end:
                 continue
             if bytes_left <= 0 or len(records) >= POLL_RECORDS_MAX:
-                # Whoever got nothing this time comes first the next time, so that no stream starves behind a long one.
+                # A partition that got no turn this time comes first the next time, so that none starves behind a long one.
                 self._turns = self._turns[turn:] + self._turns[:turn]
                 break
             taken = self._source.read(stream, offset_next, bytes_left, POLL_RECORDS_MAX - len(records))
@@ -134,16 +133,16 @@ class LocalReader:
 
 
 def size(record: Record) -> int:
-    """The bytes that a record says."""
+    """Returns the size of a record's key and value in bytes."""
     return len(record.key or b"") + len(record.value or b"")
 
 
 def describe(stream: int) -> str:
-    """A stream's name for a person."""
+    """Returns a partition's name for a person."""
     return "the ordering stream" if stream == ORDERING else f"payload partition {stream}"
 
 
 def check_partitions(log: str, found: int, wanted: int) -> None:
-    """Raise `NotReady` where there are fewer payload partitions than the log's records declare."""
+    """Raise `NotReady` when there are fewer payload partitions than the log's records declare."""
     if found < wanted:
         raise NotReady(f"{log} has {found} payload partitions, and its records declare {wanted}")

@@ -1,15 +1,14 @@
 """Creating and checking the two Kafka topics, apart from using them.
 
-| topic | partitions | what is special |
+| topic | partitions | special settings |
 |---|---|---|
 | `<prefix>.ordering` | 1 | its order is the global order; the broker's append time is log time |
 | `<prefix>.payload` | 16 | leaders spread over the brokers |
 
-Both keep every record for ever, on as many disks as it takes to lose one, and never elect a leader that lacks a record.
-A topic with other settings loses or forgets records sooner or later, so no worker starts on it; one that runs reports it
-(`find_problems`).
+Both keep every record for ever, on enough disks to survive the loss of one, and never elect a leader that lacks a record. A topic with
+other settings loses or deletes records sooner or later, so no worker starts on it; a running worker reports it (`find_problems`).
 
-Kafka acknowledges from memory: a broker writes to its disk later. A record that all replicas in sync acknowledged is lost when all of them
+Kafka acknowledges from memory: a broker writes to its disk later. A record that all in-sync replicas acknowledged is lost when all of them
 lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
 acknowledges.
 """
@@ -37,7 +36,7 @@ from ordering.log import check_payload_partitions
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 REPLICATION_WANTED: Final = 3
 PARTITIONS_MAX: Final = 1000
-"""The most payload partitions that a command makes."""
+"""The maximum number of payload partitions that a command creates."""
 ASK_AGAIN_S: Final = 0.05
 
 _FIXED: Final = {
@@ -52,25 +51,28 @@ _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
-"""Per feature of the cluster the least level, and how `kafka-features.sh` writes it. Eligible leader replicas keep a leader from being
-elected that lacks acknowledged records when the replicas in sync fail one after the other; they are ready from Kafka 4.1 on."""
+"""Per feature of the cluster: its minimum level, and that level as `kafka-features.sh` writes it.
+
+Eligible leader replicas prevent the election of a leader that lacks acknowledged records when the in-sync replicas fail one after another;
+they are production-ready from Kafka 4.1 on.
+"""
 
 _UNKNOWN_TOPIC, _ALREADY_EXISTS = 3, 36
-# What Kafka takes in a topic's name, and so much of it that `.ordering` still fits into 249 characters.
+# The characters that Kafka allows in a topic's name; the length leaves space for `.ordering` within 249 characters.
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class CreatedTopics(msgspec.Struct, frozen=True):
-    """The topics that `create_topics` made, and those that it found."""
+    """The topics that `create_topics` created, and those that existed."""
 
     created: tuple[str, ...]
     existed: tuple[str, ...]
-    """Were there already, and are as they should be."""
+    """Topics that existed already and have the right settings."""
     warnings: tuple[str, ...]
 
 
 def topic_names(prefix: str) -> tuple[str, str]:
-    """The ordering topic and the payload topic of a prefix. Raises `ConfigurationError` for one that cannot name a topic."""
+    """Returns the names of the ordering topic and the payload topic. Raises `ConfigurationError` for a prefix that cannot name a topic."""
     if _PREFIX(prefix) is None:
         raise ConfigurationError(f"the topic prefix {prefix!r} should be 1 to 240 letters, digits, dots, dashes, underscores")
     return f"{prefix}.ordering", f"{prefix}.payload"
@@ -86,12 +88,12 @@ async def create_topics(
     flush_ordering: bool = False,
     timeout_ms: int = 30_000,
 ) -> CreatedTopics:
-    """Create both topics, or check them if they exist already; `replication` is 3, or the number of brokers if there are fewer.
+    """Create both topics, or check them if they exist; `replication` defaults to 3, or the number of brokers if there are fewer.
 
     `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it.
 
-    Raises `ConfigurationError` when they cannot be created so, or exist and are wrong, `Fatal` when they exist with another number of
-    payload partitions, `NotReady` when the brokers are away.
+    Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, and `Fatal` when they exist with another number
+    of payload partitions. Raises `NotReady` when the brokers are unreachable.
     """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
@@ -99,7 +101,7 @@ async def create_topics(
         existed = tuple(name for name in names if name in facts.topics)
         if not existed:
             replicas = replication or min(REPLICATION_WANTED, facts.brokers)
-            # The one that was asked may not have heard of them; who creates topics has. So a rehearsal, which makes nothing, comes first.
+            # The broker asked may not have learnt of the topics yet, but the controller that creates them has. So a dry run comes first.
             for rehearsal in (True, False):
                 existed = await _create(
                     client, names, payload_partitions, replicas, timeout_ms, rehearsal=rehearsal, flush_ordering=flush_ordering
@@ -130,9 +132,9 @@ async def create_topics(
 async def add_partitions(
     bootstrap: str, prefix: str, payload_partitions: int, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000
 ) -> None:
-    """Extend the payload topic to that many partitions; nothing when it has as many. They may have no leader for a moment.
+    """Extend the payload topic to that many partitions; does nothing when it has as many. New ones may have no leader for a moment.
 
-    Raises `ConfigurationError` when they cannot be made, `NotReady` when the brokers are away.
+    Raises `ConfigurationError` when they cannot be created, `NotReady` when the brokers are unreachable.
     """
     payload = topic_names(prefix)[1]
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
@@ -151,9 +153,10 @@ async def add_partitions(
 
 
 async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:
-    """The settings by which topics or cluster may lose acknowledged records: a sentence each, with what to do; empty when all is well.
+    """Returns the settings of topics and cluster that may lose acknowledged records: a sentence each, with the remedy.
 
-    Raises `NotReady` when the brokers are away, `ConfigurationError` when the settings cannot be read.
+    Empty when all settings are right. Raises `NotReady` when the brokers are unreachable, `ConfigurationError` when the settings cannot be
+    read.
     """
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
         _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3)
@@ -161,10 +164,10 @@ async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | N
 
 
 async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tuple[ClusterFacts, list[str]]:
-    """The topics of a prefix as they are, and what is wrong with them: a sentence each, with what was found, wanted and what to do.
+    """Describe the topics of a prefix and their problems: a sentence each, with the value found, the value wanted and the remedy.
 
-    A topic just created is not known to every broker yet, nor may it have a leader: so long as one is missing, ask again (another broker
-    perhaps), for `wait_ms` at most. Raises `NotReady`, `KafkaError`.
+    A new topic may be unknown to some brokers, or have no leader yet: while one is missing, ask again (perhaps another broker), for
+    `wait_ms` at most. Raises `NotReady`, `KafkaError`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
@@ -189,11 +192,11 @@ async def _create(
     rehearsal: bool,
     flush_ordering: bool,
 ) -> tuple[str, ...]:
-    """Create both, or find out whether that could be done; returns those that existed already."""
+    """Create both topics, or with `rehearsal` only validate the request; returns the names of those that existed already."""
     settings = _FIXED | _APPEND_TIME | {setting: str(least) for setting, least in _AT_LEAST.items()}
     settings["min.insync.replicas"] = str(_insync_wanted(replication))
     counts = dict(zip(names, (1, payload_partitions), strict=True))
-    # Both in one request. A crash or an error between the two leaves one topic without the other, which is said, not mended.
+    # Both in one request. A crash or an error between the two leaves one topic without the other, which is reported and not repaired.
     answer = await client.create_topics(
         [
             NewTopic(name, count, replication, topic_configs=settings | (_FLUSH if flush_ordering and name == names[0] else {}))
@@ -243,7 +246,7 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
 
 
 def _feature_problems(found: Mapping[str, int]) -> list[str]:
-    """The features of the cluster that are too low. A cluster that names none cannot be judged: Kafka before 3.3, or a proxy."""
+    """Returns a sentence for each cluster feature below its minimum. Kafka before 3.3, or a proxy, reports none and is not checked."""
     return [
         f"The cluster has {feature} at level {found.get(feature, 0)}, wanted at least {least}: "
         f"kafka-features.sh upgrade {'--release-version' if feature == 'metadata.version' else '--feature'} "

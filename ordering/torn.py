@@ -1,10 +1,10 @@
-"""Whether the damage in a store's write-ahead log is a last write that a crash cut short, and no more than that.
+"""Distinguishes a last write that a crash interrupted from any other damage in a store's write-ahead log.
 
-When a machine dies in the middle of a write, any of the file's pages may have reached the disk, whatever its length is by then: a torn
-write can look like damage of an old one. What tells them apart is what comes behind. The embedded log begins a write only when the one
-before is durable: so nothing begins behind a torn write, and whatever lies in front of another one was acknowledged once.
+When a machine dies in the middle of a write, any of the file's pages may have reached the disk, whatever the file's length. So a torn write
+can look like damage of an old one. The data after the damage distinguishes them. The embedded log begins a write only when the previous one
+is durable: no write begins after a torn one, and any write that another one follows was acknowledged once.
 
-The file is RocksDB's: blocks of 32 KiB, filled with fragments of writes, each with a checksum, a length and a kind (whole, first, middle,
+The file is RocksDB's: blocks of 32 KiB, filled with fragments of writes, each with a checksum, a length and a kind (full, first, middle,
 last); none crosses the end of a block. See the wiki of facebook/rocksdb, "Write Ahead Log File Format".
 """
 
@@ -19,11 +19,11 @@ _BLOCK: Final = 32 * 1024
 _HEAD: Final = Struct("<IHB")
 _KIND_AT: Final = 6
 _BEGINS: Final = re.compile(rb"[\x01\x02]")
-"""The kinds of fragment that begin a write: a whole one, a first one."""
+"""The kinds of fragment that begin a write: full and first."""
 
 
 def only_last_write_torn(directory: Path) -> bool:
-    """Whether something is damaged, and no write begins behind it. Takes memory for the longest file. Raises `OSError`."""
+    """Returns True if there is damage and no write begins after it. Takes memory for the longest file. Raises `OSError`."""
     torn = False
     for file in sorted(directory.glob("*.log"), key=lambda file: int(file.stem)):
         data = file.read_bytes()
@@ -35,10 +35,10 @@ def only_last_write_torn(directory: Path) -> bool:
 
 
 def _whole_until(data: bytes) -> int:
-    """Where the first fragment stands that is not whole; the end when all are."""
+    """Returns the position of the first damaged fragment, or the end of the data when all are intact."""
     at = 0
     while at < len(data):
-        if _BLOCK - at % _BLOCK < _HEAD.size:  # too little room for another one: the rest of the block is not used
+        if _BLOCK - at % _BLOCK < _HEAD.size:  # too little space for another header: the rest of the block is unused
             at += _BLOCK - at % _BLOCK
         elif (end := _end_of_fragment(data, at)) is not None:
             at = end
@@ -48,12 +48,12 @@ def _whole_until(data: bytes) -> int:
 
 
 def _a_write_begins(data: bytes, start: int) -> bool:
-    """Whether a whole fragment that begins a write stands anywhere from `start` on: damage may hide where fragments should be."""
+    """Returns True if an intact fragment that begins a write is anywhere from `start` on, since damage may hide the fragment boundaries."""
     return any(_end_of_fragment(data, kind.start() - _KIND_AT) is not None for kind in _BEGINS.finditer(data, start + _KIND_AT))
 
 
 def _end_of_fragment(data: bytes, at: int) -> int | None:
-    """Where the fragment at `at` ends; None if there is none, or not all of it."""
+    """Returns the end of the fragment at `at`, or None if there is none or it is damaged."""
     if len(data) - at < _HEAD.size:
         return None
     checksum, length, kind = _HEAD.unpack_from(data, at)
@@ -61,6 +61,6 @@ def _end_of_fragment(data: bytes, at: int) -> int | None:
     if kind == 0 or end > len(data) or end - at > _BLOCK - at % _BLOCK:
         return None
     found = calc_crc32c(data[at + _KIND_AT : end])
-    # RocksDB masks its checksums, so that one of data with checksums in it is still a good one.
+    # RocksDB masks its checksums, so that data that contains checksums still gets a good one.
     masked = ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return end if checksum == masked else None

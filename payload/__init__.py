@@ -1,24 +1,26 @@
-"""payload: what clients ask, from their JSON to transaction ids, and how a batch of it is written to the payload topic.
+"""payload: the requests of clients, from their JSON to transaction ids, and the encoding of a batch for the payload topic.
 
-Think of a customs desk. A parcel (the body of `POST /v1/submissions`) is opened once, strictly: either everything in it is
-as the contract says, or it is refused whole with the place and the reason (`Malformed`). What passes is repacked in one
-standard form (`Submission.encoded`), and only such parcels travel, many to a crate (`encode_batch`). Every worker opens
-every crate with the same eyes (`decode_requests`), so all see the same requests with the same ids, or all see a crate that
-counts as empty (`CorruptRecord`, R3).
+Think of a customs desk: a parcel (the body of `POST /v1/submissions`) is opened once, and what passes is repacked in one standard form.
+Many such parcels travel in one crate, and every worker opens it by the same rules. In code:
 
-The promise: decoding is total (accept, or that one error; no input makes any other exception), it is a function of the
-bytes and the notary's name only, and what was accepted once is accepted by all, for ever.
+- `decode_submission` accepts a body that follows the contract completely, or rejects all of it, naming the field and the reason
+  (`Malformed`).
+- `Submission.encoded` is the standard form, and `encode_batch` joins the submissions of one batch.
+- `decode_requests` reads a batch. So all workers get the same requests with the same ids, or all get `CorruptRecord`, which counts as empty
+  (R3).
+
+Decoding is total: it accepts, or raises that one error; no input causes another exception. It is a function of the bytes and the notary's
+name only. A body that was accepted once is accepted by all workers, for ever.
 
 | file | subject |
 |---|---|
-| `strict_json` | JSON read strictly; where an error is, in the contract's words |
+| `strict_json` | strict reading of JSON, with the path to an error in the contract's words |
 | `request` | a request and its transaction id |
-| `submission` | what one party asks at once, and what it signs |
+| `submission` | the requests of one party under one signature |
 | `codec` | a batch's submissions as the value of a payload record |
-| `partitions` | which payload partition a batch goes to |
+| `partitions` | the choice of a payload partition for a batch |
 
-All of it is pure: no asyncio, clock, randomness, logging or IO. Whether a party is known and its signature good is asked by
-the notary.
+All of it is pure: no asyncio, clock, randomness, logging or IO. The notary checks that a party is known and its signature valid.
 """
 
 from payload.codec import decode_batch, decode_requests, encode_batch

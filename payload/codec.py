@@ -1,9 +1,9 @@
 """The value of a payload record: a batch's submissions as one JSON array (docs/formats.md, Log records).
 
-A batch is joined from submissions that have been encoded already, when each was admitted; nothing is encoded twice. Reading
-one back applies the rules of `decode_submission` to each element, by the same code: a record that a worker of this software
-wrote always decodes, and one that does not is `CorruptRecord`, which counts as a fill (R3), the same in every worker since
-nothing but the bytes decides. A good signature is no part of that: the worker that admitted the submission has checked it.
+A batch is joined from submissions that were encoded at admission; nothing is encoded twice. Decoding applies the rules of
+`decode_submission` to each element, by the same code. So a record that a worker of this software wrote always decodes. One that does not
+raises `CorruptRecord` and counts as a fill (R3), in every worker alike, since only the bytes decide. Signatures are not checked here: the
+worker that admitted the submission has done that.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,12 +22,12 @@ _decode_batch = msgspec.json.Decoder(tuple[SubmissionJson, ...]).decode
 
 
 def encode_batch(submissions: Iterable[bytes]) -> bytes:
-    """The payload value for submissions given as `Submission.encoded`, in their order."""
+    """Returns the payload value for submissions given as `Submission.encoded`, in their order."""
     return b"[" + b",".join(submissions) + b"]"
 
 
 def decode_requests(value: bytes, notary_name: str) -> tuple[Request, ...]:
-    """All requests of all submissions, in order: what the joiner needs. Only `CorruptRecord` for anything else."""
+    """Returns all requests of all submissions, in order, for the joiner. Raises only `CorruptRecord`."""
     requests: list[Request] = []
     for of_one in _each(requests_of, value, notary_name):
         requests += of_one
@@ -35,7 +35,7 @@ def decode_requests(value: bytes, notary_name: str) -> tuple[Request, ...]:
 
 
 def decode_batch(value: bytes, notary_name: str) -> tuple[Submission, ...]:
-    """The submissions themselves, for whoever wants party and signature. Accepts exactly what `decode_requests` does."""
+    """Returns the submissions, with party and signature. Accepts exactly what `decode_requests` accepts. Raises only `CorruptRecord`."""
     return tuple(_each(submission_of, value, notary_name))
 
 
@@ -48,7 +48,7 @@ def _each(read: Callable[[SubmissionJson, bytes], T], value: bytes, notary_name:
         raise CorruptRecord(f"a payload record does not decode: {problem}") from None
     try:
         for wire in batch:
-            done.append(read(wire, prefix))  # noqa: PERF401 - how far it got says which one failed
+            done.append(read(wire, prefix))  # noqa: PERF401 - the length of `done` is the index of the element that failed
     except Malformed as problem:
         raise CorruptRecord(f"a payload record does not decode: {within(f'[{len(done)}]', problem)}") from None
     return done

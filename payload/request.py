@@ -1,13 +1,13 @@
-"""A request, and the transaction id that stands for it (docs/formats.md, Request).
+"""A request and its transaction id (docs/formats.md, Request).
 
-A client writes states as text in any order; here they are 36 bytes each, in ascending byte order, as the id hashes them and
-as the index looks them up. The id covers the notary's name, so the same request at two notaries is two transactions.
+A client writes states as text in any order; here they are 36 bytes each, in ascending byte order, as the id hashes them and as the index
+looks them up. The id covers the notary's name, so the same request at two notaries is two transactions.
 
     SHA-256("notary/transaction/v1\\n", u16 length, notary name, u32 count, inputs, u32 count, references, i64 from, i64
 until, content_hash)
 
-Every worker reads every request of every other one, so this is the hottest decoder of the project: `request_of` first takes
-a short cut that is right for whatever it accepts, and leaves the rest, such as all errors, to the plain reading.
+Every worker decodes every request of all others, so this is the hottest decoder of the project. `request_of` first takes a fast path, which
+is right for everything that it accepts; the slow path handles the rest, including all errors.
 """
 
 from functools import lru_cache
@@ -22,10 +22,10 @@ from ordering.ids import INDEX_MAX, STATE_REF_BYTES, StateRef, TransactionId, ex
 from payload.strict_json import decode_strictly
 
 INPUTS_AND_REFERENCES_MAX: Final = 10_000
-"""Inputs and references of one request together."""
+"""The maximum number of inputs and references of one request together."""
 
 TIME_MAX_MS: Final = 2**53 - 1
-"""Times are at most this either way: the integers that every JSON parser reads exactly."""
+"""The greatest absolute value of a time: every JSON parser reads integers up to it exactly."""
 
 OPEN_FROM_MS: Final = -(2**63)
 OPEN_UNTIL_MS: Final = 2**63 - 1
@@ -39,27 +39,27 @@ _Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What a client asks. `from_ms <= log time < until_ms`; an open end is the least or the greatest i64."""
+    """One client request. `from_ms <= log time < until_ms`; an open end is the least or the greatest i64."""
 
     transaction_id: TransactionId
     inputs: tuple[StateRef, ...]
-    """Ascending, none twice."""
+    """Ascending, without repetition."""
     references: tuple[StateRef, ...]
-    """Ascending, none twice; a state may be an input too."""
+    """Ascending, without repetition; a state may be an input too."""
     from_ms: int
     until_ms: int
     content_hash: bytes
 
 
 class WindowJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """`time_window` as JSON has it: both members are given, null for an open end."""
+    """`time_window` in JSON: both members are given, null for an open end."""
 
     from_: _Time | None = msgspec.field(name="from")
     until: _Time | None = msgspec.field()
 
 
 class RequestJson(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A request as JSON has it, members in the contract's order. Encoding leaves out what is empty, no more."""
+    """A request in JSON, members in the contract's order. Encoding leaves out empty members and nothing else."""
 
     inputs: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
@@ -71,19 +71,19 @@ _decode_request = msgspec.json.Decoder(RequestJson).decode
 
 
 def decode_request(body: bytes, notary_name: str) -> Request:
-    """The request that one JSON object is; `Malformed` for anything else, never another exception."""
+    """Decodes one JSON object into a request. Raises `Malformed` for anything else, never another exception."""
     return request_of(decode_strictly(_decode_request, body), transaction_prefix(notary_name))
 
 
 @lru_cache(maxsize=16)
 def transaction_prefix(notary_name: str) -> bytes:
-    """What the ids of one notary have in common; the name (1..255 bytes of UTF-8) has been checked with the configuration."""
+    """Returns the common prefix of one notary's ids; the configuration has checked that the name has 1 to 255 bytes of UTF-8."""
     name = notary_name.encode()
     return _TRANSACTION_DOMAIN + _NAME_LENGTH.pack(len(name)) + name
 
 
 def request_of(wire: RequestJson, prefix: bytes) -> Request:
-    """The request that `wire` says, with its id; `Malformed`, placed within the request, if it breaks the contract."""
+    """Returns the request in `wire`, with its id. Raises `Malformed`, with the path within the request, if it breaks the contract."""
     window = wire.time_window
     if window is msgspec.UNSET:
         from_ms, until_ms = OPEN_FROM_MS, OPEN_UNTIL_MS
@@ -136,12 +136,12 @@ def _ends(window: WindowJson) -> tuple[int, int]:
 
 
 class _Suffixes(dict[str, str]):
-    """`:<decimal index>` of a state reference -> the index as 8 hex digits. Small ones are kept, others worked out anew."""
+    """Maps `:<decimal index>` of a state reference to the index as 8 hex digits. Small indexes are cached, others computed each time."""
 
     def __missing__(self, suffix: str) -> str:
-        """ValueError, as `bytes.fromhex` has it, if this is no suffix of a reference."""
+        """Compute the hex digits of one suffix. Raises `ValueError`, like `bytes.fromhex`, for a malformed one."""
         index = int(suffix[1:])
-        # `int` takes signs, white space, underscores and the digits of other scripts; only the canonical text comes out again.
+        # `int` accepts signs, white space, underscores and the digits of other scripts; only the canonical text is reproduced exactly.
         if index > INDEX_MAX or f":{index}" != suffix:
             raise ValueError("not the suffix of a state reference")
         return f"{index:08x}"
@@ -151,10 +151,10 @@ _SUFFIXES = _Suffixes({f":{index}": f"{index:08x}" for index in range(256)})
 
 
 def _states_quickly(wire: RequestJson, count: int) -> tuple[list[StateRef], list[StateRef], bytes] | None:
-    """Inputs, references and content hash out of one `fromhex` for all, or None where the plain reading must decide.
+    """Decodes inputs, references and content hash with one `fromhex`, or returns None where the slow path must decide.
 
-    `fromhex` is more lenient than the contract: it takes capitals and white space. That the bytes written as hex again are the
-    very text excludes both. Each id has its own 64 digits, in front of its suffix; the length then leaves 64 for the hash.
+    `fromhex` is more lenient than the contract: it accepts capitals and white space. Encoding the bytes as hex again and comparing the text
+    excludes both. Each id has its own 64 digits, in front of its suffix; the length then leaves 64 for the hash.
     """
     try:
         text = "".join([ref[:64] + _SUFFIXES[ref[64:]] for ref in wire.inputs + wire.references]) + wire.content_hash
@@ -173,7 +173,7 @@ def _states_quickly(wire: RequestJson, count: int) -> tuple[list[StateRef], list
 
 
 def _states_plainly(wire: RequestJson) -> tuple[list[StateRef], list[StateRef], bytes]:
-    """The same, value by value: what the short cut must equal, and what says where an error is."""
+    """Decodes the same, value by value; it defines the correct result of the fast path, and names the field of an error."""
     return (
         [parse_state(ref, f"inputs[{at}]") for at, ref in enumerate(wire.inputs)],
         [parse_state(ref, f"references[{at}]") for at, ref in enumerate(wire.references)],

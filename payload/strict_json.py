@@ -1,12 +1,11 @@
-"""JSON from outside, read strictly: a value of the declared type, or `Malformed` that names the place, never another
-exception.
+"""Strict JSON decoding for input from outside: returns a value of the declared type, or raises `Malformed` with the path of the error.
 
-What the grammar of RFC 8259 leaves open is settled here and in the types that callers pass in, so that no two workers read
-one body differently: UTF-8 without a byte order mark, no lone surrogates, unknown members refused
-(`forbid_unknown_fields`), integers without fraction or exponent, and the last of members with one name counts (an earlier
-one of the wrong type is refused all the same).
+RFC 8259 leaves some points open. They are settled here and in the types that callers pass in, so that no two workers read one body
+differently. It must be UTF-8 without a byte order mark and without lone surrogates. Unknown members are rejected (`forbid_unknown_fields`),
+as are integers with a fraction or exponent. The last of several members with one name counts; an earlier one of the wrong type is still
+rejected.
 
-msgspec checks all of that while it parses, and says where in its own words: "Expected `str`, got `int` - at
+msgspec checks all of that while it parses, and reports the path in its own words: "Expected `str`, got `int` - at
 `$.requests[3].inputs[0]`". This module maps its errors, once, to the words of the contract.
 """
 
@@ -21,14 +20,14 @@ from ordering.ids import excerpt
 
 T = TypeVar("T")
 
-# The place stands last. Only an unknown member's name is the sender's own text in such a message; one made to look like a place
-# misleads nobody but its sender, about a body that is refused either way.
+# The path comes last. Only an unknown member's name is the sender's own text in such a message. A name made to look like a path misleads
+# only its sender, about a body that is rejected in any case.
 _PLACE = re.compile(r"(.*) - at `\$([A-Za-z_.0-9\[\]]*)`", re.DOTALL).fullmatch
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL).fullmatch
 _MISSING = re.compile(r"Object missing required field `(\w+)`").fullmatch
 _BYTE = re.compile(r"(.*) \(byte (\d+)\)", re.DOTALL).fullmatch
 
-# Python's names of types mean nothing to a client that is written in another language.
+# Python's type names mean nothing to a client written in another language.
 _JSON_NAMES: Final = {
     "`str`": "a string",
     "`int`": "an integer",
@@ -43,7 +42,7 @@ _TYPE = re.compile(r"`[a-z |]+`")
 
 
 def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
-    """What `decode` (of a typed `msgspec.json.Decoder`) makes of `body`; `Malformed` with the place in the body otherwise."""
+    """Returns the result of `decode` (of a typed `msgspec.json.Decoder`) on `body`, or raises `Malformed` with the path in the body."""
     try:
         return decode(body)
     except msgspec.ValidationError as problem:
@@ -53,13 +52,14 @@ def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
     except msgspec.DecodeError as problem:
         malformed = _broken(str(problem), body)
     except (ValueError, OverflowError, RecursionError) as problem:
-        # Not seen with the types of this room. What a huge number or a deep nest ends in is msgspec's affair, not the caller's.
+        # Never seen with the types of this package, but msgspec may raise one for a huge number or deep nesting, and callers expect
+        # `Malformed`.
         malformed = Malformed(f"not JSON that can be read: {excerpt(str(problem))}")
     raise malformed
 
 
 def within(outer: str, problem: Malformed) -> Malformed:
-    """The same problem, as seen from outside: `inputs[0]` within `requests[3]` is `requests[3].inputs[0]`."""
+    """Returns the same error with a longer path: `inputs[0]` within `requests[3]` is `requests[3].inputs[0]`."""
     if not problem.where:
         return Malformed(problem.what, outer)
     separator = "" if problem.where.startswith("[") or not outer else "."

@@ -1,11 +1,11 @@
-"""A submission: what one party asks under one signature (docs/formats.md, Submission).
+"""A submission: the requests of one party under one signature (docs/formats.md, Submission).
 
-`decode_submission` is the gate for bodies from outside and, through `codec`, for payload records: one set of rules, so that
-what a worker admits is exactly what every other worker will read. It does not look at the signature beyond its base64:
-whether it is a good one is the worker's question, asked before the log, with the key that the notary holds for the party.
+`decode_submission` decodes bodies from outside and, through `codec`, payload records: one set of rules, so that every worker can read
+exactly what any worker admits. It checks only the base64 of the signature. The worker verifies the signature itself before the log, with
+the key that the notary holds for the party.
 
-What goes to the payload topic is not the client's text but `Submission.encoded`, the same content in the one form that
-every JSON parser reads alike: no white space, no member twice, only the contract's members in the contract's order.
+The payload topic holds `Submission.encoded`, not the client's text: the same content in the one form that every JSON parser reads alike,
+with no white space, no repeated member, and only the contract's members in the contract's order.
 """
 
 from binascii import a2b_base64, b2a_base64
@@ -21,10 +21,10 @@ from payload.request import Request, RequestJson, request_of, transaction_prefix
 from payload.strict_json import decode_strictly, within
 
 REQUESTS_MAX: Final = 1_000
-"""Requests of one submission; it has at least one."""
+"""The maximum number of requests of one submission; the minimum is one."""
 
 SUBMISSION_BYTES_MAX: Final = 2 * 1024 * 1024
-"""A body larger than this is refused by whoever reads it off the wire; decoding does not look at it again."""
+"""The maximum size of a body. The code that reads it off the wire rejects a larger one; decoding does not check it again."""
 
 PARTY_BYTES_MAX: Final = 255
 
@@ -34,17 +34,17 @@ _COUNT = Struct(">I")
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
-    """An admissible submission; its signature has not been checked here."""
+    """A decoded, well-formed submission; its signature has not been verified."""
 
     party: str
     signature: bytes
     requests: tuple[Request, ...]
     encoded: bytes
-    """The bytes for the payload topic. Decoding them gives this very submission; they are never longer than the body was."""
+    """The bytes for the payload topic. Decoding them gives an equal submission; they are never longer than the body was."""
 
 
 class SubmissionJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A submission as JSON has it, members in the contract's order."""
+    """A submission in JSON, members in the contract's order."""
 
     party: str
     signature: str
@@ -56,18 +56,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode_submission(body: bytes, notary_name: str) -> Submission:
-    """The submission that `body` is at the notary of that name; `Malformed` for anything else, never another exception."""
+    """Decodes `body` into a submission to the notary of that name. Raises `Malformed` for anything else, never another exception."""
     return submission_of(decode_strictly(_decode_submission, body), transaction_prefix(notary_name))
 
 
 def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
-    """The submission that `wire` says; `Malformed`, placed within the submission, if it breaks the contract."""
+    """Returns the submission that `wire` holds. Raises `Malformed`, with the path within the submission, if it breaks the contract."""
     requests = requests_of(wire, prefix)
     return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
 
 
 def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
-    """The requests of `wire`, after every rule for submissions has been held against it; raises like `submission_of`."""
+    """Returns the requests of `wire` after checking every rule for submissions. Raises like `submission_of`."""
     check_party(wire.party)
     if not _is_canonical_base64(wire.signature):
         raise Malformed(
@@ -79,7 +79,7 @@ def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
     requests: list[Request] = []
     try:
         for each in wire.requests:
-            requests.append(request_of(each, prefix))  # noqa: PERF401 - how far it got says which one failed
+            requests.append(request_of(each, prefix))  # noqa: PERF401 - the length of `requests` is the index of the one that failed
     except Malformed as problem:
         raise within(f"requests[{len(requests)}]", problem) from None
     if len(requests) > 1 and len({request.transaction_id for request in requests}) != len(requests):
@@ -88,14 +88,14 @@ def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
 
 
 def check_party(party: str) -> None:
-    """Raise `Malformed` for a name that no party can have."""
+    """Raise `Malformed` for an invalid party name."""
     party_bytes = len(party.encode())
     if not 0 < party_bytes <= PARTY_BYTES_MAX:
         raise Malformed(f"{party_bytes} bytes of UTF-8, a party's name has 1 to {PARTY_BYTES_MAX}", "party")
 
 
 def signed_message(notary_name: str, party: str, transaction_ids: Iterable[TransactionId]) -> bytes:
-    """What the party signs: domain, notary name, party, and the ids in the order of the requests."""
+    """Returns the bytes that the party signs: domain, notary name, party, and the ids in the order of the requests."""
     notary, name, ids = notary_name.encode(), party.encode(), tuple(transaction_ids)
     return b"".join(
         (
@@ -111,7 +111,7 @@ def signed_message(notary_name: str, party: str, transaction_ids: Iterable[Trans
 
 
 def _is_canonical_base64(text: str) -> bool:
-    """Whether encoding what it decodes to gives the very text again, which excludes stray bits before the padding too."""
+    """Returns True if decoding and encoding reproduce the text exactly, which also excludes stray bits before the padding."""
     try:
         return b2a_base64(a2b_base64(text), newline=False).decode() == text
     except ValueError:

@@ -3,30 +3,29 @@
 | figure | question | module |
 |---|---|---|
 | `decode` | how fast is a payload record decoded? | `decode` |
-| `apply` | how fast are ordered batches decided and kept? | `apply` |
-| `receipts` | what do receipts cost? | `receipts` |
-| `stages` | what CPU time does a worker under load spend on what? | `stages/` |
-| `raw` | what can the log itself do, with nothing decoded or decided? | `raw` |
+| `apply` | how fast are ordered batches decided and persisted? | `apply` |
+| `receipts` | how much do receipts cost? | `receipts` |
+| `stages` | which stages use a worker's CPU time under load? | `stages/` |
+| `raw` | how fast is the log itself, with nothing decoded or decided? | `raw` |
 | `rebuild` | how fast does a worker replay a log into an empty index? | `rebuild` |
 | `end-to-end` | how fast are signed submissions answered over HTTP, and how long does one take on an idle system? | `end_to_end` |
 | `curve` | how long do answers take, from nearly idle to past the capacity? | `curve` |
-| `overload` | what happens at several times the capacity? also alone: `python -P -m loadtest.bench.overload` | `overload` |
-| `long` | is the ten millionth request as quick as the first? only alone: `python -P -m loadtest.bench.long` | `long` |
+| `overload` | how does it behave at several times the capacity? also alone: `python -P -m loadtest.bench.overload` | `overload` |
+| `long` | is the ten millionth request as fast as the first? only alone: `python -P -m loadtest.bench.long` | `long` |
 
 | file | subject |
 |---|---|
-| `program` | what is measured, in which order: one thing varied at a time, and the corners |
+| `program` | the measurements and their order: one parameter varied at a time, and the corners |
 | `alone` | a command that measures one figure |
 | `facts` | the machine and the versions; CPU seconds and memory of a process |
-| `generate`, `ahead` | submissions, payload records and batches from a seed; made in another process meanwhile |
-| `load`, `wire` | a closed loop over keep-alive connections; the HTTP of it |
-| `offer`, `offered`, `probe` | an open loop, whatever the answers do; whether Retry-After is true |
+| `generate`, `ahead` | submissions, payload records and batches from a seed; generated concurrently by another process |
+| `load`, `wire` | a closed loop over keep-alive connections; its HTTP |
+| `offer`, `offered`, `probe` | an open loop, whatever the answers; a check of Retry-After |
 | `process` | a load in its own process |
 | `place`, `service` | a notary as its users run it: `notary init`, `party add`, `serve`, on brokers or an embedded log |
-| `bar` | how far it is |
+| `bar` | the progress bar |
 | `report` | JSON lines for programs, a table for people |
-| `lines`, `markdown`, `plot` | the lines read again: tables and pictures for docs/performance.md (`make bench-plot`) |
+| `lines`, `markdown`, `plot` | the lines read again: tables and diagrams for docs/performance.md (`make bench-plot`) |
 
-Every result is one JSON line: `figure`, `case`, `goal` (what we want of it, where we said so), `figures`, `parameters`,
-`machine`, `time`.
+Every result is one JSON line: `figure`, `case`, `goal` (our target for it, if there is one), `figures`, `parameters`, `machine`, `time`.
 """

@@ -1,7 +1,7 @@
 """The command line: `python -P -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
 
-Exit codes: 0 measured; 1 a load saw errors, its figures mean nothing; 2 something could not be measured, or it was interrupted: what was
-measured is in the file.
+Exit codes: 0 measured; 1 a load saw errors and its figures are invalid; 2 a measurement was impossible, or the run was interrupted: the
+file has the figures measured so far.
 """
 
 import argparse
@@ -17,7 +17,7 @@ SECONDS, SECONDS_QUICK = 20.0, 3.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; the exit code."""
+    """Run the measurements; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench", description="How fast it is, on this machine.")
     figures = ", ".join(program.FIGURES)
     parser.add_argument("--only", action="append", choices=program.FIGURES, metavar="NAME", help=f"one of {figures}; may be repeated")

@@ -1,10 +1,10 @@
-"""Submissions made by another process, ahead of the clock: a load of ten million requests does not fit in memory.
+"""Submissions generated ahead by another process: a load of ten million requests does not fit in memory.
 
     async with Ahead.of(seed, requests, inputs, submissions) as ahead:
-        await ahead.filled()            # so many as are kept ahead, or all of them
-        made = ahead.take()             # None where the maker is behind, or there are no more (`ahead.left`)
+        await ahead.filled()            # the buffer is full, or holds all of them
+        made = ahead.take()             # None where the generator lags, or none are left (`ahead.left`)
 
-The process writes to a pipe and waits when that is full, so that what is ahead is bounded. As a command:
+The process writes to a pipe and blocks when that is full, so that the buffer is bounded. As a command:
 
     python -P -m loadtest.bench.ahead SEED REQUESTS INPUTS SUBMISSIONS     lengths and bytes of bodies and ids, on stdout
 """
@@ -26,10 +26,10 @@ _LENGTHS = struct.Struct(">II")
 
 
 class Ahead:
-    """What another process makes, as it comes."""
+    """A bounded buffer of the submissions that another process generates."""
 
     def __init__(self, reader: asyncio.StreamReader, pid: int, count: int) -> None:
-        """Use `Ahead.of`."""
+        """Called by `Ahead.of` only."""
         self._reader = reader
         self._kept: deque[Made] = deque()
         self._kept_bytes = 0
@@ -39,21 +39,21 @@ class Ahead:
         self._count = count
         self.pid = pid
         self.left = count
-        """Submissions that were not taken yet."""
+        """The number of submissions not taken yet."""
         self.problem = ""
-        """Why no more will come although there should."""
+        """The reason why no more will come although some are left; empty otherwise."""
 
     @classmethod
     @contextlib.asynccontextmanager
     async def of(cls, seed: int, requests: int, inputs: int, count: int) -> AsyncIterator["Ahead"]:
-        """So many submissions, with their process for the length of a block."""
+        """Yields the buffer for `count` submissions; their process runs for the length of the block."""
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-P", "-m", "loadtest.bench.ahead", *map(str, (seed, requests, inputs, count))],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(),
             limit=1 << 20,
-            start_new_session=True,  # a Ctrl-C is for who reads it
+            start_new_session=True,  # a Ctrl-C is for the process that reads it
         )
         assert process.stdout is not None
         ahead = cls(process.stdout, process.pid, count)
@@ -67,19 +67,19 @@ class Ahead:
             await process.wait()
 
     async def filled(self) -> None:
-        """Return when as much is here as is kept ahead."""
+        """Return when the buffer is full, or holds everything left."""
         while self._kept_bytes < KEPT_BYTES_MAX and self._came < self._count and not self.problem:
             self._more.clear()
             await self._more.wait()
 
     async def more(self) -> None:
-        """Return when something is here, or nothing will come."""
+        """Return when a submission is in the buffer, or none will come."""
         while not self._kept and self.left and not self.problem:
             self._more.clear()
             await self._more.wait()
 
     def take(self) -> Made | None:
-        """The next one."""
+        """Returns the next submission, or None if none is in the buffer."""
         if not self._kept:
             return None
         made = self._kept.popleft()
@@ -116,8 +116,8 @@ def _write(seed: int, requests: int, inputs: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    # The reader may leave before all is written: then nobody wants the rest.
+    # The reader may exit before all is written: then the rest is not needed.
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         _write(*map(int, sys.argv[1:]))
-        # What it has cost can be read as long as it is there: until its reader lets go of it, or is gone.
+        # Its CPU time can be read as long as the process exists: wait until the reader closes stdin or exits.
         sys.stdin.read()

@@ -1,6 +1,6 @@
-"""A command that measures one figure, at a notary of its own.
+"""A command that measures one figure, on a notary of its own.
 
-Exit codes: 0 measured; 1 a load saw errors; 2 it could not be measured, or was interrupted before there was a line.
+Exit codes: 0 measured; 1 a load saw errors; 2 the measurement was impossible, or it was interrupted before its line was written.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from ordering.errors import NotaryError
 
 
 def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
-    """What they all have; `out` is where the line goes unless told."""
+    """Add the options that all such commands share; `out` is the default file for the line."""
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def run(chosen: argparse.Namespace, measure: Callable[[Report, Place], None]) -> int:
-    """Start it, measure, stop it; the exit code."""
+    """Start a notary, measure it, stop it; returns the exit code."""
 
     def measured() -> Report:
         with (
@@ -42,7 +42,7 @@ def run(chosen: argparse.Namespace, measure: Callable[[Report, Place], None]) ->
 
 
 def exit_code(measure: Callable[[], Report]) -> int:
-    """Measure; 0, or what went wrong, told."""
+    """Measure; returns the exit code, after printing any error."""
     try:
         report = measure()
     except (CannotRun, NotaryError, RuntimeError, OSError) as problem:

@@ -1,4 +1,4 @@
-"""How fast ordered batches are decided and kept: the decision function and the index, nothing before or after them."""
+"""The rate at which ordered batches are decided and persisted: the decision function and the index alone."""
 
 import tempfile
 import time
@@ -12,11 +12,11 @@ CASES = ((1, 1_000), (4, 1_000), (1_000, 10))
 """(inputs, requests of a step)."""
 
 SECONDS_SHARE_MAX = 4
-"""Making the steps takes longer than applying them; a case ends after so many times its seconds, whatever was applied."""
+"""The limit on a case's total time, as a multiple of its seconds: generating the steps takes longer than applying them."""
 
 
 def measure(report: Report, seconds: float, seed: int) -> None:
-    """The figure `apply`."""
+    """Measure the figure `apply`."""
     for inputs, step_requests in CASES:
         with tempfile.TemporaryDirectory(prefix="bench-apply-") as directory:
             index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench")
@@ -35,7 +35,7 @@ def measure(report: Report, seconds: float, seed: int) -> None:
 
 
 def _apply(index: Index, seconds: float, seed: int, inputs: int, step_requests: int) -> tuple[int, float, float]:
-    """(requests applied, seconds that took, CPU seconds of this process meanwhile)."""
+    """Returns (requests applied, seconds for that, CPU seconds of this process for that)."""
     requests, took_s, cpu_s = 0, 0.0, 0.0
     gives_up_at = time.perf_counter() + seconds * SECONDS_SHARE_MAX
     for ready in steps(seed, step_requests, inputs):

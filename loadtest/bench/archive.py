@@ -1,4 +1,4 @@
-"""A long log as its archive, made without a notary: one incarnation of one worker, its batches spread over the partitions, all committed.
+"""A long log as an archive, generated without a notary: one incarnation of one worker, batches spread over the partitions, all committed.
 
 The same seed gives the same archive. It is written a batch at a time, so it may be longer than memory.
 """
@@ -22,17 +22,17 @@ from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
 
 PARTITIONS: Final = 16
 BATCH_BYTES_MAX = 512 << 10
-"""Of a payload record: what a worker gathers under load."""
+"""The size of a payload record, as a worker gathers it under load."""
 ROW_GROUP_RECORDS = 32
-"""As many as the archive's own 16 MiB hold."""
+"""The number of such records in the archive's own 16 MiB."""
 T0_MS = 1_760_000_000_000
-"""When the worker begins; a batch comes each millisecond."""
+"""The time at which the worker begins; a batch follows each millisecond."""
 _FILE = "{topic}/partition={partition}/00000001.parquet"
 _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 
 def records(seed: int, requests_min: int, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
-    """A genesis, a registration, then batches, payload and entry, until there are enough requests.
+    """Yields a genesis record, a registration, then the payload and entry of each batch, until there are enough requests.
 
     All ordering records are signed. Unsigned submissions have random bytes for signatures.
     """
@@ -90,7 +90,7 @@ def write_archive(folder: Path, log: Iterator[Record]) -> None:
 
 
 def read_archive(folder: Path) -> Iterator[Record]:
-    """The records of each stream of such an archive, one stream after the other."""
+    """Yields the records of such an archive, one topic-partition after another."""
     for stream in range(ORDERING, PARTITIONS):
         with pq.ParquetFile(folder / _FILE.format(topic=_topic(stream), partition=max(stream, 0))) as file:
             for batch in file.iter_batches(columns=_SCHEMA.names):
@@ -99,7 +99,7 @@ def read_archive(folder: Path) -> Iterator[Record]:
 
 
 def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
-    """Write what waits as a row group, and wait no more."""
+    """Write the waiting records as a row group, and clear the list."""
     columns = [[getattr(record, name) for record in waiting] for name in _SCHEMA.names]
     writer.write_table(pa.table(columns, schema=_SCHEMA))
     waiting.clear()

@@ -1,4 +1,4 @@
-"""How far a measurement is: what runs now, how much of it all is done, how long it still takes."""
+"""The progress bar of a measurement: the current part, the share done, and the time left."""
 
 import contextlib
 import shutil
@@ -13,11 +13,11 @@ from loadtest.bench.report import CLEAR
 WIDTH = 24
 LOOK_S = 0.5
 LINE_EVERY_S = 10.0
-"""Where there is no terminal, a line as often as this, and one when the text changes."""
+"""Without a terminal, a line is printed this often, and when the text changes."""
 
 
 class Bar:
-    """On a terminal one line that changes, elsewhere lines."""
+    """On a terminal one line that is updated, elsewhere separate lines."""
 
     def __init__(self, out: TextIO | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         self._out = sys.stderr if out is None else out
@@ -27,16 +27,16 @@ class Bar:
         self._told_s, self._told = float("-inf"), ""
 
     def show(self, share: float, text: str, details: str = "") -> None:
-        """So much (0 to 1) is done; `text` is what runs now, `details` what may change at every look."""
+        """Show that the share (0 to 1) is done; `text` is the current part, `details` may change at every update."""
         now_s = self._now_s()
         share = min(max(share, 0.0), 1.0)
-        # From what it took so far; of nothing done nothing can be said.
+        # Estimated from the time so far; at share 0 there is no estimate.
         left = f"{_time((now_s - self._began_s) * (1 - share) / share)} left" if share > 0 else "just begun"
         told = f"{share:4.0%} {text}{', ' + details if details else ''}, {left}"
         if self._terminal:
             full = round(share * WIDTH)
             line = f"[{'#' * full}{'.' * (WIDTH - full)}]{told}"
-            # One that goes on in the next row could not be taken away again.
+            # A longer line would wrap into the next row and could not be erased.
             print(CLEAR + line[: shutil.get_terminal_size().columns - 1], end="", file=self._out, flush=True)
         elif text != self._told or now_s - self._told_s >= LINE_EVERY_S:
             self._told_s, self._told = now_s, text
@@ -44,9 +44,9 @@ class Bar:
 
     @contextlib.contextmanager
     def during(self, share: float, more: float, seconds: float, text: str) -> Iterator[None]:
-        """For the length of a block: `share` is done before it, `more` of all with it, in about so many seconds. The clock moves it."""
+        """Advance the bar by the clock during a block: `share` is done before it, `more` is added by it, in about `seconds`."""
         began_s, over = self._now_s(), threading.Event()
-        # As many times what was thought as all before it took, once that says something.
+        # Scale this part's estimate by the time so far per share done, once 10 % is done.
         expected_s = max(more * (began_s - self._began_s) / share if share > 0.1 else seconds, 0.1)
 
         def keep_showing() -> None:
@@ -63,7 +63,7 @@ class Bar:
             showing.join()
 
     def end(self) -> None:
-        """No more of it."""
+        """Erase the bar."""
         if self._terminal:
             print(CLEAR, end="", file=self._out, flush=True)
 

@@ -1,4 +1,4 @@
-"""The throughput-latency curve: an open loop at growing shares of the capacity, from nearly idle to past it (`offered`)."""
+"""The throughput-latency curve: an open loop at rising shares of the capacity, from nearly idle to past it (`offered`)."""
 
 from loadtest.bench.end_to_end import Case, failed, name_of
 from loadtest.bench.offer import Offer
@@ -12,7 +12,7 @@ CONNECTIONS_MAX = 500
 
 
 def measure(report: Report, place: Place, case: Case, seconds: float, seed: int, shares: tuple[float, ...] = SHARES) -> None:
-    """The figure `curve`: one line for each share of what a closed loop gets decided just before."""
+    """Measure the figure `curve`: one line for each share of the rate that a closed loop reached just before."""
     capacity = capacity_of(place, case, seconds, seed)
     if failed(capacity):
         raise RuntimeError("the capacity could not be measured: the closed loop saw errors")
@@ -44,4 +44,4 @@ TOLD = (
     "due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "refused_share", "unsent_share", "late_ms_p99",
     "worker_cores", "load_cores", "machine_cores", "errors",
 )  # fmt: skip
-"""Of what an open loop says."""
+"""The figures of an open loop that go into the line."""

@@ -1,4 +1,4 @@
-"""How fast a payload record is decoded: every worker does this for every request of every other one."""
+"""The rate at which a payload record is decoded: every worker does this for every request of all others."""
 
 import time
 
@@ -13,7 +13,7 @@ BATCH_BYTES_MAX = 512 << 10
 
 
 def measure(report: Report, seconds: float, seed: int) -> None:
-    """The figure `decode`."""
+    """Measure the figure `decode`."""
     for inputs, submission_requests in CASES:
         made = payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX)
         values = [value for value, _ in zip(made, range(8), strict=False)]

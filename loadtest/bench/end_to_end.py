@@ -1,4 +1,4 @@
-"""How fast signed submissions are answered over HTTP: real workers, real brokers, and the load in a process of its own."""
+"""The rate at which signed submissions are answered over HTTP: real workers, real brokers, and the load in a process of its own."""
 
 import asyncio
 import uuid
@@ -21,33 +21,33 @@ GOALS: Final = {1: "2,500 requests/s", 100: "15,000 requests/s"}
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What is sent."""
+    """One kind of load."""
 
     requests: int
-    """Of a submission."""
+    """Requests of a submission."""
     inputs: int
     beside_without_receipts: bool = False
-    """Whether the same load without receipts runs before and after it, so that their cost is seen, and the machine's noise."""
+    """True if the same load without receipts also runs before and after, which shows their cost and the machine's noise."""
     connections: int = 0
-    """How many ask each worker; 0 for as many as keep it busy."""
+    """The connections to each worker; 0 for as many as keep it busy."""
 
 
 def connections_of(requests: int, inputs: int = INPUTS) -> int:
-    """How many connections keep one worker busy with such submissions."""
+    """Returns the number of connections that keep one worker busy with such submissions."""
     return 16 if inputs > 100 else {1: 64, 10: 32}.get(requests, 24)
 
 
 def ahead_of(requests: int, inputs: int, seconds: float) -> int:
-    """How many submissions to make for a closed loop of so long: more than any machine that was seen takes."""
+    """Returns the number of submissions to generate for a closed loop of this length: more than any known machine decides."""
     per_s = 250 if inputs > 100 else {1: 7_000, 10: 2_000}.get(requests, (60_000 if inputs == 1 else 40_000) / requests)
     return max(1, int(per_s * seconds))
 
 
 def plan_of(place: Place, case: Case, seconds: float, seed: int, *, receipts: bool = True) -> Plan:
-    """A closed loop of that case."""
+    """Returns the plan of a closed loop for that case."""
     return Plan(
         urls=place.urls,
-        # Each load has its own states: the second time they would be consumed.
+        # Each load has its own states: they can be consumed only once.
         seed=seed,
         requests=case.requests,
         inputs=case.inputs,
@@ -60,13 +60,13 @@ def plan_of(place: Place, case: Case, seconds: float, seed: int, *, receipts: bo
 
 
 def warm_up(place: Place, seconds: float, seed: int) -> None:
-    """Brokers that were just started compile their code for seconds; nobody's figure is better for it."""
+    """Run two loads without figures: brokers that were just started compile their code for seconds."""
     for requests in (1, 100):
         run_load(plan_of(place, Case(requests, INPUTS), seconds / 2, seed + requests))
 
 
 def measure(report: Report, place: Place, case: Case, seconds: float, seed: int) -> None:
-    """The figure `end-to-end` for one case."""
+    """Measure the figure `end-to-end` for one case."""
     log = place.log_name
     outcomes = []
     if case.beside_without_receipts:
@@ -86,12 +86,12 @@ def measure(report: Report, place: Place, case: Case, seconds: float, seed: int)
         figures,
         parameters_of(plan, log),
         GOALS.get(case.requests) if log == log_name(3) and case.inputs == INPUTS else None,
-        failed=any([*map(failed, outcomes)]),  # all of them: each tells its failures
+        failed=any([*map(failed, outcomes)]),  # a list, so that every outcome prints its failures
     )
 
 
 def name_of(case: Case, place: Place) -> str:
-    """What a case is called on that notary."""
+    """Returns the name of a case on that notary."""
     workers = "" if len(place.urls) == 1 else f", {len(place.urls)} workers"
     if place.intake:
         workers += f", {place.intake} intake {'process' if place.intake == 1 else 'processes'}"
@@ -101,7 +101,7 @@ def name_of(case: Case, place: Place) -> str:
 
 
 def measure_idle(report: Report, place: Place, seconds: float, seed: int) -> None:
-    """One client on an idle system, its latency between two measurements of what two appends alone take."""
+    """Measure the latency of one client on an idle system, between two measurements of two appends alone."""
     bootstrap = place.bootstrap
     idles: list[Idle] = []
     plan = Plan(place.urls, seed, 1, INPUTS, 1, max(seconds / 2, 3.0), int(max(seconds / 2, 3.0) * 1_000), dict(place.pids))
@@ -120,14 +120,14 @@ def measure_idle(report: Report, place: Place, seconds: float, seed: int) -> Non
 
 
 def run_load(plan: Plan) -> Outcome:
-    """One load in its own process."""
+    """Run one load in its own process; returns its outcome."""
     progress(f"load: {plan.requests} requests a submission, {plan.inputs} inputs, {plan.connections} connections, {plan.seconds:g} s")
-    # Making the bodies takes as long again as sending them, on a busy machine several times that.
+    # Generating the bodies takes as long as sending them, on a busy machine several times as long.
     return run_module("loadtest.bench.load", plan, Outcome, plan.seconds * 10 + 120)
 
 
 def failed(outcome: Outcome) -> bool:
-    """Whether a load saw an error, or nothing at all; its failures are told."""
+    """Returns True if a load had an error, or no answer at all; prints its failures."""
     for failure in outcome.failures:
         progress(f"load: {failure}")
     return bool(outcome.errors) or not outcome.requests
@@ -142,7 +142,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "errors": outcome.errors,
     }
     spent = dict(outcome.cpu_seconds)
-    # What others took of this machine meanwhile: with much of it, a run says little about requests a second.
+    # CPU time of other processes on this machine: if it is high, requests a second mean little.
     others_s = spent.pop("machine") - sum(spent.values())
     figures["others_cores"] = max(0.0, others_s / outcome.seconds) if outcome.seconds else 0.0
     for who, spent_s in sorted(spent.items()):
@@ -153,7 +153,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def parameters_of(plan: Plan, log: str) -> dict[str, Any]:
-    """What a load was, for its line; `log` is the name of what it was on."""
+    """Returns the parameters of a load for its line; `log` is the name of the log under test."""
     told = msgspec.structs.asdict(plan)
     kept = {key: value for key, value in told.items() if key not in ("urls", "pids", "marked", "submissions_max")}
     return {"log": log, "workers": len(plan.urls), **kept}

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure belongs to, and what a process has cost it. Linux; elsewhere some are null."""
+"""The machine and the versions of a figure, and the CPU time and memory of processes. Linux; elsewhere some are null."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 @lru_cache(maxsize=1)
 def machine() -> dict[str, Any]:
-    """What stays the same for a run."""
+    """Returns the facts that stay the same during a run."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu": _first_line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or None,
@@ -34,25 +34,25 @@ def machine() -> dict[str, Any]:
 
 
 def load_average() -> float:
-    """Processes that wanted to run, over the last minute: others on this machine show here."""
+    """Returns the load average of the last minute, which also shows other users of this machine."""
     return round(os.getloadavg()[0], 2)
 
 
 def family(pids: Iterable[int]) -> list[int]:
-    """These processes and all that descend from them, now."""
+    """Returns these processes and all their descendants, now."""
     found = list(pids)
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # The name in parentheses may hold anything; the parent is the second field after it.
             parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-    for pid in found:  # it grows meanwhile
+    for pid in found:  # the list grows during the loop
         found += parents.get(pid, [])
     return found
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes so far, all threads; 0 for one that is gone."""
+    """Returns the user and system time of these processes so far, all threads; 0 for one that has exited."""
     ticks = 0
     for pid in pids:
         try:
@@ -66,7 +66,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory in use by these processes now (RSS; pages that they share count once for each); 0 for one that is gone."""
+    """Returns the resident memory of these processes now (shared pages count once for each); 0 for one that has exited."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below a directory take on its disk; one that goes meanwhile counts nothing."""
+    """Returns the disk space of all files below a directory, in bytes; files deleted meanwhile count as 0."""
     blocks = 0
     for file in directory.rglob("*"):
         with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ def disk_bytes(directory: Path) -> int:
 
 
 def machine_cpu_seconds() -> float:
-    """What all processes of this machine have cost so far; 0 where the system does not say."""
+    """Returns the CPU seconds of all processes of this machine so far; 0 where /proc/stat is missing."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -109,7 +109,7 @@ def _git_commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
-    # A figure of a changed tree belongs to no commit, and says so.
+    # A figure of a modified tree belongs to no commit, and is marked so.
     return f"{commit}-changed" if commit and git("status", "--porcelain") else commit
 
 

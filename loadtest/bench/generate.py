@@ -1,4 +1,4 @@
-"""Load from a seed: the same seed, the same bytes.
+"""Load from a seed: the same seed gives the same bytes.
 
 Every state is new and every content hash is random, so every request commits.
 """
@@ -29,17 +29,17 @@ class PayloadValue(msgspec.Struct, frozen=True, gc=False):
 
 
 def party_key() -> Ed25519PrivateKey:
-    """The key that every submission is signed with, whatever its seed: it is registered once, for many loads."""
+    """Returns the key that signs every submission, whatever its seed: it is registered once, for many loads."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"loadtest.bench party").digest())
 
 
 def party_key_pem() -> bytes:
-    """Its public key, as `notary party add` takes it."""
+    """Returns its public key in PEM, as `notary party add` takes it."""
     return party_key().public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -> Iterator[Made]:
-    """Submissions without end. Unsigned ones carry random bytes where the signature stands: replay does not look at it."""
+    """Yields submissions without end. Unsigned ones have random bytes for signatures: replay does not verify them."""
     random = Random(seed)
     writer = Writer(NOTARY, PARTY, party_key().sign if signed else lambda message: random.randbytes(64))
     texts, ids = [""] * requests, [b""] * requests
@@ -55,7 +55,7 @@ def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -
 def payload_values(
     seed: int, submission_requests: int, inputs: int, batch_bytes_max: int, *, signed: bool = False
 ) -> Iterator[PayloadValue]:
-    """Payload records without end, each of as many submissions as fit, one at least."""
+    """Yields payload records without end, each with as many submissions as fit, at least one."""
     bodies: list[bytes] = []
     ids: list[bytes] = []
     size = 0
@@ -69,7 +69,7 @@ def payload_values(
 
 
 def steps(seed: int, requests: int, inputs: int) -> Iterator[Ready]:
-    """What the joiner hands to the index, without end: steps of one batch of so many decoded requests."""
+    """Yields steps as the joiner passes them to the index, without end: each has one batch of `requests` decoded requests."""
     random = Random(seed)
     sequence = 0
     while True:

@@ -1,4 +1,4 @@
-"""Reads what the bench wrote: one JSON object a line (`report.Report`)."""
+"""Reads the output of the bench: one JSON object a line (`report.Report`)."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def read(file: Path) -> list[Line]:
-    """The results of a file; those that failed mean nothing and are left out. ValueError names a line that is none."""
+    """Returns the results of a file without the failed ones, which are invalid. Raises `ValueError` naming a line that is no result."""
     found: list[Line] = []
     for number, text in enumerate(file.read_text().splitlines(), 1):
         try:
@@ -36,12 +36,12 @@ def read(file: Path) -> list[Line]:
 
 
 def last_of_each(lines: Sequence[Line], figure: str) -> list[Line]:
-    """A figure's results, the last of each case, in the order in which the cases came first."""
+    """Returns the last result of each case of a figure, in the order in which the cases first appeared."""
     return list({line.case: line for line in lines if line.figure == figure}.values())
 
 
 def about(line: Line) -> str:
-    """The machine, the versions and the day that a result belongs to."""
+    """Returns the machine, the versions and the day of a result, as text."""
     machine = line.machine
     memory = machine["memory_bytes"] / 2**30
     commit = str(machine.get("git") or "no commit")

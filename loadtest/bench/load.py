@@ -2,7 +2,7 @@
 
     python -P -m loadtest.bench.load '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Plan`; prints one `Outcome`
 
-The bodies are made before the clock starts.
+The bodies are generated before the clock starts.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ _RECEIPT = b'"receipt":"c2sp.org/tlog-proof@v1'
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One load."""
+    """The parameters of one load."""
 
     urls: Sequence[str]
-    """Of the workers; connections are shared out among them."""
+    """The URLs of the workers; connections are distributed over them."""
     seed: int
     requests: int
     """Requests of one submission."""
@@ -42,16 +42,16 @@ class Plan(msgspec.Struct, frozen=True):
     connections: int
     seconds: float
     submissions_max: int
-    """How many are made ahead; the load ends with them, if not by the clock."""
+    """The number of submissions generated ahead; the load ends with them, if not by the clock."""
     pids: dict[str, list[int]]
-    """Whose CPU seconds to tell, by name."""
+    """The processes whose CPU seconds to report, by name."""
     receipts: bool = True
     marked: Sequence[int] = ()
     """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""
 
 
 class Outcome(msgspec.Struct):
-    """What a load saw in its steady part, and what it cost."""
+    """The results of a load in its steady part, and its CPU time."""
 
     requests: int = 0
     submissions: int = 0
@@ -60,29 +60,29 @@ class Outcome(msgspec.Struct):
     latency_ms_p99: float = 0.0
     latency_ms_max: float = 0.0
     cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
-    """By the names of the plan's `pids`, with `load` (this process) and `machine` (everything on it)."""
+    """By the names of the plan's `pids`, with `load` (this process) and `machine` (all processes on it)."""
     errors: int = 0
     failures: list[str] = msgspec.field(default_factory=list)
     ran_out: bool = False
-    """Whether the bodies ended before the time: the figures stand for a shorter run."""
+    """True if the bodies ran out before the time: the figures are those of a shorter run."""
 
 
 class Failures:
-    """What should not have been: how often, and the first few."""
+    """Errors of a load: their number, and descriptions of the first few."""
 
     def __init__(self) -> None:
         self.count = 0
         self.told: list[str] = []
 
     def add(self, text: str) -> None:
-        """One more."""
+        """Count one error."""
         self.count += 1
         if len(self.told) < FAILURES_TOLD:
             self.told.append(text)
 
 
 def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
-    """What is wrong with the answer to a submission of new requests with these transaction ids; None: all are committed."""
+    """Returns the error in the answer to a submission of new requests with these transaction ids; None if all are committed."""
     requests = len(ids) // 32
     if not answer.startswith(b"HTTP/1.1 200 "):
         return answer[:300].decode(errors="replace")
@@ -96,17 +96,17 @@ def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
 
 
 class Run:
-    """A closed loop: each connection sends, waits for the whole answer, checks it, sends the next."""
+    """A closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.at = 0
-        self.done: list[tuple[float, float]] = []  # (when, how long) of each answer
+        self.done: list[tuple[float, float]] = []  # (time of arrival, duration) of each answer
         self.failures = Failures()
         self.ends_at = float("inf")
         self.open = 0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (when, ids)
+        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (time of sending, ids)
         head = head_of(plan.urls[0], receipts=plan.receipts)
         self.made: list[tuple[bytes, bytes]] = []
         for submission in submissions(plan.seed, plan.requests, plan.inputs):
@@ -115,7 +115,7 @@ class Run:
                 break
 
     def send(self, connection: Connection) -> None:
-        """The next submission, or the end."""
+        """Send the next submission, or close the connection at the end."""
         now = time.perf_counter()
         if self.at >= len(self.made) or now >= self.ends_at:
             connection.close()
@@ -126,7 +126,7 @@ class Run:
         connection.call(data)
 
     def answered(self, connection: Connection, answer: bytes) -> None:
-        """Read the clock, then check."""
+        """Read the clock, then check the answer."""
         now = time.perf_counter()
         sent_at, ids = self._asked[connection]
         self.done.append((now, now - sent_at))
@@ -135,7 +135,7 @@ class Run:
         self.send(connection)
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A connection is through; an error unless it was `send` that ended it."""
+        """Note a closed connection; it is an error unless `send` closed it."""
         if why:
             self.failures.add(why)
         self.open -= 1
@@ -144,9 +144,9 @@ class Run:
 
 
 async def drive(plan: Plan) -> Outcome:
-    """Make the bodies, connect, load, sum up."""
+    """Generate the bodies, connect, run the load; returns the outcome."""
     run = Run(plan)
-    # Hundreds of thousands of bodies that live to the end: nothing for the collector to look at again and again.
+    # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
     gc.collect()
     gc.freeze()
     run.open = plan.connections
@@ -158,7 +158,7 @@ async def drive(plan: Plan) -> Outcome:
     sleep = asyncio.ensure_future(asyncio.sleep(plan.seconds * WARM_UP_SHARE))
     await asyncio.wait([sleep, run.finished], return_when=asyncio.FIRST_COMPLETED)
     steady_from, before = time.perf_counter(), _costs(plan)
-    # Half a minute past the end every answer has come, or never will.
+    # Half a minute after the end every answer has arrived, or never will.
     await asyncio.wait([run.finished], timeout=plan.seconds + 30)
     after = _costs(plan)
     if not run.finished.done():

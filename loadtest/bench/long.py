@@ -1,10 +1,10 @@
-"""Many requests in one go, and whether the last of them were as quick as the first.
+"""Many requests in one run, which shows whether the last are as fast as the first.
 
     python -P -m loadtest.bench.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl]
 
-One worker, a closed loop, all answers checked; submissions come from a process that makes them meanwhile (`ahead`). For each tenth of the
-requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, what index and log take
-on the disk; and memory and rate by time. Ctrl-C ends it: what was measured until then is told.
+One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`ahead`). The figures of each tenth
+of the requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, and the disk
+space of index and log; also memory and rate by time. Ctrl-C ends it and reports the figures measured so far.
 """
 
 import argparse
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Everything at one moment; seconds from the start, costs since the processes began."""
+    """The counters at one moment; seconds from the start, CPU time since the processes began."""
 
     seconds: float
     requests: int
@@ -47,7 +47,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Tenth(msgspec.Struct, frozen=True):
-    """The end of a tenth of the requests."""
+    """The state at the end of a tenth of the requests."""
 
     look: Look
     latencies_ms: list[float]
@@ -56,7 +56,7 @@ class Tenth(msgspec.Struct, frozen=True):
 
 
 class LongLoad:
-    """A closed loop that takes what another process makes."""
+    """A closed loop that sends the submissions of another process."""
 
     def __init__(self, place: Place, ahead: Ahead, requests_of_each: int, connections: int) -> None:
         self._place = place
@@ -65,7 +65,7 @@ class LongLoad:
         self._connections = connections
         self._requests_max = ahead.left * requests_of_each
         self._head = head_of(place.urls[0])
-        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (when, ids)
+        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (time of sending, ids)
         self._free: list[Connection] = []
         self._open = 0
         self._starved = asyncio.Event()
@@ -77,10 +77,10 @@ class LongLoad:
         self.looks: list[Look] = []
         self.tenths: list[Tenth] = []
         self.waited_s = 0.0
-        """How long connections were free and nothing was made for them: then the load was the limit."""
+        """The time for which connections were free without a submission to send: then the load was the limit."""
 
     async def run(self) -> None:
-        """Until all is answered, something is wrong, or it is cancelled."""
+        """Run until all is answered, an error occurs, or it is cancelled."""
         await self._ahead.filled()
         made = [await connect(self._place.urls[0], lambda: Connection(self)) for _ in range(self._connections)]
         self._open = len(made)
@@ -99,19 +99,19 @@ class LongLoad:
                 connection.close()
 
     def answered(self, connection: Connection, answer: bytes) -> None:
-        """Read the clock, check, go on."""
+        """Read the clock, check the answer, send the next submission."""
         sent_s, ids = self._asked[connection]
         self._latencies_ms.append((time.perf_counter() - sent_s) * 1000)
         if (why := wrong(answer, ids, receipts=True)) is not None:
             self.failures.add(why)
-            self._over.set()  # nothing that comes after it says anything
+            self._over.set()  # later answers prove nothing
         self.requests += self._each
         if self.requests * TENTHS >= self._requests_max * (len(self.tenths) + 1):
             self._end_tenth()
         self._send(connection)
 
     def lost(self, connection: Connection, why: str) -> None:
-        """None ends by itself before the end."""
+        """Note a closed connection: none may close before the end."""
         if not self._over.is_set():
             self.failures.add(why or "the service closed a connection")
             self._over.set()
@@ -128,7 +128,7 @@ class LongLoad:
             self._over.set()
 
     async def _feed(self) -> None:
-        """Connections that found nothing to send go on when there is something."""
+        """Resume connections that had nothing to send once there is a submission."""
         while self._ahead.left:
             await self._starved.wait()
             self._starved.clear()
@@ -173,7 +173,7 @@ class LongLoad:
 
 
 def figures_of(load: LongLoad) -> dict[str, Any]:
-    """What a long load says, whole or not."""
+    """Returns the figures of a long load, complete or not."""
     ends = [load.looks[0], *[tenth.look for tenth in load.tenths]]
     tenths = [
         {
@@ -218,7 +218,7 @@ def _rate(before: Look, after: Look) -> float:
 
 
 async def _drive(place: Place, chosen: argparse.Namespace, load_seed: int) -> tuple[LongLoad, bool]:
-    """The load, and whether it came to its end."""
+    """Returns the load, and True if it was completed."""
     async with Ahead.of(load_seed, chosen.submission_requests, chosen.inputs, chosen.requests // chosen.submission_requests) as ahead:
         load = LongLoad(place, ahead, chosen.submission_requests, chosen.connections)
         progress("making the first submissions")
@@ -233,12 +233,12 @@ async def _drive(place: Place, chosen: argparse.Namespace, load_seed: int) -> tu
 
 
 def measure(report: Report, place: Place, chosen: argparse.Namespace) -> None:
-    """The figure `long`, at a notary that is there."""
+    """Measure the figure `long`, on a running notary."""
     case = Case(chosen.submission_requests, chosen.inputs)
     if chosen.warm_up:
         run_load(plan_of(place, case, chosen.warm_up, chosen.seed + 1))
     load, whole = uvloop.run(_drive(place, chosen, chosen.seed))
-    interrupt_once()  # the loop had these signals
+    interrupt_once()  # the loop had replaced these signal handlers
     for failure in load.failures.told:
         progress(f"load: {failure}")
     names = ("requests", "submission_requests", "inputs", "connections", "brokers", "seed", "warm_up")
@@ -250,7 +250,7 @@ def measure(report: Report, place: Place, chosen: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; the exit code."""
+    """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.long", description="Many requests in one go.")
     parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
     parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")

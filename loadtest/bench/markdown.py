@@ -1,7 +1,7 @@
 """The tables of docs/performance.md, as measured: `python -P -m loadtest.bench.markdown bench.jsonl [more.jsonl …] [--into FILE]`.
 
-With `--into`, what stands between `<!-- figures: NAME -->` and `<!-- end -->` in that file is replaced by the table of that name; a table
-whose figure was not measured stays as it is. Without it, all tables are printed. Of a case that was measured again, the last counts.
+With `--into`, the text between `<!-- figures: NAME -->` and `<!-- end -->` in that file is replaced by the table of that name; a table
+whose figure was not measured stays as it is. Without it, all tables are printed. The last result of a case counts.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print or put in; 0 when there was something to tell."""
+    """Print the tables or insert them; returns 0 when there was at least one."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.markdown", description="Tables of what was measured.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines of the bench")
     parser.add_argument("--into", type=Path, metavar="FILE", help="a page with places for the tables")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tables(lines: Sequence[Line]) -> dict[str, str]:
-    """By name, each with the machine below it; none for a figure that was not measured."""
+    """Returns the tables by name, each with the machine below it; none for a figure that was not measured."""
     made = {}
     for name, (figure, rows_of) in TABLES.items():
         of_figure = last_of_each(lines, figure)
@@ -45,7 +45,7 @@ def tables(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def put_into(page: str, made: Mapping[str, str]) -> str:
-    """The page with these tables in their places. ValueError for a place that no table has the name of."""
+    """Returns the page with these tables inserted. Raises `ValueError` for a marker with an unknown name."""
 
     def replaced(place: re.Match[str]) -> str:
         begin, name, end = place.groups()
@@ -145,7 +145,7 @@ def _cores(lines: Sequence[Line]) -> Sequence[Row]:
 
 
 def _workers(lines: Sequence[Line]) -> Sequence[Row]:
-    """What so many workers on machines of their own could do, each with one core for its interpreter: computed, not measured."""
+    """Returns an estimate for workers on machines of their own, with one core for each interpreter: computed, not measured."""
     alone = [line for line in lines if line.parameters["processes"] == 1]
     rows: list[Row] = [("workers", *[f"{line.case}: full at" for line in alone], "cores of all workers then")]
     for workers in WORKERS:
@@ -155,10 +155,10 @@ def _workers(lines: Sequence[Line]) -> Sequence[Row]:
 
 
 def workers_full_at(line: Line, workers: int) -> tuple[float, float]:
-    """(requests a second, cores of all workers) where the main thread of each of so many workers has a second of work in a second.
+    """Returns (requests a second, cores of all workers) at the rate where each worker's main thread is fully busy.
 
-    What is done for a worker's own requests is shared out; what is in order, and reading the log, all do; and each decodes what
-    the others took in, which one worker alone does not.
+    The work for a worker's own requests is shared among the workers; each does the ordered work and reads the whole log. Each also decodes
+    the requests that the others admitted, which a single worker does not.
     """
     beside = line.figures["beside_cpu_s_per_1000"]
     spent = {stage: cpu_s for stage, cpu_s in line.figures["cpu_s_per_1000"].items() if stage != "sampler"}
@@ -217,7 +217,7 @@ def _overload(lines: Sequence[Line]) -> Sequence[Row]:
         ("load_cores", "cores: load", "{:,.2f}"),
         ("machine_cores", "cores: everything on the machine", "{:,.2f}"),
     ):
-        # Of none there is no figure.
+        # Without waits there are no figures about them.
         told = [line.figures.get(name) if line.figures.get("waits") or not name.startswith("wait_") else None for line in lines]
         rows.append((what, *["" if each is None else form.format(each) for each in told]))
     return rows
@@ -277,7 +277,7 @@ TABLES: Final[Mapping[str, tuple[str, Callable[[Sequence[Line]], Sequence[Row]]]
     "peers": ("peers", _peers),
     "limits": ("limits", _limits),
 }
-"""By the name of their place: (the figure, what makes the rows of its results, the head first)."""
+"""By the name of their marker: (the figure, the function that makes the rows of its results, head first)."""
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""What an open loop (`offered`) is told, and what it tells."""
+"""The parameters and results of an open loop (`offered`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from loadtest.bench.report import percentile
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """One load."""
+    """The parameters of one load."""
 
     urls: Sequence[str]
     seed: int
@@ -18,20 +18,20 @@ class Offer(msgspec.Struct, frozen=True):
     requests_per_s: float
     seconds: float
     decided_per_s_max: float
-    """Requests that are made ahead for each second; what is refused is offered again."""
+    """The requests generated ahead for each second; rejected ones are offered again."""
     connections_max: int
     pids: dict[str, list[int]]
-    """Whose CPU seconds and memory to tell, by name."""
+    """The processes whose CPU seconds and memory to report, by name."""
     probes: int = 0
     receipts: bool = True
     connections_open: bool = True
-    """Whether all connections are there before the start, as those of clients that keep theirs; else each is made when it is needed."""
+    """True if all connections are opened before the start, like those of long-lived clients; else each is opened when needed."""
     drain_s_max: float = 60.0
-    """So long after the end an answer may come."""
+    """The time after the end in which answers are still awaited."""
 
 
 class Second(msgspec.Struct):
-    """What a part of the run saw (`LOOK_S`); counts are submissions."""
+    """The results of one interval of the run (`LOOK_S`); counts are submissions."""
 
     seconds: float
     decided: int
@@ -40,7 +40,7 @@ class Second(msgspec.Struct):
 
 
 class Times(msgspec.Struct):
-    """How long things took."""
+    """The percentiles of some durations."""
 
     p50: float = 0.0
     p99: float = 0.0
@@ -49,42 +49,42 @@ class Times(msgspec.Struct):
 
 
 class Offered(msgspec.Struct):
-    """What became of it. Counts are submissions, of the steady part but for `errors`, `ran_out` and `unsent`."""
+    """The results of one load. Counts are submissions of the steady part, except `errors`, `ran_out` and `unsent`."""
 
     seconds: float = 0.0
     due: int = 0
     sent: int = 0
     decided: int = 0
     undecided: int = 0
-    """Taken in, and answered 202."""
+    """Admitted, and answered 202."""
     refused: int = 0
     dropped: int = 0
     """Sent, and the connection ended without an answer."""
     unsent: int = 0
     """Due before the end, and never sent: no connection was free."""
     decided_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was due to the whole answer, of those due in the steady part and decided, whenever that was."""
+    """From the intended start to the complete answer, for those due in the steady part and decided at any time."""
     answered_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was sent, of those sent in the steady part."""
+    """From sending to the answer, for those sent in the steady part."""
     refused_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was sent to the refusal."""
+    """From sending to the rejection."""
     late_ms: Times = msgspec.field(default_factory=Times)
-    """From when it was due until it was sent."""
+    """From the intended start to sending."""
     told_s: Times = msgspec.field(default_factory=Times)
-    """What Retry-After said, to all."""
+    """The Retry-After values in all rejections."""
     probe_told_s: Times = msgspec.field(default_factory=Times)
-    """What it said to the impatient, when they were refused first."""
+    """The first Retry-After value that each impatient probe received."""
     probe_waited_s: Times = msgspec.field(default_factory=Times)
-    """How long it was then until they were taken in."""
+    """The time from that rejection until the impatient probe was admitted."""
     probe_waited_to_told: Times = msgspec.field(default_factory=Times)
     probe_waiting: int = 0
-    """Impatient ones that still waited to be taken in at the end."""
+    """The number of impatient probes not yet admitted at the end."""
     obedient_returns: int = 0
-    """How often the obedient came back when they were told to."""
+    """The number of times that obedient probes returned after the Retry-After time."""
     obedient_taken: int = 0
-    """How often they were taken in then."""
+    """The number of those returns that were admitted."""
     drained_s: float = 0.0
-    """From the last one due to the last answer."""
+    """From the last intended start to the last answer."""
     by_time: list[Second] = msgspec.field(default_factory=list)
     cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
     errors: int = 0
@@ -93,6 +93,6 @@ class Offered(msgspec.Struct):
 
 
 def times_of(values: Iterable[float]) -> Times:
-    """Of some values."""
+    """Returns the percentiles of some values."""
     ordered = sorted(values)
     return Times(percentile(ordered, 50), percentile(ordered, 99), max(ordered, default=0.0), len(ordered))

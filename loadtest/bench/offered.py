@@ -1,13 +1,13 @@
-"""A load that does not wait for answers, in a process of its own: submissions arrive when they are due (open loop), also far too many.
+"""An open-loop load in a process of its own: submissions are sent when they are due, even at far more than the capacity.
 
     python -P -m loadtest.bench.offered '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
 
-A submission that is due takes a free connection; where there is none, it waits for one, and that is in its latency, which counts from when
-it was due. Connections are there before the start, or are made when they are needed. What is refused (503, 429) was not taken in, so its
-bytes are offered again later, as another client's: what is made ahead need not be more than what can be decided.
+A due submission takes a free connection. Without one it waits, and the wait is part of its latency, which counts from the intended start.
+Connections are opened before the start, or on demand. A rejected submission (503, 429) was not admitted, so its bytes are offered again
+later, like another client's. So no more submissions are generated than can be decided.
 
-Besides, `probes` ask, and see whether Retry-After is true (`probe`). Refused, the impatient half asks again and again, and so finds out
-when there was room; the obedient half comes back when it was told to.
+In addition, `probes` check Retry-After (`probe`). After a rejection the impatient half retries all the time, and so measures when capacity
+was free; the obedient half returns after Retry-After.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from loadtest.bench.wire import REFUSED, Connection, connect, head_of, retry_aft
 from loadtest.signing import Made
 
 WARM_UP_SHARE = 0.3
-"""Of the time; a queue that fills up takes seconds until it is full."""
+"""The warm-up's share of the time; a queue takes seconds until it is full."""
 TICK_S = 0.001
 LOOK_S = 0.5
 CONNECTING_MAX = 64
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A submission on its way."""
+    """A submission in flight."""
 
     made: Made
     due_s: float
@@ -47,7 +47,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load:
-    """Everything of one run. One event loop."""
+    """The state of one run, on one event loop."""
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -61,7 +61,7 @@ class Load:
         self._free: deque[Connection] = deque()
         self._asked: dict[Connection, Asked] = {}
         self._greeted: dict[Connection, asyncio.Future[None]] = {}
-        self._waiting: deque[float] = deque()  # when each was due that has no connection
+        self._waiting: deque[float] = deque()  # the intended starts of submissions without a connection
         self._open = self._opening = 0
         self._openings: set[asyncio.Task[None]] = set()
         self._steady = False
@@ -76,12 +76,12 @@ class Load:
         self._answered_last_s = 0.0
 
     async def run(self) -> Offered:
-        """Offer, wait for what was taken in, sum up."""
+        """Offer submissions, wait for those admitted; returns the results."""
         offer, outcome = self.offer, self.outcome
         if offer.connections_open:
             await self._open_all()
         probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
-        # One after the other: those told the same at the same time would come back together, and be one client in effect.
+        # Staggered: probes with the same Retry-After at the same time would return together, in effect as one client.
         probing = [asyncio.create_task(probe.run(offer.seconds * WARM_UP_SHARE * at / len(probes))) for at, probe in enumerate(probes)]
         started_s = time.perf_counter()
         looking = asyncio.create_task(self._keep_looking(started_s))
@@ -120,7 +120,7 @@ class Load:
     # ---- connections ----
 
     def _offer(self, due_s: float) -> None:
-        """One is due: it leaves on a free connection, or waits for one."""
+        """Send a due submission on a free connection, or let it wait for one."""
         self._waiting.append(due_s)
         self._send_waiting()
         if self._waiting and self._open + self._opening < self.offer.connections_max and self._opening < CONNECTING_MAX:
@@ -130,7 +130,7 @@ class Load:
             opening.add_done_callback(self._openings.discard)
 
     async def _open_all(self) -> None:
-        """As many as there may be. That the service has taken a connection in is only known when it answers something on it."""
+        """Open all connections. An answer on each shows that the service has accepted it."""
         for at in range(0, self.offer.connections_max, CONNECTING_MAX):
             urls = [self._url(number) for number in range(at, min(at + CONNECTING_MAX, self.offer.connections_max))]
             made = await asyncio.gather(*[connect(url, lambda: Connection(self)) for url in urls])
@@ -172,14 +172,14 @@ class Load:
             connection.call(self.head % len(made.body) + made.body)
 
     def answered(self, connection: Connection, answer: bytes) -> None:
-        """Read the clock, then see what it is."""
+        """Read the clock, then handle the answer."""
         now_s = time.perf_counter()
         if (greeted := self._greeted.get(connection)) is not None:
             greeted.set_result(None)
             return
         asked = self._asked.pop(connection, None)
         if asked is None:
-            return  # a refusal of the connection itself, before anything was sent: its end comes next
+            return  # a rejection of the connection itself, before anything was sent: it closes next
         self._answered_last_s = now_s
         status = status_of(answer)
         if status in REFUSED:
@@ -200,7 +200,7 @@ class Load:
                 self.failures.add(why)
             else:
                 self.outcome.decided += self._steady
-                # Also those that come after the end: to leave out who waited longest would be to count only the quick.
+                # Also those that arrive after the end: without the slowest answers, only the fast ones would count.
                 if asked.due_s >= self._counts_from_s:
                     self._decided_ms.append((now_s - asked.due_s) * 1000)
                 if asked.sent_s >= self._counts_from_s:
@@ -211,7 +211,7 @@ class Load:
             self._drained.set()
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A connection less; one may come in its place."""
+        """Note a closed connection; another one may be opened instead."""
         if (greeted := self._greeted.get(connection)) is not None:
             greeted.set_exception(OSError("the service closed a connection before the start"))
             return
@@ -220,7 +220,7 @@ class Load:
             self._free.remove(connection)
         asked = self._asked.pop(connection, None)
         if asked is not None:
-            # What became of it is unknown; asked again, it is told.
+            # Its outcome is unknown; sent again, it gets its decision.
             self.outcome.dropped += self._steady
             self.pool.append(asked.made)
         if not self._asked:
@@ -257,7 +257,7 @@ class Load:
 
 
 async def drive(offer: Offer) -> Offered:
-    """Make the bodies, offer them, sum up."""
+    """Generate the bodies and offer them; returns the results."""
     load = Load(offer)
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""A worker that is asked for several times what it can do: `python -P -m loadtest.bench.overload [--times 5] [--seconds 10]`.
+"""A worker under several times its capacity: `python -P -m loadtest.bench.overload [--times 5] [--seconds 10]`.
 
-First its capacity, by a closed loop; then an open loop (`offered`) at so many times that. What counts: whether it still decides as much as
-it can (goodput), how long those wait that it lets in, how quickly it refuses the others, whether its Retry-After is true, its memory.
+First a closed loop measures its capacity; then an open loop (`offered`) sends a multiple of that. The results: goodput compared with the
+capacity, the latency of admitted submissions, the time to reject the others, the accuracy of Retry-After, and memory.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from loadtest.bench.report import Report, progress
 
 TIMES, SECONDS = 5.0, 10.0
 CONNECTIONS_MAX = 1_500
-"""Of the open loop; a worker takes 2,000 unless told."""
+"""The connections of the open loop; a worker admits 2,000 by default."""
 PROBES = 32
 CASE = Case(100, 1)
 
@@ -34,7 +34,7 @@ def measure(
     connections_max: int = CONNECTIONS_MAX,
     connections_open: bool = True,
 ) -> None:
-    """The figure `overload`."""
+    """Measure the figure `overload`."""
     capacity = capacity_of(place, case, seconds, seed)
     capacity_per_s = capacity.requests / capacity.seconds if capacity.seconds else 0.0
     if failed(capacity) or not capacity_per_s:
@@ -65,19 +65,22 @@ def measure(
 
 
 def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> Outcome:
-    """What a closed loop gets decided, after one that warms up."""
+    """Returns the outcome of a closed loop, after a warm-up."""
     run_load(plan_of(place, case, min(4.0, seconds / 2), seed))
     return run_load(plan_of(place, case, seconds, seed + 1))
 
 
 def run_offer(offer: Offer) -> Offered:
-    """One open loop in its own process."""
+    """Run one open loop in its own process; returns its results."""
     progress(f"load: {offer.requests_per_s:,.0f} requests/s are due, {offer.requests} a submission, {offer.seconds:g} s")
     return run_module("loadtest.bench.offered", offer, Offered, offer.seconds * 10 + 180)
 
 
 def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
-    """What an open loop says. `wait`: until a refused client that asks again and again is let in; `told`: what Retry-After said."""
+    """Returns the figures of an open loop. `wait`: the time until a rejected client that keeps retrying is admitted.
+
+    `told`: the Retry-After values.
+    """
     seconds = outcome.seconds or 1e-9
     answers = outcome.decided + outcome.undecided + outcome.refused + outcome.dropped
     memory = [second.worker_mib for second in outcome.by_time]
@@ -128,12 +131,12 @@ def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
 
 
 def _of(times: Times, which: str) -> float | None:
-    """None of nothing: 0 would look like the best."""
+    """Returns None if there are no values: 0 would look like the best."""
     return float(getattr(times, which)) if times.count else None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; the exit code."""
+    """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.overload", description="Several times what a worker can do.")
     parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the two loads (default: {SECONDS:g})")

@@ -1,4 +1,4 @@
-"""What is measured, from its start to its end: brokers or an embedded log, workers, and their directories. Afterwards nothing is left."""
+"""The system under test, from start to stop: brokers or an embedded log, workers, and their directories. It leaves nothing behind."""
 
 import contextlib
 import signal
@@ -17,35 +17,35 @@ from loadtest.bench.service import make, worker
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A running notary."""
+    """A running notary under test."""
 
     urls: Sequence[str]
-    """Of its workers."""
+    """The URLs of its workers."""
     pids: Mapping[str, list[int]]
     """`worker`: all workers, with the processes that each started; `brokers` where there are any."""
     index: Path
-    """Where the workers' indexes are."""
+    """The directory of the workers' indexes."""
     log: Path
-    """Where the embedded log, or the brokers' data, is."""
+    """The directory of the embedded log, or of the brokers' data."""
     bootstrap: str | None
     brokers: int
     intake: int = 0
-    """How many intake processes each worker has."""
+    """The number of acceptor processes (`intake`) of each worker."""
 
     @property
     def log_name(self) -> str:
-        """What is said of its log."""
+        """The description of its log for a report."""
         return log_name(self.brokers)
 
 
 def log_name(brokers: int) -> str:
-    """What a log of so many brokers is called; 0 is the embedded one."""
+    """Returns the description of a log with that many brokers; 0 is the embedded one."""
     return f"{brokers} brokers" if brokers > 1 else "1 broker" if brokers else "embedded log"
 
 
 @contextlib.contextmanager
 def brokers_of(count: int) -> Iterator[Cluster | None]:
-    """So many brokers for the length of a block, their data with them; none for 0, the embedded log."""
+    """Yields a cluster of `count` brokers for the length of a block, then deletes their data; None for 0, the embedded log."""
     if not count:
         yield None
         return
@@ -56,15 +56,15 @@ def brokers_of(count: int) -> Iterator[Cluster | None]:
 
 @contextlib.contextmanager
 def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, str] | None = None, *, intake: int = 0) -> Iterator[Place]:
-    """A new notary with so many workers for the length of a block, on these brokers or on an embedded log of its own.
+    """Yields a new notary with `workers` workers for the length of a block, on these brokers or on an embedded log of its own.
 
-    `added` is put into the workers' environment.
+    `added` is added to the workers' environment.
     """
     assert cluster is not None or workers == 1, "an embedded log has one worker"
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
         config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}")
-        # All of a load comes from one address.
+        # The whole load comes from one address.
         settings = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
         added = settings | dict(added or {})
         running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]
@@ -78,7 +78,7 @@ def workers_on(cluster: Cluster | None, workers: int = 1, added: Mapping[str, st
 
 
 def interrupt_once() -> None:
-    """Ctrl-C and SIGTERM interrupt this process as Ctrl-C does, but only once: what was started is then stopped in peace."""
+    """Handle Ctrl-C and SIGTERM as Ctrl-C, but only once, so that the shutdown that follows is not interrupted again."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):

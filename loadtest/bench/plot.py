@@ -1,13 +1,13 @@
-"""Draws what was measured: `make bench-plot`, or `python -P -m loadtest.bench.plot bench.jsonl [more.jsonl …] [--to docs/performance]`.
+"""Draws the results: `make bench-plot`, or `python -P -m loadtest.bench.plot bench.jsonl [more.jsonl …] [--to docs/performance]`.
 
-| picture | from the figure |
+| diagram | from the figure |
 |---|---|
 | `curve.png`: latency (median and p99) over decided requests a second, an open loop | `curve` |
-| `long.png`: rate and the worker's memory over time, many requests in one go | `long` |
-| `overload.png`: decided and refused requests a second over time, and the worker's memory, at several times the capacity | `overload` |
+| `long.png`: rate and the worker's memory over time, many requests in one run | `long` |
+| `overload.png`: decided and rejected requests a second over time, and the worker's memory, at several times the capacity | `overload` |
 | `stages.png`: CPU seconds for a thousand requests, stage by stage | `stages` |
 
-Of a case that was measured more than once, the last counts. A figure that is not there has no picture, and that is said.
+The last result of each case counts. A figure without results has no diagram, and a message says so.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from matplotlib.figure import Figure
 from loadtest.bench.lines import Line, about, last_of_each, read
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito's, which people tell apart whatever colours they see; shapes and dashes differ too."""
+"""The palette of Okabe and Ito, distinguishable with any colour vision; shapes and dashes differ too."""
 MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 8.0, 4.5, 110
 MIB: Final = "MiB"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw; 0 when there was something to draw."""
+    """Draw the diagrams; returns 0 when there was at least one."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.plot", description="Draw what was measured.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines of the bench")
     parser.add_argument("--to", type=Path, default=Path("docs/performance"), metavar="FOLDER", help="(default: docs/performance)")
@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
             figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained")
             draw(figure, of_figure)
-            # Which machine, and when: a figure without is worth nothing.
+            # The machine and the date: a figure without them is worth nothing.
             figure.supxlabel(about(of_figure[-1]), fontsize=7, color="0.35")
-            # Without a date and a version of the library in it, the same lines give the same bytes.
+            # Without a date and a library version in the file, the same lines give the same bytes.
             figure.savefig(chosen.to / f"{name}.png", metadata={"Software": None})
         print(f"{chosen.to / name}.png")
         drawn += 1
@@ -61,7 +61,7 @@ def _curve(figure: Figure, lines: Sequence[Line]) -> None:
         points.sort(key=lambda line: line.figures["due_requests_per_s"])
         rates = [line.figures["goodput_requests_per_s"] for line in points]
         for which, dashes, filled in (("p99", "-", True), ("p50", "--", False)):
-            # Where the line was so long that nothing of the time was sent, there is none.
+            # There is no latency where the queue was so long that no submission of the period was sent.
             latencies = [float("nan") if (ms := line.figures[f"latency_ms_{which}"]) is None else ms for line in points]
             style: dict[str, Any] = {"color": COLOURS[number], "marker": MARKS[number], "linestyle": dashes, "markersize": 5}
             label = f"{name}, {'99 of 100' if which == 'p99' else 'median'}"
@@ -108,9 +108,9 @@ def _overload(figure: Figure, lines: Sequence[Line]) -> None:
 
 
 def _stages(figure: Figure, lines: Sequence[Line]) -> None:
-    # Those that are nothing in all cases have no bar.
+    # Stages that are 0 in all cases have no bar.
     stages = [stage for stage in lines[0].figures["cpu_s_per_1000"] if any(line.figures["cpu_s_per_1000"][stage] > 0 for line in lines)]
-    # One submission costs as much as many requests in it: side by side, each with a scale of its own.
+    # A submission of one request costs as much as one of many: separate diagrams, each with its own scale.
     groups = _series(lines, lambda line: str(line.parameters.get("requests")))
     for axes, group in zip(figure.subplots(1, len(groups), sharey=True, squeeze=False)[0], groups.values(), strict=True):
         height = 0.8 / len(group)

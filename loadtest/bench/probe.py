@@ -1,4 +1,4 @@
-"""Whether Retry-After is true: clients that ask again when they were refused, and note how long it took."""
+"""Checks Retry-After: clients that retry after a rejection, and measure the time until they are admitted."""
 
 import asyncio
 import time
@@ -11,24 +11,24 @@ AGAIN_S = 0.1
 
 
 class Probe:
-    """A client that asks again when it was refused, and notes how long it took."""
+    """A client that retries after a rejection, and measures the time until it is admitted."""
 
     def __init__(self, url: str, head: bytes, pool: deque[Made], *, obedient: bool) -> None:
-        """It takes its submissions from `pool`. An obedient one comes back when it was told to, another asks again all the time."""
+        """It takes its submissions from `pool`. An obedient one waits for Retry-After, an impatient one retries every `AGAIN_S`."""
         self._url = url
         self._head = head
         self._pool = pool
         self.obedient = obedient
         self.waits: list[tuple[float, float]] = []
-        """(seconds told at first, seconds until it was taken in), of those refused at first."""
+        """(seconds of the first Retry-After, seconds until admission), for submissions rejected at first."""
         self.returns: list[bool] = []
-        """Each time that it came back: whether it was taken in then."""
+        """For each retry: True if it was admitted."""
         self.waiting = False
-        """Whether it was refused, and not taken in since."""
+        """True while its submission is rejected and not admitted since."""
         self._answer: asyncio.Future[bytes] | None = None
 
     async def run(self, begins_after_s: float = 0.0) -> None:
-        """Ask, until cancelled."""
+        """Send submissions until cancelled."""
         await asyncio.sleep(begins_after_s)
         connection: Connection | None = None
         while self._pool:
@@ -54,14 +54,14 @@ class Probe:
                 told_first_s = told_s if told_first_s is None else told_first_s
                 await asyncio.sleep(told_s if self.obedient else AGAIN_S)
             if told_first_s is not None:
-                # Until it was sent the time that it was taken in: how long its decision took is another matter.
+                # Until the sending of the attempt that was admitted: the time for its decision is not included.
                 self.waits.append((told_first_s, sent_s - since_s))
 
     def answered(self, connection: Connection, answer: bytes) -> None:
-        """For `run`."""
+        """Pass the answer to `run`."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
     def lost(self, connection: Connection, why: str) -> None:
-        """For `run`, which connects again."""
+        """Make `run` connect again."""
         self.answered(connection, b"")

@@ -1,16 +1,16 @@
-"""What `make bench` measures, in which order, and about how long each takes.
+"""The measurements of `make bench`, their order, and an estimate of each one's duration.
 
-Not every combination: one thing is varied at a time, from a base case (3 brokers, 1 worker, 100 requests a submission, 4 inputs a request),
-and then the corners where another part of the work is the limit.
+Not every combination is measured. One parameter at a time is varied from a base case (3 brokers, 1 worker, 100 requests a submission, 4
+inputs a request). Then follow the corners where another part of the work is the limit.
 
 | varied | cases |
 |---|---|
 | requests of a submission | 1, 10, 100 |
-| inputs of a request | 1, 4; 1,000 with one request a submission (a hundred of them would be more than a submission may be) |
+| inputs of a request | 1, 4; 1,000 with one request a submission (a hundred of them would exceed the limit of a submission) |
 | workers | 1, 2 |
 | the log | 3 brokers, 1 broker, embedded |
-| connections | 64, 256, at one request a submission: the more ask at once, the more travels together |
-| intake processes | 0, 1 |
+| connections | 64, 256, at one request a submission: more concurrent submissions make larger batches |
+| acceptor processes (`intake`) | 0, 1 |
 | corners | one request a submission on each log and with two workers (signatures and HTTP); 100 with 1 input on each log (the log) |
 """
 
@@ -32,7 +32,7 @@ from ordering.errors import NotaryError
 
 FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-end", "curve", "overload")
 START_S = {0: 2.0, 1: 6.0, 3: 10.0}
-"""About how long brokers and workers take until they serve."""
+"""The approximate seconds until brokers and workers serve."""
 CASES: dict[tuple[int, int, int], tuple[Case, ...]] = {
     (3, 1, 0): (
         Case(100, 4, beside_without_receipts=True),
@@ -48,16 +48,16 @@ CASES: dict[tuple[int, int, int], tuple[Case, ...]] = {
     (1, 1, 1): (Case(100, 4), Case(1, 4), Case(1, 4, connections=256)),
     (0, 1, 0): (Case(100, 4), Case(1, 4), Case(100, 1)),
 }
-"""By brokers, workers, and intake processes of each."""
+"""By the number of brokers, of workers, and of acceptor processes of each."""
 CURVES = {1: (Case(100, 4), Case(1, 4)), 3: (Case(100, 4),)}
 CURVES_QUICK = {1: (Case(100, 4),)}
-"""By brokers."""
+"""By the number of brokers."""
 CURVE_S_MIN, STAGES_S_MIN = 3.0, 6.0
-"""A look each few milliseconds of CPU time: fewer than some hundreds say little."""
+"""The sampler takes one sample every few milliseconds of CPU time: fewer than some hundreds are too few."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One measurement of a part; `run` gets what the part opened."""
+    """One measurement of a part; `run` gets the object that the part opened."""
 
     text: str
     seconds: float
@@ -65,11 +65,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Measurements that share what they measure."""
+    """Measurements on one system under test."""
 
     text: str
     seconds: float
-    """About how long opening takes."""
+    """The approximate time that `open` takes."""
     open: Callable[[], AbstractContextManager[Any]]
     steps: Sequence[Step]
 
@@ -77,7 +77,7 @@ class Part(msgspec.Struct, frozen=True):
 def parts_of(
     report: Report, figures: Sequence[str], seconds: float, seed: int, *, quick: bool = False, brokers_only: int | None = None
 ) -> list[Part]:
-    """The program for these figures; `seconds` is how long a load of `end-to-end` is, by which all else goes."""
+    """Returns the program for these figures; `seconds` is the length of an `end-to-end` load, and the others are in proportion."""
     parts: list[Part] = []
     alone = {"decode": (decode.measure, 5.0), "apply": (apply.measure, 8.0), "receipts": (receipts.measure, 8.0)}
     for name, (measure, lasts) in alone.items():
@@ -104,7 +104,7 @@ def parts_of(
 
 
 def run(parts: Sequence[Part], bar: Bar) -> list[str]:
-    """One part after the other; what could not be measured, and why. One part that cannot be is no reason not to measure the others."""
+    """Run one part after another; returns the reasons for parts that could not be measured, which do not stop the others."""
     seconds = sum([part.seconds + sum([step.seconds for step in part.steps]) for part in parts])
     steps = sum([len(part.steps) for part in parts])
     done_s, number, problems = 0.0, 0, []
@@ -141,7 +141,7 @@ def _watched(brokers: int) -> Iterator[stages.Watched]:
 
 
 def _load_s(seconds: float) -> float:
-    """About how long a load of so many seconds takes, with making its bodies."""
+    """Returns the approximate time of a load of this length, including the generation of its bodies."""
     return seconds * 1.5 + 1.5
 
 
@@ -190,7 +190,7 @@ def _end_to_end(report: Report, brokers: int, workers: int, intake: int, cases: 
     steps = [Step(f"warming up, {name}", 2 * _load_s(warm_up_s / 2), lambda place: end_to_end.warm_up(place, warm_up_s, seed))]
     steps += [step(case, number) for number, case in enumerate(cases, 1)]
     if workers == 1 and not intake:
-        # Last: by now everything is warm, the brokers most of all.
+        # Last: by now everything is warm, especially the brokers.
         text = f"end to end: idle, {name}"
         steps.append(Step(text, _load_s(seconds / 2) + 5, lambda place: end_to_end.measure_idle(report, place, seconds, seed + 500)))
     return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: _place(brokers, workers, intake), steps)

@@ -1,6 +1,6 @@
-"""What the log itself can do: the same bytes appended to both topics at once and read back, nothing decoded or decided.
+"""The performance of the log itself: the same bytes appended to both topics at once and read back, nothing decoded or decided.
 
-aiokafka as it comes, without a line of `ordering`: the limit that everything else is held against.
+It uses plain aiokafka without any code of `ordering`, and so gives the limit that everything else is compared with.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ IN_FLIGHT = 4
 BATCH_BYTES_MAX = 1 << 20
 KEY = bytes(16)
 WARM_UP_SHARE = 0.25
-"""Brokers that were just started are slow; so much of the time goes before what counts."""
+"""The warm-up's share of the time: brokers that were just started are slow."""
 
 WARM_UP_PAIRS = 50
 
@@ -30,7 +30,7 @@ ENTRY_BYTES = 170
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """Two appends at once, one pair after the other, nothing else to do."""
+    """The latency of two concurrent appends on an idle system, one pair after another."""
 
     ms_p50: float
     ms_p99: float
@@ -38,7 +38,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
-    """The figure `raw`: appending and reading at two sizes of batch, and the idle latency."""
+    """Measure the figure `raw`: appending and reading at two sizes of batch, and the idle latency."""
     for name, submission_requests, batch_bytes in (("small batches", 1, 32 << 10), ("large batches", 100, 512 << 10)):
         prefix = f"raw-{name.split()[0]}"
         figures = asyncio.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds / 2, seed))
@@ -50,7 +50,7 @@ def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: 
 
 
 async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Idle:
-    """What one round trip of R1 takes: a submission of one request and its entry, both acknowledged."""
+    """Measure one round trip of R1: a submission of one request and its entry, both acknowledged."""
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
     ordering, payload = topic_names(prefix)
     value = next(payload_values(seed, 1, 4, 1)).value
@@ -63,7 +63,7 @@ async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Id
             )
             await asyncio.gather(*both)
             took_ms.append((time.perf_counter() - started) * 1000)
-    # The first ones meet cold connections and metadata.
+    # The first pairs meet cold connections and metadata.
     return Idle(percentile(took_ms[WARM_UP_PAIRS:], 50), percentile(took_ms[WARM_UP_PAIRS:], 99), pairs)
 
 
@@ -108,7 +108,7 @@ async def _throughput(
 
 
 async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
-    """(seconds, records) of reading everything in both topics, with the fetch settings of `ordering.kafka`."""
+    """Returns (seconds, records) for reading everything in both topics, with the fetch settings of `ordering.kafka`."""
     partitions = streams(prefix)
     async with consumer(bootstrap) as client:
         ends = await client.end_offsets(partitions)
@@ -124,13 +124,13 @@ async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
 
 
 def streams(prefix: str) -> list[TopicPartition]:
-    """The ordering partition and all payload partitions."""
+    """Returns the ordering partition and all payload partitions."""
     ordering, payload = topic_names(prefix)
     return [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
 
 
 def read_all(client: Any, partitions: Sequence[TopicPartition]) -> None:
-    """Have a consumer read these from their beginnings."""
+    """Assign these partitions to a consumer, from offset 0."""
     client.assign(partitions)
     for partition in partitions:
         client.seek(partition, 0)
@@ -138,7 +138,7 @@ def read_all(client: Any, partitions: Sequence[TopicPartition]) -> None:
 
 @contextlib.asynccontextmanager
 async def consumer(bootstrap: str) -> AsyncIterator[Any]:
-    """A consumer of nothing yet, with the fetch settings of `ordering.kafka`."""
+    """Yields a consumer without partitions, with the fetch settings of `ordering.kafka`."""
     client = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=None,
@@ -158,7 +158,7 @@ async def consumer(bootstrap: str) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def producer(bootstrap: str) -> AsyncIterator[Any]:
-    """An idempotent producer, with the settings of `ordering.kafka`."""
+    """Yields an idempotent producer, with the settings of `ordering.kafka`."""
     client = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         enable_idempotence=True,

@@ -1,8 +1,8 @@
-"""How fast a worker replays a log into an empty index: what a new worker, or one with a new disk, takes to be of use.
+"""The rate at which a worker replays a log into an empty index: the time until a new worker, or one with a new disk, is ready.
 
-The log is filled first through a real `Writer`, with the records of one worker's life. Then the parts of a real worker
-(reader, joiner, decision function, index) run from offset 0 until every request is decided, and the same log is read once
-more without decoding, in the same process: the ratio of the two is the figure that holds on other machines.
+The log is filled first through a real `Writer`, with the records of one incarnation. Then the parts of a real worker (reader, joiner,
+decision function, index) run from offset 0 until every request is decided. The same log is also read without decoding, in the same process:
+the ratio of the two is comparable between machines.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from ordering.topics import create_topics
 BATCH_BYTES_MAX = 512 << 10
 IN_FLIGHT = 8
 RAW_READS = 2
-"""Raw reads before the replay, and as many after it; the middle counts."""
+"""Raw reads before the replay, and as many after it; the median counts."""
 SECONDS_MAX = 300.0
 
 CASES = (
@@ -44,11 +44,11 @@ CASES = (
     (4, 100, 20_000, None),
     (1_000, 1, 120, "120,000 inputs/s"),
 )
-"""(inputs, requests of a submission, requests in the log for each second asked for, goal)."""
+"""(inputs, requests of a submission, requests in the log for each second of the run, goal)."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """A replay: its time, its CPU time, and the root over what it decided."""
+    """The result of a replay: its time, its CPU time, and the root over its decisions."""
 
     took_s: float
     cpu_s: float
@@ -56,11 +56,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
-    """The figure `rebuild`."""
+    """Measure the figure `rebuild`."""
     for inputs, submission_requests, requests_per_s, goal in CASES:
         prefix = f"rebuild-{inputs}-{submission_requests}"
         parameters = {"brokers": brokers, "inputs": inputs, "submission_requests": submission_requests, "seed": seed}
-        # A quarter of the time for each case, all of them together twice that, filling included.
+        # A quarter of the time for each case; all of them together take twice that, filling included.
         requests = int(requests_per_s * seconds / 2)
         figures = uvloop.run(_case(bootstrap, prefix, inputs, submission_requests, requests, seed))
         report.add("rebuild", f"{inputs} inputs, {submission_requests} requests a submission", figures, parameters, goal)
@@ -90,7 +90,7 @@ async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: i
 
 
 async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_min: int, seed: int) -> int:
-    """Append a whole log with one worker's records, until there are enough requests; returns how many there are."""
+    """Fill the log with one worker's records until there are enough requests; returns the number of requests."""
     key, partitions = SigningKey(bytes(32)), log.payload_partitions
     log_id = await append_genesis(log, Genesis(bytes(16), partitions, key.public_key, key.public_key, NOTARY, "bench"), key)
     view = View(1, log_id)
@@ -117,21 +117,21 @@ async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_m
 
 
 class _NoKeys:
-    """A rebuilder writes nothing."""
+    """The keys of a rebuilder, which writes nothing: none."""
 
     def key_for(self, public_key: bytes) -> None:
-        """None: it has no key."""
+        """Returns None: it has no key."""
 
     def fill_key_for(self, public_key: bytes) -> None:
-        """None: it has no key."""
+        """Returns None: it has no key."""
 
     def public_keys(self) -> list[bytes]:
-        """None."""
+        """Returns an empty list."""
         return []
 
 
 async def replay(log: Log, directory: Path, requests: int) -> Replayed:
-    """From an empty index in `directory` until it has decided so many requests."""
+    """Replay the log into an empty index in `directory` until it has decided that many requests; returns the times and the root."""
     index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity)
     verifiers = ThreadPoolExecutor(2)
     try:
@@ -157,7 +157,7 @@ async def replay(log: Log, directory: Path, requests: int) -> Replayed:
         finally:
             running.cancel()
             await asyncio.wait([running])
-        # It has no key to register with, and says so when it has read everything.
+        # It has no key to register with, and logs that once it has read everything.
         assert index.position_next == requests, f"{index.position_next} decisions of {requests} requests"
         return Replayed(took_s, cpu_s, index.tree.root_at(requests))
     finally:

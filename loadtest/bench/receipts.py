@@ -1,4 +1,4 @@
-"""What receipts cost, stage by stage: hashing leaves, the tree, its tiles in the index, signing, and writing the text."""
+"""The cost of receipts, stage by stage: hashing leaves, the tree, its tiles in the index, signing, and encoding the text."""
 
 import tempfile
 import time
@@ -24,7 +24,7 @@ ORIGIN = "notary.example/bench"
 
 
 def measure(report: Report, seconds: float, seed: int) -> None:
-    """The figure `receipts`."""
+    """Measure the figure `receipts`."""
     for decisions in STEPS:
         figures = _stages(seconds / 2, seed, decisions)
         figures["tree_share_of_apply"] = _share_of_apply(seconds / 2, seed, decisions)
@@ -32,7 +32,7 @@ def measure(report: Report, seconds: float, seed: int) -> None:
 
 
 def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
-    """Microseconds a decision of each stage; signing is once a step."""
+    """Returns the microseconds a decision of each stage; signing is done once a step."""
     tree, tiles = Tree(), dict[tuple[int, int], bytes]()
     key = Ed25519PrivateKey.from_private_bytes(sha256(b"%d" % seed).digest())
     view = View(0, [], _never)
@@ -65,7 +65,7 @@ def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
 
 
 def _share_of_apply(seconds: float, seed: int, decisions: int) -> float:
-    """The part of applying a step of 1-input requests that the tree takes, its tiles in the write batch included."""
+    """Returns the tree's share of the time to apply a step of 1-input requests, including its tiles in the write batch."""
     with tempfile.TemporaryDirectory(prefix="bench-receipts-") as directory:
         index = Index.open(Path(directory) / "index", notary_name=NOTARY, log_identity="bench")
         try:

@@ -12,7 +12,7 @@ from loadtest.bench.facts import load_average, machine
 
 
 class Report:
-    """Where results go: a JSON line each to `lines`, and in the end a table to `table`."""
+    """Writes results: a JSON line each to `lines`, and at the end a table to `table`."""
 
     def __init__(self, lines: TextIO, table: TextIO) -> None:
         self._lines = lines
@@ -30,7 +30,7 @@ class Report:
         *,
         failed: bool = False,
     ) -> None:
-        """One result. `failed`: what was measured did not do its work, so its figures mean nothing."""
+        """Add one result. `failed`: the system under test made errors, so its figures are invalid."""
         result = {
             "figure": figure,
             "case": case,
@@ -48,7 +48,7 @@ class Report:
         progress(f"{figure}: {case}: {_told(result)}")
 
     def print_table(self) -> None:
-        """Everything that was added, for people."""
+        """Print all results as a table."""
         about = machine()
         memory = about["memory_bytes"] / 2**30
         print(f"{about['cores']} cores of {about['cpu']}, {memory:.0f} GiB, Python {about['python']}", file=self._table)
@@ -64,17 +64,17 @@ class Report:
 
 
 CLEAR = "\r\x1b[K"
-"""Takes what stands on a terminal's last line away, such as a bar."""
+"""Erases the last line of a terminal, such as a progress bar."""
 
 
 def progress(text: str) -> None:
-    """A line for whoever waits."""
+    """Print a line of progress on stderr."""
     print(f"{CLEAR if sys.stderr.isatty() else ''}bench: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def lines_to(out: str, *, append: bool = False) -> Iterator[TextIO]:
-    """Where a report's lines go: a file, or - for stdout."""
+    """Yields the destination of a report's lines: a file, or stdout for `-`."""
     if out == "-":
         yield sys.stdout
     else:
@@ -83,7 +83,7 @@ def lines_to(out: str, *, append: bool = False) -> Iterator[TextIO]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least value that so many percent are not above; 0 of none."""
+    """Returns the least value that `percent` percent of the values do not exceed; 0 when there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
 
@@ -94,7 +94,7 @@ def _told(result: Mapping[str, Any]) -> str:
 
 
 def _long(value: Any) -> bool:
-    """Whether it is for programs: a list of more than a few numbers."""
+    """Returns True for a value that only programs read: a list of objects."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 

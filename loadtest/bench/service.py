@@ -27,7 +27,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str) -> Path:
-    """A notary that knows the party, and no worker yet: its configuration. `options` are for `notary init`."""
+    """Create a notary with the party registered, and no worker yet; returns its configuration. `options` are for `notary init`."""
     log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []
     notary("init", str(directory), "--name", NOTARY, "--origin", "bench.example/notary", *log, *options)
     key = directory / "party.pem"
@@ -38,13 +38,13 @@ def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: st
 
 
 def verifier_key(config: Path) -> str:
-    """The notary's verifier key, from the operator and not from a worker."""
+    """Returns the notary's verifier key, from the operator and not from a worker."""
     return str(msgspec.json.decode(notary("key", "show", "--config", str(config), "--json"))["verifier_key"])
 
 
 @contextlib.contextmanager
 def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A worker of that name for the length of a block; `added` is put into its environment."""
+    """Yields a running worker of that name for the length of a block; `added` is added to its environment."""
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
         process = subprocess.Popen(
@@ -52,7 +52,7 @@ def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> I
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment() | dict(added or {}),
-            start_new_session=True,  # a Ctrl-C is for who started it, who then stops it in order
+            start_new_session=True,  # a Ctrl-C is for the parent process, which then stops this one in order
         )
     try:
         yield Service(_url_of(process, log_file), process.pid)
@@ -61,7 +61,7 @@ def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> I
 
 
 def notary(*arguments: str) -> str:
-    """Run one short command, and return what it printed; RuntimeError with what it said when it fails."""
+    """Run one short command; returns its output. Raises `RuntimeError` with its error output when it fails."""
     done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=environment())
     if done.returncode:
         raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
@@ -72,14 +72,14 @@ _COMMAND = [sys.executable, "-P", "-m", "notary"]
 
 
 def environment() -> dict[str, str]:
-    """Of a process that is measured, or measures."""
-    # Settings of the caller's shell are not what is measured.
+    """Returns the environment of a process under test, or of a load."""
+    # Without the settings in the caller's shell.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
     return kept | {"PYTHONPATH": python_path()}
 
 
 def python_path(*first: Path) -> str:
-    """PYTHONPATH for a process of this checkout."""
+    """Returns PYTHONPATH for a process of this checkout."""
     return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 

@@ -1,11 +1,12 @@
-"""How long it takes to verify a log again in Spark: `make bench-spark`, or
-`python -P -m loadtest.bench.spark [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]`.
+"""The time that Spark needs to verify a log again: `make bench-spark`, or `python -P -m loadtest.bench.spark` with
 
-Each log is made first, as an archive, and replayed by the parts of a real worker from memory: the fastest way that a worker has. Then
+    [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]
+
+Each log is generated first, as an archive, and replayed from memory by the parts of a real worker: the fastest possible replay. Then
 `spark_join verify` runs on it as a process of its own, on two cores; unless it finds the worker's root and no violation, there is no
-figure. What is told is the sum of its stages, from `report.json`, and how long the process was there besides: Spark's start.
+figure. The figure is the sum of its stages, from `report.json`, and separately the rest of the process's time: Spark's start.
 
-Exit codes: 0 measured; 1 a log was not verified; 2 something could not be measured, or it was interrupted.
+Exit codes: 0 measured; 1 a log was not verified; 2 a measurement was impossible, or it was interrupted.
 """
 
 import argparse
@@ -35,12 +36,12 @@ REQUESTS = (250_000, 500_000, 1_000_000)
 CORES = 2
 MEMORY = "4g"
 RATE = 10_000
-"""About so many requests a second are made, replayed and verified, all together; only the bar goes by it."""
+"""The approximate rate at which requests are generated, replayed and verified, all together; only the progress bar uses it."""
 DOUBLE_MAX, REPLAYS_MAX = 2.2, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; the exit code."""
+    """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.spark", description="How long Spark takes to verify a log.")
     told = ", ".join([f"{each:,}" for each in REQUESTS])
     parser.add_argument("--requests", type=int, action="append", metavar="N", help=f"of the log; may be repeated (default: {told})")
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Log(msgspec.Struct, frozen=True):
-    """An archive, and what a worker makes of it."""
+    """An archive, and a worker's replay of it."""
 
     archive: Path
     parties: Path
@@ -75,7 +76,7 @@ class _Log(msgspec.Struct, frozen=True):
 
 
 def _measure(report: Report, chosen: argparse.Namespace) -> None:
-    """The figure `verify`: a line for each size, with and without signatures."""
+    """Measure the figure `verify`: a line for each size, with and without signatures."""
     sizes: list[int] = sorted(chosen.requests or REQUESTS)
     ways = {"with": (True,), "without": (False,), "both": (False, True)}[chosen.signatures]
     took_s: dict[tuple[int, bool], float] = {}
@@ -130,7 +131,7 @@ def _made(directory: Path, requests_min: int, chosen: argparse.Namespace) -> _Lo
 
 
 async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
-    """How many requests are in it, and what a worker makes of them."""
+    """Returns the number of requests in it, and a worker's replay."""
     requests, now_ms = 0, [0]
     log = MemoryLog(PARTITIONS, lambda: now_ms[0], "bench")
     for record in read_archive(archive):
@@ -142,7 +143,7 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
 
 
 def _verified(log: _Log, out: Path, *, signatures: bool) -> tuple[dict[str, Any], float]:
-    """What `report.json` says, and how many seconds the process was there."""
+    """Returns the content of `report.json`, and the seconds that the process ran."""
     command = [sys.executable, "-P", "-m", "spark_join", "verify", "--archive", str(log.archive), "--out", str(out), "--quiet"]
     command += ["--work", str(log.parties.parent), "--master", f"local[{CORES}]", "--memory", MEMORY]
     started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""A bare HTTP client: one connection, one call at a time, no more of HTTP than this service answers: a head with Content-Length, a body.
+"""A minimal HTTP client: one connection, one call at a time, and only the HTTP that this service uses: a head with Content-Length, a body.
 
-Whatever a load costs is missing from the worker beside it.
+CPU time of the load is not available to the worker on the same machine.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d+)", re.IGNORECASE).search
 
 REFUSED = (503, 429)
-"""Statuses that say that nothing was taken in, and when to come again."""
+"""Status codes of rejections: nothing was admitted, and Retry-After gives the time to retry."""
 
 
 class Caller(Protocol):
-    """Whose calls a connection makes."""
+    """The owner of a connection, which gets its answers."""
 
     def answered(self, connection: "Connection", answer: bytes) -> None:
-        """A whole answer, head and body. The connection is free again."""
+        """Handle a complete answer, head and body. The connection is free again."""
         ...
 
     def lost(self, connection: "Connection", why: str) -> None:
-        """The connection has ended; `why` is empty unless a call was unanswered."""
+        """Handle the end of the connection; `why` is empty unless a call was unanswered."""
         ...
 
 
@@ -38,23 +38,23 @@ class Connection(asyncio.Protocol):
         self._length = -1
         self._transport: asyncio.Transport
         self.waiting = False
-        """Whether a call has no answer yet."""
+        """True while a call has no answer yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected; `call` makes use of it."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        """Keep the transport for `call`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the same interface
 
     def call(self, data: bytes) -> None:
-        """Send a whole call."""
+        """Send a complete call."""
         self.waiting = True
         self._transport.write(data)
 
     def close(self) -> None:
-        """No more calls."""
+        """Close the connection."""
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Gather one whole answer."""
+        """Collect one complete answer and pass it to the caller."""
         buffer = self._buffer + data if self._buffer else data
         if self._length < 0:
             head_end = buffer.find(b"\r\n\r\n")
@@ -70,14 +70,14 @@ class Connection(asyncio.Protocol):
         self._caller.answered(self, buffer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of this one."""
+        """Report the end of the connection to the caller."""
         why = f"connection lost with a submission unanswered: {exc or 'closed by the service'}" if self.waiting else ""
         self.waiting = False
         self._caller.lost(self, why)
 
 
 async def connect(url: str, make: Callable[[], Connection]) -> Connection:
-    """A connection to the service at that URL; of https, OpenSSL's own settings (SSL_CERT_FILE) say whom to trust."""
+    """Returns a connection to the service at that URL; for https, OpenSSL's own settings (SSL_CERT_FILE) define the trusted authorities."""
     address = urlsplit(url)
     host, port = address.hostname or "127.0.0.1", address.port or 80
     trust = ssl.create_default_context() if address.scheme == "https" else None
@@ -86,18 +86,18 @@ async def connect(url: str, make: Callable[[], Connection]) -> Connection:
 
 
 def head_of(url: str, *, receipts: bool = True) -> bytes:
-    """The head of a submission's call, with `%d` where its length goes."""
+    """Returns the head of a submission's call, with `%d` in place of its length."""
     query = "" if receipts else "?receipts=false"
     host = urlsplit(url).netloc
     return f"POST /v1/submissions{query} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
 
 
 def status_of(answer: bytes) -> int:
-    """The status of an answer."""
+    """Returns the status of an answer."""
     return int(answer[9:12])
 
 
 def retry_after_s(answer: bytes) -> int | None:
-    """What its Retry-After says, None where there is none."""
+    """Returns the seconds in Retry-After, None if there is none."""
     found = _RETRY_AFTER(answer, 0, answer.find(b"\r\n\r\n"))
     return None if found is None else int(found[1])

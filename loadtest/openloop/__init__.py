@@ -1,40 +1,43 @@
-"""openloop: a load for Locust users, that hides nothing.
+"""openloop: an open-loop load for Locust users, without coordinated omission.
 
-    locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --rate 2000 --run-time 60s     the web UI, and all else as Locust has it
+    locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --rate 2000 --run-time 60s     the web UI, and all else as in Locust
     make load RATE=2000 DURATION=60                                                              with brokers and workers of its own
 
-Most loads wait for an answer before they ask again. When the server is slow, they ask less, and what they measure is the server's best
-side. Here requests arrive as they do in the world, when they are due, and do not care how the last one fared:
+Most loads wait for an answer before they send the next request. When the server is slow, they send less, and measure only its best times.
+Here requests are sent at their intended times, as in the real world, whatever happened to the last one:
 
-- Every submission has an intended start, by a schedule that is there before the run. Latency counts from it. A user that is free takes
-  the next one that nobody took; when all users wait for answers, the next ones leave late, and that is in their latency.
-- One that has no whole answer `--deadline` seconds after its intended start has failed. One that could not even be sent by then, too.
-- What is asked is made and signed before the start, from a seed, each process its own share: making never competes with the run.
-- A 202, a 429, a 503 or a broken connection is no answer: the same bytes are sent again, after `Retry-After`, to the next of the URLs of
-  `--host`. That is counted, and its time is latency.
-- Every answer is checked (`checker`, `ledger`). What should not be makes the run fail, at any speed.
-- A figure is told only of a run that was whole: every submission of the schedule answered, and nothing wrong. Else the exit code is 1, and
-  a line that begins with NO FIGURE says why; the tables that Locust prints then are what it saw, not what the notary does.
+- Every submission has an intended start, by a schedule that is fixed before the run. Latency counts from it. A free user takes the next
+  submission; when all users wait for answers, the next ones are sent late, and their latency includes that.
+- A submission without a complete answer `--deadline` seconds after its intended start has failed, also when it could not even be sent by
+  then.
+- Requests are generated and signed before the start, from a seed, by each process for its own share: generation never competes with the
+  run.
+- A 202, a 429, a 503 or a broken connection is no answer: the same bytes are sent again, after `Retry-After`, to the next URL of `--host`.
+  Retries are counted, and their time is latency.
+- Every answer is checked (`checker`, `ledger`). A violation fails the run, at any speed.
+- A figure is reported only for a complete run: every submission of the schedule answered, without a violation. Otherwise the exit code is
+  1, and a line that begins with NO FIGURE gives the reason; the tables that Locust prints then show its own measurements, not the notary's
+  performance.
 - Rates count requests, that is transactions. Locust counts HTTP calls: its "POST submissions" are those, and rows "in them transactions"
-  stand beside them. With one request a submission both are the same.
+  are next to them. With one request per submission both are the same.
 
 | file | subject | pure |
 |---|---|---|
 | `schedule` | stages of one rate, and the intended starts | yes |
-| `plan` | what one process has to know | yes |
-| `generate` | what it asks, from a seed; and what could happen to each request | yes |
-| `pool` | what was made, in a file | no |
-| `answers` | what a notary says, read strictly | yes |
-| `checker` | one process's check of it | yes |
-| `ledger` | the positions of all processes: dense, one transaction each, log time never falls | yes |
+| `plan` | the parameters of one process | yes |
+| `generate` | its requests, from a seed, with the possible outcomes of each | yes |
+| `pool` | the generated submissions, in a file | no |
+| `answers` | a notary's answers, decoded strictly | yes |
+| `checker` | one process's check of them | yes |
+| `ledger` | the positions seen by all processes: dense, one transaction each, log time never falls | yes |
 | `tally` | counts and times, of one process or all | yes |
-| `verdict` | whether there is a figure, and which | yes |
-| `options` | the options on top of Locust's | yes |
+| `verdict` | the figure, or the reasons why there is none | yes |
+| `options` | the options in addition to Locust's | yes |
 | `connection` | keep-alive HTTP on geventhttpclient | gevent |
-| `process` | one process's part: making, pacing, retrying | gevent |
-| `member`, `coordinator` | processes and the one that runs them, over Locust's messages | Locust |
+| `process` | one process's part: generating, pacing, retrying | gevent |
+| `member`, `coordinator` | the processes and their coordinator, over Locust's messages | Locust |
 | `../locustfile.py` | the wiring: user, shape, events | Locust |
 | `__main__` | `make load`: brokers, workers, Locust, in one command | no |
 
-Locust patches the standard library of its process; so nothing but `locust` itself imports the last of these.
+Locust patches the standard library of its process; so nothing but `locust` itself imports `member`, `coordinator` and the wiring.
 """

@@ -1,6 +1,6 @@
 """Brokers, workers and Locust in one command: `python -P -m loadtest.openloop [--brokers 3] [--workers 2] [--web] [Locust's options]`.
 
-Exit codes are Locust's: 0 with a figure, 1 without; and 2 when there was nothing to load.
+Exit codes are Locust's: 0 with a figure, 1 without; and 2 when the notary could not be started.
 """
 
 import argparse
@@ -24,8 +24,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start what is to be loaded, load it, stop it; the exit code."""
-    # Locust answers --help before it has read its file, so what the file adds is told here.
+    """Start a notary, load it, stop it; returns the exit code."""
+    # Locust answers --help before it reads its file, so the file's own options are listed here.
     theirs = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
     add_arguments(theirs)
     parser = argparse.ArgumentParser(
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _locust(arguments: Sequence[str]) -> int:
-    """Locust as its users start it; interrupted, it is given the time to say that there is no figure."""
+    """Run Locust as its users do; after an interrupt it gets time to report that there is no figure."""
     paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     locust = subprocess.Popen(
         [sys.executable, "-P", "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],

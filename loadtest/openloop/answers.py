@@ -1,4 +1,4 @@
-"""What a notary says, read from the contract alone (docs/formats.md, Decision), and held against the ids that were asked. Pure."""
+"""A notary's answers, decoded from the contract alone (docs/formats.md, Decision), and compared with the ids requested. Pure."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -10,7 +10,7 @@ Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-tim
 
 
 class WrongAnswer(Exception):
-    """An answer that no notary gives who keeps the contract; the message says where."""
+    """An answer that breaks the contract; the message says where."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct):
-    """A decision. Once its receipt was looked at it is dropped: what is compared afterwards is the decision."""
+    """A decision as returned by a notary. Its receipt is dropped after verification, since later comparisons concern only the decision."""
 
     transaction_id: str
     position: int
@@ -41,7 +41,7 @@ _decode = msgspec.json.Decoder(_Decisions).decode
 
 
 def read(body: bytes, ids: bytes, *, complete: bool) -> Sequence[Told | None]:
-    """The decisions of a 200 (`complete`: none is null) or a 202, about these ids, in their order; else `WrongAnswer`."""
+    """Returns the decisions of a 200 (`complete`: none is null) or a 202, for these ids, in order. Raises `WrongAnswer`."""
     try:
         decisions = _decode(body).decisions
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
@@ -64,16 +64,16 @@ def read(body: bytes, ids: bytes, *, complete: bool) -> Sequence[Told | None]:
 
 
 def hashed(transaction_id: str) -> str:
-    """How a decision names the transaction that consumed a state."""
+    """Returns the SHA-256 of a transaction id, by which a decision names the transaction that consumed a state."""
     return sha256(bytes.fromhex(transaction_id)).hexdigest()
 
 
 def in_window(log_time: int, window: tuple[int | None, int | None]) -> bool:
-    """`from <= log_time < until`."""
+    """Returns True if `from <= log_time < until`."""
     start, end = window
     return (start is None or start <= log_time) and (end is None or log_time < end)
 
 
 def order(state: str) -> tuple[str, int]:
-    """By what states stand in ascending byte order."""
+    """Returns a sort key: states sorted by it are in ascending byte order."""
     return state[:64], int(state[65:])

@@ -1,16 +1,15 @@
-"""One process's check of all that it is told, as it comes: what an answer must be is known from how its request was made. Pure.
+"""One process's check of all its answers as they arrive: how a request was generated determines the right answer. Pure.
 
 | checked at once | with |
 |---|---|
-| a request that nothing can happen to is committed; one whose window is shut is not | its marks |
-| of those that name one state as an input, one commits at most | the states that were marked |
-| the same transaction asked again gets the same decision | the first decision of what is sent twice |
-| whoever is answered before another is first sent has the lower position | the highest position answered when it left |
-| receipts are there, and those of the sample verify | the verifier key |
+| a request without a possible conflict is committed; one whose window is shut is not | its marks |
+| at most one of the requests that name one state as an input commits | the marked states |
+| the same transaction sent again gets the same decision | the first decision of a submission that is sent twice |
+| a request answered before another is first sent has the lower position | the highest position answered at the time of sending |
+| receipts are present, and those of the sample verify | the verifier key |
 
-In the end, when every request was answered, the decisions of all marked requests are played again in the order of their positions on a
-plain dictionary: then outcome, reason, conflicts and consumers are what they must be, to the letter. Positions of all processes together
-are the ledger's business (`ledger`).
+At the end, when every request was answered, the decisions of all marked requests are replayed in the order of their positions on a plain
+dictionary. Outcome, reason, conflicts and consumers must then be exactly the same. `ledger` checks the positions of all processes together.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,35 +27,38 @@ HEARD: Final = Struct(">q8sq")
 VIOLATIONS_TOLD: Final = 20
 
 Verify = Callable[[Told], str | None]
-"""Whether a decision's receipt proves it: None, or what is wrong."""
+"""Verifies a decision's receipt: returns None, or the error."""
 
 
 class Checker:
-    """What one process has heard. `sample`: whether the next receipt is verified; the first one is in any case."""
+    """The answers that one process received. `sample` returns True if the next receipt is to be verified; the first one always is."""
 
     def __init__(self, *, receipts: bool = True, verify: Verify | None = None, sample: Callable[[], bool] = lambda: True) -> None:
         self._receipts = receipts
         self._verify = verify
         self._sample = sample
         self._consumers: dict[str, str] = {}  # marked state -> the transaction that committed with it
-        self._first: dict[str, Told] = {}  # of what is sent twice, until the second answer
+        self._first: dict[str, Told] = {}  # for submissions sent twice, until the second answer
         self._marked: list[tuple[Told, Marks]] = []
         self._heard = bytearray()
         self.position_highest = -1
-        """The highest position answered so far; to be read when a submission first leaves."""
+        """The highest position answered so far; read when a submission is first sent."""
         self.decided = 0
-        """Transactions, each once."""
+        """The number of transactions decided, each counted once."""
         self.counts: dict[str, int] = {}
         self.violations: list[str] = []
 
     def take_heard(self) -> bytes:
-        """What was heard since the last call, as `HEARD` records, for the ledger."""
+        """Returns the decisions since the last call, as `HEARD` records, for the ledger."""
         heard = bytes(self._heard)
         self._heard.clear()
         return heard
 
     def answered(self, asked: Asked, answers: Sequence[Told], position_before: int) -> None:
-        """All decisions of a submission. `position_before`: `position_highest` when it first left. `WrongAnswer` changes nothing here."""
+        """Check all decisions of a submission. Raises `WrongAnswer`, and then has changed nothing.
+
+        `position_before`: `position_highest` when it was first sent.
+        """
         for told in answers:
             if (told.receipt is not None) != self._receipts:
                 raise WrongAnswer(f"{told.transaction_id} has {'no receipt' if self._receipts else 'a receipt that nobody asked for'}")
@@ -72,7 +74,7 @@ class Checker:
                 continue
             self.decided += 1
             self._count("committed" if told.reason is None else told.reason)
-            # What is sent twice may have been decided by the sending whose answer is not here yet.
+            # A submission sent twice may have been decided by the copy whose answer has not arrived yet.
             if told.position <= position_before and not asked.twice:
                 self._violated(f"{told.transaction_id} has position {told.position}, but {position_before} was told before it was sent")
             marks = asked.marks.get(at)
@@ -84,7 +86,7 @@ class Checker:
         self.position_highest = position
 
     def settle(self) -> None:
-        """Play the marked decisions again. Only when every request was answered: an answer that is missing explains anything."""
+        """Replay the marked decisions. Call it only when every request was answered: a missing answer could explain any result."""
         consumer: dict[str, str] = {}
         for told, marks in sorted(self._marked, key=lambda each: each[0].position):
             reason, conflicts = _judge(told, marks, consumer)
@@ -116,7 +118,7 @@ class Checker:
             self._violated(f"{told.transaction_id} committed at log time {told.log_time}, outside its window {marks.window}")
 
     def _check_receipt(self, told: Told) -> None:
-        # The first in any case: a short run with a small sample verifies something, too.
+        # The first always, so that even a short run with a small sample verifies one.
         if self._verify is not None and (self._sample() or "receipts_verified" not in self.counts):
             problem = self._verify(told)
             self._count("receipts_verified")
@@ -133,16 +135,16 @@ class Checker:
 
 
 def same_so_far(before: Sequence[Told | None], now: Sequence[Told | None]) -> Sequence[Told | None]:
-    """What is known after another answer about the same: what was said to be decided stays so, else `WrongAnswer`. Receipts may differ."""
+    """Returns the merged decisions of two answers to one submission. Raises `WrongAnswer` if a decision changed; receipts may differ."""
     for first, then in zip(before, now, strict=True):
         if first is not None and then is not None and _bare(first) != _bare(then):
             raise WrongAnswer(f"{first.transaction_id} was {_short(first)}, and then {_short(then)}")
-    # A worker that has not read so far says null: it does not know, which takes nothing back.
+    # A worker that lags returns null: it does not know the decision, which contradicts nothing.
     return [then or first for first, then in zip(before, now, strict=True)]
 
 
 def _judge(told: Told, marks: Marks, consumer: dict[str, str]) -> tuple[str | None, tuple[Conflict, ...]]:
-    """The contract's precedence. Of unmarked states none is ever consumed before."""
+    """Returns (reason, conflicts) by the contract's precedence. Unmarked states are never consumed by another request."""
     kinds: tuple[tuple[Literal["input", "reference"], Sequence[str]], ...] = (("input", marks.inputs), ("reference", marks.references))
     for kind, states in kinds:
         taken = sorted([state for state in states if state in consumer], key=order)

@@ -1,7 +1,7 @@
-"""Keep-alive HTTP for one user: FastHttpUser's own client (geventhttpclient), without what a notary has no use for.
+"""Keep-alive HTTP for one user: FastHttpUser's own client (geventhttpclient), without features that a notary does not need.
 
-`FastHttpUser` keeps cookies, follows redirects and builds a response object: 170 us of CPU a submission where this takes 65, on the machine
-that README's figures are from. What is left out of a load's time is left over for the notary beside it.
+`FastHttpUser` keeps cookies, follows redirects and builds a response object: 170 us of CPU a submission instead of 65, on the machine of
+README's figures. CPU time that the load saves is available to the notary on the same machine.
 """
 
 import socket
@@ -14,13 +14,13 @@ from geventhttpclient.response import HTTPParseError
 
 CONNECT_S_MAX = 3.0
 READ_S_MAX = 3_600.0
-"""Of one read; `post` has a limit for the whole."""
+"""The timeout of one read; `post` has a deadline for the complete reply."""
 BLOCK_BYTES = 1 << 16
 _HEADERS = {"Content-Type": "application/json"}
 
 
 class Reply(NamedTuple):
-    """A whole reply."""
+    """A complete HTTP reply."""
 
     status: int
     retry_after_s: float
@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 
 
 class NoReply(Exception):
-    """No whole reply: whether the submission was taken in, nobody knows. The message is one of a few."""
+    """No complete reply: the submission may or may not have been admitted. The message is one of a few."""
 
 
 class _Late(Exception):
@@ -36,7 +36,7 @@ class _Late(Exception):
 
 
 class Connections:
-    """One connection to each URL, made when it is needed first."""
+    """One connection to each URL, opened on first use."""
 
     def __init__(self, urls: tuple[str, ...], path: str) -> None:
         self._urls = urls
@@ -44,7 +44,7 @@ class Connections:
         self._clients: dict[int, HTTPClient] = {}
 
     def post(self, at: int, body: bytes, limit_s: float) -> Reply:
-        """Send a body to the URL of that place and read the whole reply; `NoReply`, also when it takes longer than `limit_s`."""
+        """Send a body to URL number `at` and return the complete reply. Raises `NoReply`, also after `limit_s` seconds."""
         client = self._clients.get(at)
         if client is None:
             client = self._clients[at] = connect(self._urls[at])
@@ -64,7 +64,7 @@ class Connections:
         return Reply(response.status_code, _seconds(response.get("retry-after")), content)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for at in list(self._clients):
             self._drop(at)
 
@@ -73,13 +73,13 @@ class Connections:
 
 
 def connect(url: str) -> HTTPClient:
-    """A client for one connection at a time; of https, OpenSSL's own settings (SSL_CERT_FILE) say whom to trust."""
-    # The library brings a list of authorities of its own.
+    """Returns a client for one connection at a time; for https, OpenSSL's own settings (SSL_CERT_FILE) define the trusted authorities."""
+    # The library has its own list of authorities.
     tls = {"ssl_options": {"ca_certs": ssl.get_default_verify_paths().cafile}} if url.startswith("https:") else {}
     client = HTTPClient.from_url(
         url, concurrency=1, connection_timeout=CONNECT_S_MAX, network_timeout=READ_S_MAX, block_size=BLOCK_BYTES, **tls
     )
-    # The pool's own hook. Without it the last piece of a submission of many segments waits for an acknowledgement, up to 40 ms.
+    # The pool's own hook. Without it the last segment of a large submission waits for an acknowledgement, up to 40 ms.
     setattr(client._connection_pool, "after_connect", _no_delay)  # noqa: B010 - a hook, which types call a method
     return client
 

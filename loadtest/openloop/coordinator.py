@@ -1,5 +1,7 @@
-"""The one who runs a run: in the master, or in the only process. Plans, waits until all is made and every user is there, gives the start,
-collects what the processes tell, and says in the end what it comes to.
+"""The coordinator of a run, in the master or in the only process.
+
+It plans, and waits until all submissions are generated and every user has started. Then it sends the start time, collects the reports of
+the processes, and prints the result.
 """
 
 import json
@@ -24,9 +26,9 @@ from loadtest.openloop.tally import Tally, total
 from loadtest.openloop.verdict import figure, lines_of, reasons_against
 
 GRACE_S = 15.0
-"""After the last deadline: by then every process has told what became of its share, or never will."""
+"""The time after the last deadline by which every process has reported its share, or never will."""
 START_IN_S = 0.5
-"""Between the word and the start, so that it is there in time."""
+"""The time between the message and the start, so that the message arrives before it."""
 
 _log = logging.getLogger("openloop")
 
@@ -34,14 +36,14 @@ Send = Callable[[Mapping[str, Any]], None]
 
 
 class Coordinator:
-    """`begin`, then whatever comes: `hear` and `spawned`; `tick` until it is over; `end`."""
+    """Runs one load: `begin`; then `hear` and `spawned` as messages arrive, and `tick` until it is over; then `end`."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._runs = 0
         self._seed = ""
         self.exit_code: int | None = None
-        """Of the last run: 0 with a figure, 1 without."""
+        """The exit code of the last run: 0 with a figure, 1 without."""
         self._forget()
 
     def _forget(self) -> None:
@@ -57,14 +59,14 @@ class Coordinator:
         self._begun = False
 
     def begin(self, sends: list[Send]) -> None:
-        """A run begins, with these processes. What is wrong with it is told in `end`."""
+        """Begin a run with these processes. `end` reports any problem with it."""
         self._forget()
         self._begun, self.exit_code = True, 1
         self._sends = sends
         options = self._environment.parsed_options
         assert options is not None
         if options.figure:
-            # One that an earlier run left must not be taken for this one's.
+            # A file of an earlier run must not be taken for this one's.
             Path(options.figure).unlink(missing_ok=True)
         try:
             urls = urls_of(self._environment.host)
@@ -88,7 +90,7 @@ class Coordinator:
             send({"say": "make", "plan": msgspec.to_builtins(own)})
 
     def hear(self, words: Mapping[str, Any]) -> None:
-        """What a process tells."""
+        """Handle a message of a process."""
         plan = self._plan
         if plan is None or words["run"] != plan.run:
             return
@@ -102,17 +104,17 @@ class Coordinator:
             self._ledger.hear(words["heard"])
 
     def spawned(self) -> None:
-        """Every user is there."""
+        """Note that every user has started."""
         self._spawned = True
         self._go_if_ready()
 
     def lost(self, who: str) -> None:
-        """A process of the run is gone: its share will never be accounted for."""
+        """Note that a process of the run is gone: its share will never be accounted for."""
         if self._plan is not None and not self._finished():
             self._problems.append(f"a process of the load is gone: {who}")
 
     def tick(self) -> tuple[int, float] | None:
-        """For Locust's shape: (users, users a second to start), or None when it is over."""
+        """Returns (users, users a second to start) for Locust's shape, or None when the run is over."""
         options = self._environment.parsed_options
         if self._begun and (self._problems or self._finished() or time.monotonic() > self._over_at_s):
             return None
@@ -120,7 +122,7 @@ class Coordinator:
         return max(1, options.num_users or 1), max(1.0, options.spawn_rate or 1.0)
 
     def end(self) -> None:
-        """The run is over: a figure, or why there is none."""
+        """End the run: print a figure, or the reasons why there is none."""
         if not self._begun:
             return
         self._begun = False
@@ -150,7 +152,7 @@ class Coordinator:
     def _refuse(self, reasons: list[str]) -> None:
         self.exit_code = 1
         print("\n".join(["", f"NO FIGURE: {reasons[0]}", *[f"  {reason}" for reason in reasons[1:]], ""]), file=sys.stderr, flush=True)
-        # So that no report that Locust writes of this run looks like one of a good run.
+        # So that Locust's own reports of this run do not look like those of a good run.
         self._environment.stats.log_error("RUN", "no figure", reasons[0])
 
     def _go_if_ready(self) -> None:
@@ -168,7 +170,7 @@ class Coordinator:
         return bool(self._sends) and len([tally for tally in self._tallies.values() if tally.finished]) == len(self._sends)
 
     def _next_seed(self, given: str) -> str:
-        """Of each further run of one web session another: asked twice, the same requests would be retries and nothing else."""
+        """Returns a new seed for each further run of one web session: the same requests again would only be retries."""
         self._runs = self._runs + 1 if given == self._seed else 1
         self._seed = given
         if not given:
@@ -184,7 +186,7 @@ class Coordinator:
 
 
 def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
-    """What the notary says it is, and how many decisions there are: the most that any worker knows of."""
+    """Returns the notary's description of itself, and the number of decisions: the highest that any worker reports."""
     about: dict[str, Any] = {}
     sizes = []
     for url in urls:

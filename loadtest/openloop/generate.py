@@ -1,8 +1,8 @@
-"""What one process asks, from a seed: the same seed, the same bytes (with an Ed25519 key). Pure.
+"""The submissions of one process, from a seed: the same seed gives the same bytes (with an Ed25519 key). Pure.
 
-Each request spends fresh states, but for those that the mix wants otherwise. What happens to a state more than once is settled when the
-state is made: so a `Marks` says of each request, from the start, whether anything can happen to it but to commit. Nothing is shared
-between processes, which have different states; so each can judge what its own requests must come to.
+Each request spends fresh states, except as the mix defines. Any reuse of a state is decided when the state is generated. So the `Marks` of
+a request tell from the start which outcomes other than a commit are possible. Processes have different states and share nothing, so each
+can check the outcomes of its own requests.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from loadtest.signing import Window, Writer, reference
 
 INPUTS_MAX: Final = 9_990
 SOON: Final = 8
-"""Submissions: what names a state again within so many meets the first at the notary, later it finds it decided."""
+"""In submissions: a request that reuses a state within this distance meets the first one in flight; a later one finds it decided."""
 LATE_MAX: Final = 2_000
 
 PAST_MS: Final = 1_577_836_800_000  # 2020
@@ -28,10 +28,10 @@ WINDOWS_SHUT: Final[tuple[Window, ...]] = ((None, PAST_MS), (FUTURE_MS, None))
 
 
 class Marks(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """Of a request that may come to something else than to be committed: why."""
+    """The reasons why a request may be rejected."""
 
     inputs: tuple[str, ...] = ()
-    """Those of its inputs that other requests name too."""
+    """Its inputs that other requests name too."""
     references: tuple[str, ...] = ()
     window: Window | None = None
 
@@ -43,15 +43,15 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     ids: bytes
     """The transaction ids of its requests, in order, 32 bytes each."""
     marks: dict[int, Marks]
-    """By the place of the request; one that is not there must commit."""
+    """By the index of the request; a request without marks must commit."""
     twice: bool = False
-    """Whether it is sent two times, as a retry is."""
+    """True if it is sent two times, like a retry."""
     again: bool = False
-    """Whether this is the second time."""
+    """True for the second time."""
 
 
 class _Later:
-    """Things that fall due at a later submission."""
+    """Objects that become due at a later submission."""
 
     def __init__(self, random: Random, late_max: int) -> None:
         self._random = random
@@ -60,22 +60,22 @@ class _Later:
         self._count = 0
 
     def plan(self, now: int, thing: object) -> None:
-        """Half of them soon, half late."""
+        """Schedule an object: half of them soon, half late."""
         span = (0, SOON) if self._random.random() < 0.5 else (SOON, self._late_max)
         self._count += 1
         heapq.heappush(self._heap, (now + 1 + self._random.randint(*span), self._count, thing))
 
     def due(self, now: int) -> object | None:
-        """The first that is due, if one is."""
+        """Returns the first object that is due, or None."""
         return heapq.heappop(self._heap)[2] if self._heap and self._heap[0][0] <= now else None
 
 
 def generate(mix: Mix, seed: str, count: int, writer: Writer) -> Iterator[Asked]:
-    """So many submissions."""
+    """Yields `count` submissions."""
     random = Random(seed)
     maker = _Requests(mix, random, max(SOON, min(LATE_MAX, count // 4)))
     again = _Later(random, max(SOON, min(LATE_MAX, count // 4)))
-    # Of all that are sent `retries` are to be second ones, so of the first ones more than that have one.
+    # `retries` is the share of second copies among all submissions, so the share of first ones with a copy is higher.
     chance = mix.retries / (1 - mix.retries)
     for at in range(count):
         repeated = again.due(at)
@@ -105,7 +105,7 @@ class _Requests:
         self._inputs = drawing(mix.inputs_distribution, mix.inputs, random)
 
     def make(self, at: int, writer: Writer) -> tuple[str, bytes, Marks | None]:
-        """(JSON, transaction id, marks)."""
+        """Returns (JSON, transaction id, marks)."""
         random, chance, mix = self._random, self._random.random, self._mix
         inputs = [_state(random) for _ in range(self._inputs())]
         marked: list[bytes] = []
@@ -123,7 +123,7 @@ class _Requests:
         if chance() < mix.windows:
             window = random.choice(WINDOWS_SHUT if chance() < 0.25 else WINDOWS_OPEN)
         if isinstance(spent := self._spend_again.due(at), bytes):
-            # In the place of a fresh one, so that the mean stays; of a lone one that others are to name, beside it.
+            # Replace a fresh input, so that the mean stays; add it if the only input is one that others are to name.
             inputs[: len(inputs) > len(marked)] = [spent]
             marked.append(spent)
         if isinstance(named := self._refer_to.due(at), bytes):
@@ -139,11 +139,14 @@ def _state(random: Random) -> bytes:
 
 
 def drawing(distribution: Distribution, mean: float, random: Random) -> Callable[[], int]:
-    """Draws numbers of inputs, 1 at least, of that mean. Fixed: the mean itself, or its two neighbours where it is no whole number."""
+    """Returns a function that draws a number of inputs, at least 1, with that mean.
+
+    Fixed: the mean itself, or its two neighbours if it is fractional.
+    """
     if distribution == "fixed":
         below, rest = int(mean), mean % 1
         return lambda: below + (random.random() < rest) if rest else below
-    more = mean - 1  # what is drawn is how many there are beyond the first
+    more = mean - 1  # the number of inputs beyond the first is drawn
     if distribution == "uniform":
         return lambda: 1 + min(INPUTS_MAX, round(random.random() * 2 * more))
     if distribution == "geometric":
@@ -153,7 +156,7 @@ def drawing(distribution: Distribution, mean: float, random: Random) -> Callable
 
 
 def _poisson(random: Random, mean: float) -> int:
-    """Knuth's way; its normal approximation where that would take long, and underflow."""
+    """Draw by Knuth's method; by the normal approximation where that would be slow and underflow."""
     if mean > 50:
         return max(0, round(random.gauss(mean, math.sqrt(mean))))
     limit, product, drawn = math.exp(-mean), random.random(), 0

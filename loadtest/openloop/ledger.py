@@ -1,6 +1,6 @@
-"""All positions that any process was told: one transaction each, no gap, and log time that never falls. Pure.
+"""The positions that all processes saw: one transaction each, no gap, and log time that never falls. Pure.
 
-In pages of two plain arrays, 16 bytes a position: so a soak of ten million decisions takes 160 MB, in the master alone.
+They are kept in pages of two plain arrays, 16 bytes a position: a soak of ten million decisions takes 160 MB, in the master alone.
 """
 
 from array import array
@@ -24,17 +24,17 @@ _NONE: Final = bytes(8)
 
 
 class Ledger:
-    """`position_first`: how many decisions there were before the run."""
+    """Checks the positions of one run. `position_first`: the number of decisions before the run."""
 
     def __init__(self, position_first: int) -> None:
         self._first = position_first
         self._pages: dict[int, _Page] = {}
         self.heard = 0
-        """How many positions there are."""
+        """The number of positions seen."""
         self.violations: list[str] = []
 
     def hear(self, records: bytes) -> None:
-        """`HEARD` records of one process."""
+        """Add the `HEARD` records of one process."""
         pages = self._pages
         for position, mark, log_time in HEARD.iter_unpack(records):
             number, at = divmod(position, PAGE)
@@ -52,7 +52,7 @@ class Ledger:
                 self._violated(f"position {position} was told of {there.hex()}... and of {mark.hex()}..., or with two log times")
 
     def close(self, *, alone: bool) -> None:
-        """The last look, when all is heard: at log times, and at gaps if nobody else asked anything meanwhile."""
+        """Check all positions at the end: log times, and gaps if no other client sent requests (`alone`)."""
         last, log_time_highest = self._first - 1, -(2**63)
         for position, log_time in self._in_order():
             if alone and position != last + 1 and position >= self._first:

@@ -1,7 +1,7 @@
-"""A process as a member of a run: does what the coordinator says (make, go), and tells it how far it is.
+"""A process as a member of a run: executes the coordinator's messages (make, go) and reports its progress.
 
-In the one process of a plain `locust` it is called directly; under `--processes` and `--worker` messages of Locust's own connection to the
-master carry the same words.
+In a plain `locust` with one process it is called directly; under `--processes` and `--worker`, Locust's own connection to the master
+carries the same messages.
 """
 
 import logging
@@ -26,7 +26,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Member:
-    """What this process has of a run, if anything."""
+    """The state of this process in a run, if there is one."""
 
     def __init__(self, environment: Environment, tell: Tell) -> None:
         self._environment = environment
@@ -36,26 +36,26 @@ class Member:
         self._busy: gevent.Greenlet[..., Any] | None = None
 
     def hear(self, words: Mapping[str, Any]) -> None:
-        """What the coordinator says."""
+        """Handle a message of the coordinator."""
         if words["say"] == "make":
             self.drop()
             plan = msgspec.convert(words["plan"], Plan)
             self._process = Process(plan, self._record)
             self._busy = gevent.spawn(self._make, self._process)
         elif words["say"] == "go" and self._process is not None and self._process.plan.run == words["run"]:
-            # What Locust counts a second begins here too, not with the making.
+            # Locust's own rates start here too, not with the generation.
             self._environment.stats.clear_all()
             self._process.go(words["at_unix_s"])
             self._busy = gevent.spawn(self._keep_reporting, self._process)
 
     def work(self) -> None:
-        """What a user does. Returns when the schedule is through; waits while there is none."""
+        """Send submissions as one user. Returns when the schedule is finished; waits while there is none."""
         self._ready.wait()
         if self._process is not None:
             self._process.work()
 
     def drop(self) -> None:
-        """The run is over, one way or the other."""
+        """Stop and forget the run."""
         if self._busy is not None:
             self._busy.kill()
         if self._process is not None:
@@ -89,13 +89,13 @@ class Member:
             self._tell({"run": process.plan.run, "process": process.plan.process} | told)
 
     def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
-        """Two rows in Locust's table: submissions are its requests; transactions stand beside them, and not in the total."""
+        """Add two rows to Locust's table: submissions are its requests; transactions are next to them, and not in the total."""
         environment = self._environment
         environment.events.request.fire(
             request_type="POST", name=f"submissions, {stage}", response_time=ms, response_length=octets, exception=why, context={}
         )
         transactions = environment.stats.get(f"transactions, {stage}", "in them")
         for _ in range(requests):
-            transactions.log(ms, 0)  # type: ignore[arg-type]  # a float is what Locust itself hands to it
+            transactions.log(ms, 0)  # type: ignore[arg-type]  # Locust itself passes a float here
             if why is not None:
                 transactions.log_error(why)

@@ -1,7 +1,7 @@
-"""The options that this load adds to Locust's own, and what they come to. Pure, but for what `argparse` prints.
+"""The options that this load adds to Locust's own, and the plan that follows from them. Pure, except for the output of `argparse`.
 
-Of Locust's own, `--host` takes several URLs, `--users` is the number of connections and `--run-time` the length of the whole schedule.
-Every default has its option's type: Locust's web form keeps the type that it finds.
+`--host` of Locust takes several URLs here, `--users` is the number of connections and `--run-time` the length of the whole schedule. Every
+default has its option's type: Locust's web form keeps the type that it finds.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -13,17 +13,20 @@ from loadtest.openloop.plan import DISTRIBUTIONS, Mix, Plan
 from loadtest.openloop.schedule import SHAPES, STEPS, stages_of
 
 USERS = 200
-"""Connections, unless told: so many submissions may be unanswered at a time before others leave late."""
+"""The default number of connections: as many submissions may be unanswered at a time before others are sent late."""
 DEADLINE_S = 30.0
 RECEIPT_SAMPLE = 0.01
 
 
 class Unusable(Exception):
-    """Options that make no load; the message says which and why."""
+    """Options that cannot make a load; the message says which and why."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The options, in three groups. Locust shows them in its web form, not under `--help`, which it answers before it reads its file."""
+    """Add the options, in three groups.
+
+    Locust shows them in its web form, but not in `--help`, which it answers before it reads its file.
+    """
     parser.set_defaults(num_users=USERS, spawn_rate=100)
     group = parser.add_argument_group("notary: the schedule (open loop; rates count requests, whatever the requests of a submission)")
     _add(group, "--shape", choices=SHAPES, default="steady", help="how the rate goes (default: steady)")
@@ -66,12 +69,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _add(group: Any, *names: str, **options: Any) -> None:
-    # Locust's form shows what bears this mark; its own parser puts it on, an argument group does not.
+    # Locust's form shows options with this attribute; its own parser sets it, an argument group does not.
     group.add_argument(*names, **options).include_in_web_ui = True
 
 
 def urls_of(host: str | None) -> tuple[str, ...]:
-    """The URLs of `--host`."""
+    """Returns the URLs of `--host`. Raises `Unusable`."""
     urls = tuple([url.strip().rstrip("/") for url in (host or "").split(",") if url.strip()])
     if not urls:
         raise Unusable("no --host is given; give the URLs of the workers, such as http://127.0.0.1:8080,http://127.0.0.1:8081")
@@ -83,7 +86,7 @@ def urls_of(host: str | None) -> tuple[str, ...]:
 
 
 def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, notary_name: str, verifier_key: str) -> Plan:
-    """What the options come to; the names are what the notary says, for where they are not given."""
+    """Returns the plan that the options describe; names that are not given come from the notary. Raises `Unusable`."""
     mix = Mix(
         submission_requests=options.requests_per_submission,
         inputs=options.inputs,

@@ -1,4 +1,4 @@
-"""What one process of a run has to know: all of it travels in one message, so that no process asks the command line. Pure."""
+"""The parameters of one process in a run. They travel in one message, so that no process reads the command line. Pure."""
 
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -11,11 +11,11 @@ DISTRIBUTIONS: Final[tuple[str, ...]] = get_args(Distribution)
 
 SUBMISSION_REQUESTS_MAX: Final = 1_000
 INPUTS_MEAN_MAX: Final = 4_000
-"""Of any distribution here hardly a draw is beyond the contract's 10,000; such a draw is cut."""
+"""With this mean hardly any draw of any distribution exceeds the contract's 10,000; such a draw is capped."""
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. Shares are of 1: of the requests, but for `retries`, which are of the submissions."""
+    """The mix of requests. Shares are fractions of 1: of the requests, except `retries`, which is a share of the submissions."""
 
     submission_requests: int = 1
     inputs: float = 4.0
@@ -24,14 +24,14 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     double_spends: float = 0.01
     """Requests that name an input of an earlier request."""
     references: float = 0.01
-    """Requests with a reference: every other one to a state that an earlier request names as its input."""
+    """Requests with a reference: every other one to a state that is an input of an earlier request."""
     windows: float = 0.01
     """Requests with a time window: every fourth one is shut for ever."""
     retries: float = 0.01
-    """Submissions that are sent a second time, to the byte."""
+    """Submissions that are sent a second time, byte for byte."""
 
     def problem(self) -> str | None:
-        """What makes this no mix, if anything does."""
+        """Returns the first invalid option of this mix, or None."""
         if not 1 <= self.submission_requests <= SUBMISSION_REQUESTS_MAX:
             return f"--requests-per-submission is 1 to {SUBMISSION_REQUESTS_MAX:,}"
         if not 1 <= self.inputs <= INPUTS_MEAN_MAX:
@@ -46,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One process's part of a run."""
 
     run: str
-    """Names the run: what an earlier one left on its way is known by it."""
+    """Identifies the run, so that late messages of an earlier one are recognised."""
     seed: str
     stages: tuple[Stage, ...]
     mix: Mix
@@ -54,24 +54,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notary_name: str
     party: str
     key_file: str | None
-    """A PEM private key; None: the one of the benchmarks."""
+    """A PEM private key; None: that of the benchmarks."""
     verifier_key: str | None
-    """None: receipts are not asked for."""
+    """None: receipts are not requested."""
     receipt_sample: float
-    """The share of receipts that is verified; all must be there."""
+    """The share of receipts to verify; all must be present."""
     deadline_s: float
-    """After its intended start, a submission without its whole answer has failed."""
+    """A submission without a complete answer this long after its intended start has failed."""
     attempt_s: float = 0.0
-    """So long one worker is waited for; 0: half of what is left until the deadline."""
+    """The time to wait for one worker; 0: half of the time until the deadline."""
     process: int = 0
     processes: int = 1
 
     @property
     def submissions(self) -> int:
-        """How many submissions this process has to send."""
+        """The number of submissions that this process has to send."""
         return slots_count(self.stages, self.mix.submission_requests, self.process, self.processes)
 
     @property
     def seconds(self) -> float:
-        """From the first intended start to the end of the last stage."""
+        """The time from the first intended start to the end of the last stage."""
         return sum([stage.seconds for stage in self.stages])

@@ -1,4 +1,4 @@
-"""What was made ahead, in a file without a name: a soak of hours does not fit in memory, and reading in order costs next to nothing."""
+"""Submissions generated ahead, in an unnamed file: a soak of hours does not fit in memory, and sequential reads are cheap."""
 
 import struct
 import tempfile
@@ -13,7 +13,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Pool:
-    """First filled, then taken from, in order. The file goes when it is closed, or with the process."""
+    """A queue that is first filled, then emptied, in order. The file disappears when it is closed, or with the process."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - `close` closes it
@@ -22,23 +22,23 @@ class Pool:
         self.bytes = 0
 
     def add(self, asked: Asked) -> None:
-        """Put one behind the others."""
+        """Append a submission."""
         record = self._encode(asked)
         self._file.write(_LENGTH.pack(len(record)))
         self._file.write(record)
         self.bytes += len(record)
 
     def rewind(self) -> None:
-        """From here on it is taken from."""
+        """Switch from filling to taking."""
         self._file.seek(0)
 
     def take(self) -> Asked:
-        """The next one; there must be one."""
+        """Returns the next submission; there must be one."""
         (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
         return self._decode(self._file.read(length))
 
     def close(self) -> None:
-        """Drop the file."""
+        """Delete the file."""
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""One process's part of a run: makes what it asks, then sends it by the schedule, whatever the answers do.
+"""One process's part of a run: generates its submissions, then sends them by the schedule, whatever the answers.
 
-An open loop: slots are taken in order by whichever user is free, and each is sent at its intended start, or at once if that has passed.
-Latency counts from the intended start. So a server that is slow for a while is charged with everything that had to wait behind it, and
-what could not be sent before its deadline is a failure.
+An open loop: any free user takes the next slot, and sends it at its intended start, or at once if that has passed. Latency counts from the
+intended start. So a server that is slow for a while is charged with everything that had to wait for it. A submission that could not be sent
+before its deadline is a failure.
 """
 
 import time
@@ -30,17 +30,17 @@ from notary.receipts.note import parse_verifier_key
 from notary.verify import NotVerified, VerifierKey, verify_receipt
 
 MAKE_S_MAX = 0.02
-"""So long making goes on before Locust's heartbeats have their turn."""
+"""The time for which generation runs before Locust's heartbeats get their turn."""
 PROGRESS_S = 5.0
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 1.0
 _TRY_AGAIN = (429, 500, 502, 503, 504)
 
 Record = Callable[[str, float, int, int, str | None], None]
-"""One submission, for Locust's statistics: (stage, ms, bytes of the answer, requests, why it failed)."""
+"""Records one submission in Locust's statistics: (stage, ms, bytes of the answer, requests, reason of failure)."""
 
 
 class Failed(Exception):
-    """A submission that will not be answered as it must be. `kind` is one of a few, for Locust's table."""
+    """A submission that will not get a correct answer. `kind` is one of a few, for Locust's table."""
 
     def __init__(self, kind: str, text: str) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class Failed(Exception):
 
 
 class Process:
-    """`make`, then `go`, while users `work`."""
+    """Generates with `make`, starts with `go`, and sends while users `work`."""
 
     def __init__(self, plan: Plan, record: Record) -> None:
         self.plan = plan
@@ -65,7 +65,7 @@ class Process:
         self._start_s = self._cpu_s = 0.0
 
     def make(self, progress: Callable[[int, int], None]) -> None:
-        """Make and sign everything, with a turn for others now and then; `progress(made, of)` every few seconds."""
+        """Generate and sign everything, yielding to others now and then; calls `progress(made, of)` every few seconds."""
         plan = self.plan
         sign = party_key().sign if plan.key_file is None else Signer.from_file(plan.key_file).sign
         writer = Writer(plan.notary_name, plan.party, sign)
@@ -83,13 +83,13 @@ class Process:
         self._pool.rewind()
 
     def go(self, at_unix_s: float) -> None:
-        """The start of the run, by the wall clock, since that is what processes on several machines share."""
+        """Start the run at this wall-clock time, which processes on several machines share."""
         self._start_s = time.perf_counter() + at_unix_s - time.time()
         self._cpu_s = time.process_time()
         self._started.set()
 
     def work(self) -> None:
-        """What each user does: take the next slot, until there is none."""
+        """Take the next slot and send it, until none is left; each user runs this."""
         self._started.wait()
         connections = Connections(self.plan.urls, self._path)
         try:
@@ -100,14 +100,14 @@ class Process:
         self._finish()
 
     def report(self) -> tuple[Tally, bytes]:
-        """Everything so far, and what was heard since the last report."""
+        """Returns the tally so far, and the `HEARD` records since the last report."""
         tally = self.tally
         tally.counts, tally.decided, tally.violations = self.checker.counts, self.checker.decided, self.checker.violations
         tally.cpu_seconds = time.process_time() - self._cpu_s
         return tally, self.checker.take_heard()
 
     def close(self) -> None:
-        """Drop what was made."""
+        """Delete the generated submissions."""
         self._pool.close()
 
     def _submit(self, number: int, slot: Slot, asked: Asked, connections: Connections) -> None:
@@ -132,7 +132,7 @@ class Process:
         except WrongAnswer as problem:
             kind, text = "wrong answer", str(problem)
         except Exception as problem:
-            # A fault of this load, not of the notary; but a slot that nobody accounts for would be hidden.
+            # A fault of this load, not of the notary; but an unaccounted slot would be hidden.
             kind, text = "fault of the load", f"{type(problem).__name__}: {problem}"
         else:
             latency_ms = (answered_s - due_s) * 1000
@@ -148,7 +148,7 @@ class Process:
         self._record(name, (time.perf_counter() - due_s) * 1000, octets, requests, kind)
 
     def _decided(self, number: int, asked: Asked, ends_s: float, connections: Connections) -> tuple[bytes, Sequence[Told]]:
-        """Ask until all of it is decided, the same bytes each time, the next worker each time: the answer's bytes, and what they say."""
+        """Send the same bytes to one worker after another until all is decided; returns the answer's bytes and its decisions."""
         urls = len(self.plan.urls)
         known: Sequence[Told | None] | None = None
         last = "nothing"
@@ -157,13 +157,13 @@ class Process:
             if left_s <= 0:
                 raise Failed("no answer by the deadline", f"after {attempt} attempts, the last brought {last}")
             try:
-                # Half of what is left where there is another worker: one that hangs must not use up all of it.
+                # Half of the time left if there is another worker: one that hangs must not use up all of it.
                 limit_s = left_s if urls == 1 else min(left_s, self.plan.attempt_s or max(left_s / 2, 1.0))
                 reply = connections.post((number + attempt) % urls, asked.body, limit_s)
             except NoReply as problem:
                 last = str(problem)
                 turns = (attempt + 1) // urls
-                # At once at the next worker; a pause when all were asked.
+                # Immediately at the next worker; with a pause after all were tried.
                 pause_s = 0.0 if (attempt + 1) % urls else min(PAUSE_S_MAX, PAUSE_S_FIRST * 2.0 ** min(turns, 10))
             else:
                 if reply.status not in (200, 202, *_TRY_AGAIN):
@@ -179,9 +179,9 @@ class Process:
         raise AssertionError("the loop has no end of its own")
 
     def _finish(self) -> None:
-        """By each user that finds no slot left; the last one finds all accounted for."""
+        """Called by each user that finds no slot left; the last one finds all slots accounted for."""
         if self.tally.answered + self.tally.failed == self._submissions and not self.tally.finished:
-            # With an answer missing, anything could explain what the others were told.
+            # With an answer missing, any other answer could be explained.
             if not self.tally.failed:
                 self.checker.settle()
             self.tally.finished = True

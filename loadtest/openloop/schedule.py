@@ -1,7 +1,7 @@
-"""When each submission is to leave: stages of one rate each, and the intended starts that follow from them. Pure.
+"""The schedule: stages of one rate each, and the intended starts that follow from them. Pure.
 
-Rates count requests (transactions) a second, whatever the requests of a submission. Submissions are spread evenly over a stage; the
-n-th of the run belongs to the process n mod the number of processes, so that each has its share of every moment.
+Rates count requests (transactions) a second, whatever the requests of a submission. Submissions are spread evenly over a stage; the n-th of
+the run belongs to process n mod the number of processes, so that each has its share of every moment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,18 +13,18 @@ Shape: TypeAlias = Literal["steady", "steps", "soak", "spike"]
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
 
 STEPS: Final = tuple(range(1_000, 10_001, 1_000))
-"""Requests a second of the steps, unless told."""
+"""The default rates of the steps, in requests a second."""
 SECONDS: Final[dict[str, float]] = {"steady": 60.0, "steps": 600.0, "soak": 3_600.0, "spike": 60.0}
-"""How long a run is, unless told."""
+"""The default length of a run."""
 SPIKE_SHARE: Final = 0.2
-"""Of the run, in its middle."""
+"""The spike's share of the run, in its middle."""
 SPIKE_TIMES: Final = 5.0
-"""The rate of the spike, unless told: so many times the rate around it."""
+"""The default rate of the spike, as a multiple of the rate around it."""
 WARM_UP: Final = "warm-up"
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A time of one rate."""
+    """A period of constant rate."""
 
     name: str
     requests_per_s: float
@@ -32,7 +32,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> bool:
-        """Whether its times go into a figure. Its answers are checked in any case."""
+        """True if its times go into a figure. Its answers are always checked."""
         return self.name != WARM_UP
 
 
@@ -41,7 +41,7 @@ class Slot(NamedTuple):
 
     stage: int
     due_s: float
-    """Its intended start, from the start of the run."""
+    """Its intended start, in seconds from the start of the run."""
 
 
 def stages_of(
@@ -52,7 +52,7 @@ def stages_of(
     spike_rate: float | None = None,
     warm_up_seconds: float = 0.0,
 ) -> tuple[Stage, ...]:
-    """The stages of a shape; a warm-up before them runs at the rate of the first. ValueError for what is no schedule."""
+    """Returns the stages of a shape; a warm-up before them has the rate of the first. Raises `ValueError` for an impossible schedule."""
     seconds = SECONDS[shape] if seconds is None else seconds
     if shape == "steps":
         rates = [("", step) for step in steps]
@@ -73,12 +73,12 @@ def stages_of(
 
 
 def submissions_of(stage: Stage, submission_requests: int) -> int:
-    """How many submissions a stage has; one at least."""
+    """Returns the number of submissions in a stage, at least one."""
     return max(1, round(stage.requests_per_s * stage.seconds / submission_requests))
 
 
 def slots(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> Iterator[Slot]:
-    """The slots of one process, in order."""
+    """Yields the slots of one process, in order."""
     begins_s, number = 0.0, 0
     for at, stage in enumerate(stages):
         count = submissions_of(stage, submission_requests)
@@ -89,11 +89,11 @@ def slots(stages: Sequence[Stage], submission_requests: int, process: int = 0, p
 
 
 def slots_count(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> int:
-    """How many slots one process has."""
+    """Returns the number of slots of one process."""
     total = sum([submissions_of(stage, submission_requests) for stage in stages])
     return len(range(process, total, processes))
 
 
 def begin_of(stages: Sequence[Stage], at: int) -> float:
-    """When a stage begins, in seconds from the start of the run."""
+    """Returns the begin of a stage, in seconds from the start of the run."""
     return sum([stage.seconds for stage in stages[:at]])

@@ -1,7 +1,7 @@
-"""What became of a process's submissions: counts and times, in a form that travels, and that adds up. Pure.
+"""The results of a process's submissions: counts and times, in a form that can be sent and added up. Pure.
 
-Times are kept as counts by size, each size one percent above the one before: percentiles are that exact, and any number of processes and
-any length of run fit in a message.
+Times are histograms whose buckets grow by one percent, which is the error of a percentile. Any number of processes and any length of run
+fit in a message.
 """
 
 import math
@@ -16,26 +16,26 @@ FAILURES_TOLD: Final = 10
 
 
 class Times(msgspec.Struct):
-    """How long things took, in milliseconds."""
+    """A histogram of durations, in milliseconds."""
 
     counts: dict[int, int] = {}
-    """By size: size n stands for 1.01 ** n milliseconds."""
+    """By bucket: bucket n stands for 1.01 ** n milliseconds."""
     ms_max: float = 0.0
 
     def add(self, ms: float) -> None:
-        """One more."""
+        """Add one duration."""
         size = math.ceil(math.log(max(ms, 0.01)) / _STEP)
         self.counts[size] = self.counts.get(size, 0) + 1
         self.ms_max = max(self.ms_max, ms)
 
     def add_all(self, other: "Times") -> None:
-        """All of another's."""
+        """Add all durations of another histogram."""
         for size, count in other.counts.items():
             self.counts[size] = self.counts.get(size, 0) + count
         self.ms_max = max(self.ms_max, other.ms_max)
 
     def percentile_ms(self, percent: float) -> float:
-        """What so many percent took at most; 0 of none."""
+        """Returns the duration that `percent` percent did not exceed; 0 when there are none."""
         wanted, seen = sum(self.counts.values()) * percent / 100, 0
         for size in sorted(self.counts):
             seen += self.counts[size]
@@ -45,58 +45,58 @@ class Times(msgspec.Struct):
 
 
 class StageTally(msgspec.Struct):
-    """One stage's answered submissions."""
+    """The answered submissions of one stage."""
 
     submissions: int = 0
     latency: Times = msgspec.field(default_factory=Times)
-    """From the intended start to the whole answer."""
+    """From the intended start to the complete answer."""
     late: Times = msgspec.field(default_factory=Times)
-    """From the intended start to the first byte out: what the load's own side took of that."""
+    """From the intended start to the first byte sent: the load's own share of the latency."""
     answered_last_s: float = 0.0
-    """When the last answer came, from the start of the run."""
+    """The time of the last answer, in seconds from the start of the run."""
 
 
 class Tally(msgspec.Struct):
-    """One process's part, so far. A later one of the same process stands in its place; those of all processes add up."""
+    """The results of one process so far. A later one of the same process replaces it; those of all processes add up."""
 
     stages: list[StageTally]
     sent: int = 0
-    """Submissions that left at least once."""
+    """Submissions that were sent at least once."""
     answered: int = 0
-    """Submissions whose decisions are all here and as they must be."""
+    """Submissions whose decisions all arrived and are correct."""
     answered_by_tenth: dict[int, int] = {}
-    """The same, by the tenth of a second since the start of the run in which the whole answer was here."""
+    """The same, by the tenth of a second since the start of the run in which the answer was complete."""
     failed: int = 0
-    """Submissions that are not, or were never sent."""
+    """Submissions that were not answered correctly, or never sent."""
     failures: list[str] = []
-    """The first few of them, told."""
+    """Descriptions of the first few of them."""
     retried: dict[str, int] = {}
-    """Attempts that brought no whole answer, by what they brought: the same bytes were sent again."""
+    """Attempts without a complete answer, by their result: the same bytes were sent again."""
     counts: dict[str, int] = {}
     decided: int = 0
     violations: list[str] = []
     cpu_seconds: float = 0.0
     finished: bool = False
-    """Whether every slot is accounted for, and the decisions were settled."""
+    """True if every slot is accounted for, and the decisions were replayed."""
 
     def answered_at(self, seconds: float) -> None:
-        """Count an answer so long after the start."""
+        """Count an answer `seconds` after the start."""
         tenth = int(seconds * 10)
         self.answered_by_tenth[tenth] = self.answered_by_tenth.get(tenth, 0) + 1
 
     def fail(self, text: str) -> None:
-        """One submission more that failed."""
+        """Count a failed submission."""
         self.failed += 1
         if len(self.failures) < FAILURES_TOLD:
             self.failures.append(text)
 
     def retry(self, why: str) -> None:
-        """One attempt more that is made again."""
+        """Count an attempt that will be repeated."""
         self.retried[why] = self.retried.get(why, 0) + 1
 
 
 def total(tallies: Sequence[Tally], stages: int) -> Tally:
-    """All of them together."""
+    """Returns the sum of all tallies."""
     whole = Tally([StageTally() for _ in range(stages)], finished=bool(tallies) and all(each.finished for each in tallies))
     for each in tallies:
         for mine, theirs in zip(whole.stages, each.stages, strict=True):

@@ -1,6 +1,6 @@
-"""Whether a run has a figure, and what it is. Pure.
+"""The figure of a run, or the reasons why it has none. Pure.
 
-A run that was cut short, that failed anywhere or saw anything that must not be has none: there are only reasons why.
+A run that was interrupted, had a failure or showed a violation has no figure, only reasons.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ PERCENTS = (50, 90, 99, 99.9)
 
 
 def reasons_against(whole: Tally, ledger: Ledger, *, submissions: int, problems: Sequence[str] = ()) -> list[str]:
-    """Why the run has no figure; none if it has one. `problems`: what the processes of the load themselves came to."""
+    """Returns the reasons why the run has no figure, empty if it has one. `problems`: errors of the load's own processes."""
     reasons = list(problems)
     violations = whole.violations + ledger.violations
     if violations:
@@ -33,7 +33,7 @@ def reasons_against(whole: Tally, ledger: Ledger, *, submissions: int, problems:
 
 
 def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
-    """What a whole run says. Requests are transactions; a submission carries `submission_requests` of them."""
+    """Returns the figure of a complete run. Requests are transactions; a submission carries `submission_requests` of them."""
     counted = [at for at, stage in enumerate(plan.stages) if stage.counts]
     return {
         "requests": sum([whole.stages[at].submissions for at in counted]) * plan.mix.submission_requests,
@@ -54,7 +54,7 @@ def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
 def _stage(plan: Plan, at: int, tally: StageTally) -> dict[str, Any]:
     stage = plan.stages[at]
     requests = tally.submissions * plan.mix.submission_requests
-    # Until the last answer: what is answered after the stage's end was not answered at its rate.
+    # Until the last answer: requests answered after the stage's end were not answered at its rate.
     seconds = max(stage.seconds, tally.answered_last_s - begin_of(plan.stages, at))
     return {
         "stage": stage.name,
@@ -70,7 +70,7 @@ def _stage(plan: Plan, at: int, tally: StageTally) -> dict[str, Any]:
 
 
 def lines_of(told: dict[str, Any]) -> list[str]:
-    """A figure, for people."""
+    """Returns a figure as text lines."""
     lines = [
         f"{told['requests']:,} requests in {told['submissions']:,} submissions; "
         f"{told['transactions_decided']:,} transactions decided, those of a warm-up included: "

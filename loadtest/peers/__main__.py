@@ -1,6 +1,6 @@
 """The command line: `python -P -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--requests-per-submission N] [--json FILE]`.
 
-Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 it could not be measured.
+Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 the measurement was impossible.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SEED_STEP: Final = 1_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare; the exit code."""
+    """Compare the peers; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers", description="Others at the notary's work, in the same run.")
     parser.add_argument("--only", default=",".join(NAMES), metavar="NAME,…", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError:
         parser.error("--requests-per-submission: numbers with commas between them")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    # A SIGTERM unwinds like Ctrl-C, so that what was started is stopped.
+    # A SIGTERM unwinds like Ctrl-C, so that all started processes are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def measured() -> Report:
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:
-    """Start them all, let them take turns, report."""
+    """Start the peers, measure them in turns, report."""
     with ExitStack() as stack:
         cluster = stack.enter_context(brokers_of(brokers)) if {*ON_BROKERS, LIMITS} & set(names) else None
         peers: dict[str, Peer] = {}
@@ -71,7 +71,7 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
         if LIMITS in names:
             assert cluster is not None
             member = peers.get("etcd")
-            # After the turns: brokers that were just started are several times slower, and a limit must not look lower than it is.
+            # After the turns: brokers that were just started are several times slower, and would make the limit look too low.
             alone = limits.measure(report, cluster.bootstrap, member if isinstance(member, Etcd) else None, seconds / 2, seed)
         parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
         for size, of_all in outcomes.items():

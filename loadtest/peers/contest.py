@@ -1,10 +1,10 @@
-"""Whether a peer is right, before and after it is measured: a peer that spends a state twice has lost, however fast it is.
+"""Checks that a peer is correct, before and after it is measured: a peer that spends a state twice fails, however fast it is.
 
-`contest` has many clients fight over few states at once, and holds the answers against each other: at most one transaction commits with a
-state, whoever is rejected is told a state of theirs that a committed transaction consumed, and asking again changes nothing. `recheck`
-tries to spend some of a load's states once more, and asks for them again.
+`contest` makes many clients compete for few states at once, and compares the answers. At most one transaction commits with a state, every
+rejection names an input that a committed transaction consumed, and sending again changes nothing. `recheck` tries to spend some of a load's
+states once more, and sends their submissions again.
 
-The answers are read from the contract alone, less position, log time and receipt, which only the notary has.
+The answers are decoded from the contract alone, without position, log time and receipt, which only the notary has.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A decision, as far as all peers tell it."""
+    """A decision, with the members that all peers return."""
 
     transaction_id: str
     outcome: str
@@ -60,12 +60,12 @@ _decode_asked = msgspec.json.Decoder(_Submission).decode
 
 
 def contest(url: str, seed: int) -> list[str]:
-    """What was wrong with the answers to clients that fight over few states; empty when nothing was."""
+    """Returns the errors in the answers to clients that compete for few states; empty when there are none."""
     return asyncio.run(_contest(url, seed))
 
 
 def recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]:
-    """The same of the first submissions of a load that was all committed: asked again, and their states once more."""
+    """Returns the same for the first submissions of a fully committed load: sent again, and their states tried once more."""
     return asyncio.run(_recheck(url, seed, requests, inputs))
 
 
@@ -77,11 +77,11 @@ async def _contest(url: str, seed: int) -> list[str]:
     for at in range(SUBMISSIONS):
         requests = [
             writer.request(sorted(random.sample(states, random.randint(1, 4))), random.randbytes(32))
-            # One in three asks more than once, for what others want, and for what it wants itself.
+            # One in three submissions has several requests, with states that others want and that it wants itself.
             for _ in range(10 if at % 3 == 0 else 1)
         ]
         made.append(writer.submission([text for text, _ in requests], [id_ for _, id_ in requests]))
-    # Some ask twice, from two clients.
+    # Some are sent twice, by two clients.
     asked = made + made[: SUBMISSIONS // 4]
     random.shuffle(asked)
     first, problems = await ask(url, asked)
@@ -101,7 +101,7 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
         states = [[_bytes_of(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
         written = [writer.request(of_one, content) for of_one in states]
         thieves.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
-    # The thieves first: whoever has forgotten the load would commit for them.
+    # The thieves first: a peer that has forgotten the load would commit them.
     stolen, problems = await ask(url, thieves)
     again, more = await ask(url, made)
     problems += more
@@ -111,7 +111,7 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
 
 
 async def ask(url: str, asked: Iterable[Made]) -> tuple[list[Told], list[str]]:
-    """Ask them all, several at once: (all decisions, what was no answer)."""
+    """Send all submissions, several at once; returns (all decisions, the errors)."""
     told: list[Told] = []
     problems: list[str] = []
     left = iter(list(asked))
@@ -138,7 +138,7 @@ async def ask(url: str, asked: Iterable[Made]) -> tuple[list[Told], list[str]]:
 
 
 def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[Told]) -> list[str]:
-    """States that two transactions committed with, and rejections for no reason."""
+    """Returns the states with which two transactions committed, and rejections without a reason."""
     consumer: dict[str, str] = {}
     committed = [told.transaction_id for told in decisions if told.outcome == "committed"]
     problems = [
@@ -158,7 +158,7 @@ def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[Told]) -
 
 
 def changed(first: Sequence[Told], again: Sequence[Told]) -> list[str]:
-    """Who heard another outcome when asking again. A peer that does not record rejections may know of more conflicts by then."""
+    """Returns the transactions whose outcome changed. A peer that does not record rejections may report more conflicts the second time."""
     problems: list[str] = []
     heard = {told.transaction_id: told for told in again}
     for told in first:
@@ -169,7 +169,7 @@ def changed(first: Sequence[Told], again: Sequence[Told]) -> list[str]:
 
 
 def _inputs_of(made: Sequence[Made]) -> dict[str, Sequence[str]]:
-    """The inputs of each transaction, by its id."""
+    """Returns the inputs of each transaction, by its id."""
     inputs: dict[str, Sequence[str]] = {}
     for each in made:
         for at, request in enumerate(_decode_asked(each.body).requests):

@@ -1,16 +1,16 @@
-"""etcd: a transaction for each request, which puts the request's keys if none of them was ever put.
+"""etcd: one transaction for each request, which puts the request's keys if none of them exists.
 
-What etcd offers for this is exactly its compare-and-put: one key for each state, its value the id of the transaction that consumed it.
-Requests do not wait for each other; etcd puts the proposals that come together into one write of its log. Rejections are not recorded,
-nor who asked, nor the request: less than what the notary keeps.
+This is etcd's compare-and-put: one key for each state, whose value is the id of the transaction that consumed it. Requests do not wait for
+each other; etcd writes the proposals that arrive together to its log at once. Rejections are not recorded, nor the party, nor the request:
+less than the notary keeps.
 
-Three members, as there are three brokers: what is acknowledged is on two disks at least, fsynced. One member is measured too (`members`):
-it saves two thirds of the work on a machine that all three share, and does not outlive its disk.
+There are three members, as there are three brokers: an acknowledged transaction is on at least two disks, fsynced. One member is measured
+too (`members`): it saves two thirds of the work on a machine that all three share, and does not outlive its disk.
 
 etcd comes from its own Go modules, pinned in `etcd_client/go.mod`, and is built here. Its tuning is its manual's: a larger space quota
-(etcd stops at 2 GiB), fewer snapshots, longer heartbeats for members that share two cores. Python has no client for etcd that keeps up
-with it, so the front hands requests to a small Go program with etcd's own client (`etcd_client/main.go`), several connections spread
-over the members. `load_alone` lets that program make transactions by itself, with nothing before it: what etcd does at its best.
+(etcd stops at 2 GiB), fewer snapshots, longer heartbeats for members that share two cores. Python has no client for etcd that is fast
+enough. So the front passes requests to a small Go program with etcd's own client (`etcd_client/main.go`), with several connections spread
+over the members. `load_alone` lets that program generate transactions itself, without a front: the best that etcd can do.
 """
 
 import asyncio
@@ -55,17 +55,17 @@ _CONFLICT_BYTES = STATE_REF_BYTES + TRANSACTION_ID_BYTES
 
 
 class Binaries(msgspec.Struct, frozen=True):
-    """What was built."""
+    """The paths of the two programs that were built."""
 
     server: Path
     client: Path
 
 
 class Etcd:
-    """The members and the front before them."""
+    """The members and their front."""
 
     def __init__(self, servers: Servers, binaries: Binaries, members: int) -> None:
-        """Use `started`."""
+        """Called by `started` only."""
         self._servers = servers
         self._binaries = binaries
         ports = free_ports(2 * members)
@@ -73,7 +73,7 @@ class Etcd:
         self.url = ""
 
     def start(self) -> None:
-        """Start the members on the data that they have, and the front."""
+        """Start the members on their existing data, and the front."""
         peers = ",".join([f"m{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(self._ports)])
         flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
         for at, (port, peer) in enumerate(self._ports):
@@ -93,12 +93,12 @@ class Etcd:
         self.url = front.start(self._servers, "etcd", f"{self._binaries.client} {self.endpoints}")
 
     def crash(self) -> None:
-        """End all at once: the members replay their logs when they start again."""
+        """Kill all processes at once: the members replay their logs when they start again."""
         for name in ("front", *[f"etcd-{at}" for at in range(len(self._ports))]):
             self._servers.kill(name)
 
     def pids(self) -> dict[str, list[int]]:
-        """Who does the work now; the worker is the front with its client."""
+        """Returns the processes that run now; the worker is the front with its client."""
         return {"server": self._servers.pids(*[f"etcd-{at}" for at in range(len(self._ports))]), "worker": self._servers.pids("front")}
 
     @property
@@ -107,7 +107,7 @@ class Etcd:
         return ",".join([f"127.0.0.1:{port}" for port, _ in self._ports])
 
     def load_alone(self, seconds: float, in_flight: int, inputs: int) -> float:
-        """Requests a second that etcd's own client gets decided, with no HTTP, no signatures and no Python before it."""
+        """Returns the requests a second of etcd's own client, without HTTP, signatures or Python."""
         flags = [f"-load={seconds}s", f"-in-flight={in_flight}", f"-inputs={inputs}"]
         done = subprocess.run([str(self._binaries.client), *flags, self.endpoints], capture_output=True, check=False, timeout=seconds + 60)
         if done.returncode:
@@ -115,7 +115,7 @@ class Etcd:
         return float(json.loads(done.stdout)["requests_per_s"])
 
     def _serves(self) -> bool:
-        # A member that has a leader answers so; a read through the log would need one too.
+        # A member answers so once it has a leader; a read through the log would need one too.
         try:
             return all(httpx.get(f"http://127.0.0.1:{port}/health", timeout=2.0).json()["health"] == "true" for port, _ in self._ports)
         except (httpx.TransportError, ValueError, KeyError):
@@ -124,7 +124,7 @@ class Etcd:
 
 @contextlib.contextmanager
 def started(members: int = 3) -> Iterator[Etcd]:
-    """New members and their front, for the length of a block. Raises `CannotRun` where etcd cannot be built."""
+    """Yields new members and their front, for the length of a block. Raises `CannotRun` where etcd cannot be built."""
     binaries = build()
     with Servers.opened("etcd") as servers:
         peer = Etcd(servers, binaries, members)
@@ -133,7 +133,7 @@ def started(members: int = 3) -> Iterator[Etcd]:
 
 
 def build() -> Binaries:
-    """Build etcd and our client of it, if that has not been done for these sources. Raises `CannotRun`."""
+    """Build etcd and our client of it, unless these sources were built already. Raises `CannotRun`."""
     folder = golang.build(MODULE, [SERVER_PACKAGE, "."], _CACHE)
     return Binaries(folder / "server", folder / "etcd-client")
 
@@ -142,10 +142,10 @@ def build() -> Binaries:
 
 
 class EtcdDecider:
-    """Hands submissions to etcd's own client, and its answers back; all of them are under way at once."""
+    """Passes submissions to etcd's own client, and its answers back; all of them are in flight at once."""
 
     def __init__(self, client: asyncio.subprocess.Process) -> None:
-        """Use `open_decider`."""
+        """Called by `open_decider` only."""
         assert client.stdin is not None
         self._client = client
         self._to_client = client.stdin
@@ -154,7 +154,7 @@ class EtcdDecider:
         self._ended = False
 
     async def decide(self, submission: Submission) -> Sequence[Verdict]:
-        """Verdicts that a majority of the members has."""
+        """Returns verdicts that a majority of the members has. Raises `OutcomeUnknown`."""
         if self._ended:
             raise OutcomeUnknown("the client of etcd ended")
         self._number += 1
@@ -168,7 +168,7 @@ class EtcdDecider:
         return await answer
 
     async def read(self) -> None:
-        """Give answers to those who wait, until cancelled or the client ends."""
+        """Pass answers to their callers, until cancelled or the client ends."""
         assert self._client.stdout is not None
         try:
             while True:
@@ -202,7 +202,7 @@ async def open_decider(address: str) -> AsyncIterator[EtcdDecider]:
         reading.cancel()
         await asyncio.wait([reading])
         assert client.stdin is not None
-        client.stdin.close()  # its end
+        client.stdin.close()  # makes it exit
         await client.wait()
 
 

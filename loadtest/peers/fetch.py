@@ -10,7 +10,7 @@ DEBIAN_PACKAGE = "postgresql-15"
 
 
 def main() -> int:
-    """Fetch what is missing; 0, or 2 with what to do."""
+    """Fetch what is missing; returns 0, or 2 after printing the remedy."""
     try:
         _fetch_postgresql()
         etcd.build()

@@ -1,10 +1,10 @@
-"""The door of a peer that has none: HTTP, decoding, signatures. What the notary does before the log, with the notary's own code.
+"""The HTTP front of a peer without one: HTTP, decoding, signatures. It does a worker's steps before the log, with the notary's own code.
 
-The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and check of signatures) are those of a worker, and answers have
-the form of docs/http.md, without position, log time and receipt: no peer has these. So a peer's front does somewhat less than a worker's,
-never more: no metrics, no patience with slow bodies, no quotas.
+The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and signature check) are those of a worker. Answers have the form of
+docs/http.md, without position, log time and receipt, which no peer has. So a peer's front does somewhat less than a worker's, never more:
+no metrics, no handling of slow bodies, no quotas.
 
-Peers decide requests of inputs only. References and time windows are not in the load; a request that has them is refused.
+Peers decide requests of inputs only. The load has no references and time windows; a request that has them is rejected.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ BODIES_BYTES_MAX: Final = 64 << 20
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What a peer decided of a request: committed, unless states were consumed before."""
+    """A peer's decision on one request: committed, unless states were consumed before."""
 
     transaction_id: TransactionId
     conflicts: tuple[tuple[StateRef, TransactionId], ...] = ()
-    """The states that were, each with the transaction that consumed it."""
+    """The states consumed before, each with the transaction that consumed it."""
 
 
 class Decider(Protocol):
     """A peer, as its front sees it."""
 
     async def decide(self, submission: Submission) -> Sequence[Verdict]:
-        """Durable verdicts, in the order of the requests. Raises `OutcomeUnknown`."""
+        """Returns durable verdicts, in the order of the requests. Raises `OutcomeUnknown`."""
         ...
 
 
@@ -79,7 +79,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Front:
-    """`POST /v1/submissions`, and `/readyz`."""
+    """Handles `POST /v1/submissions`, and `/readyz`."""
 
     def __init__(self, gate: Gate, decider: Decider) -> None:
         self._gate = gate
@@ -87,7 +87,7 @@ class Front:
         self._deciding: set[asyncio.Task[None]] = set()
 
     def take(self, call: Call) -> None:
-        """The head of a call has come."""
+        """Handle the head of a call."""
         if call.path == "/readyz":
             call.answer((200, TEXT, b"ok\n"))
         elif call.path != SUBMISSIONS:
@@ -99,19 +99,19 @@ class Front:
                 call.answer(problem_of(problem))
 
     def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
-        """The gate lets it in."""
+        """Decide a submission that the gate admitted."""
         deciding = asyncio.get_running_loop().create_task(self._decide(handed.call, submission))
         self._deciding.add(deciding)
         deciding.add_done_callback(self._deciding.discard)
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """It does not."""
+        """Answer a call whose submission the gate rejected."""
         if not isinstance(problem, NotaryError):
             raise problem
         call.answer(problem_of(problem))
 
     def left(self) -> None:
-        """Nobody counts those who leave."""
+        """Called when a call has ended; a front does not count them."""
 
     async def _decide(self, call: Call, submission: Submission) -> None:
         try:
@@ -149,7 +149,7 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
 
 
 def start(servers: Servers, kind: str, address: str) -> str:
-    """Start the front of a peer whose servers run; its URL."""
+    """Start the front of a peer whose servers run; returns its URL."""
     parties = servers.folder / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     (port,) = free_ports(1)
@@ -160,7 +160,7 @@ def start(servers: Servers, kind: str, address: str) -> str:
 
 
 def is_ready(url: str) -> bool:
-    """Whether whoever serves there says that it is ready."""
+    """Returns True if the server there reports that it is ready."""
     try:
         return httpx.get(f"{url}/readyz", timeout=2.0).status_code == 200
     except httpx.TransportError:

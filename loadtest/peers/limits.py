@@ -1,11 +1,11 @@
-"""What bounds the notary from above: the log alone, deciding alone, checking signatures alone.
+"""Upper bounds for the notary: the log alone, deciding alone, verifying signatures alone.
 
 | figure | question |
 |---|---|
-| append and read | how many requests a second can the log take and give back, with nothing decoded or decided? |
-| verify | how many a second can be decoded and their signatures checked, with nothing before or after? |
-| apply | how many can be decided and kept (`loadtest.bench.apply`)? |
-| etcd alone | how many transactions does etcd's own client get decided, with no front before it? |
+| append and read | how many requests a second can be appended and read back, with nothing decoded or decided? |
+| verify | how many a second can be decoded and their signatures verified, with nothing before or after? |
+| apply | how many can be decided and persisted (`loadtest.bench.apply`)? |
+| etcd alone | how many transactions a second does etcd's own client reach, without a front? |
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from notary.parties import Parties
 from ordering.topics import create_topics, topic_names
 
 APPEND = ((1, 32 << 10), (100, 512 << 10))
-"""(requests of a submission, bytes of a batch), as `loadtest.bench.raw` has them."""
+"""(requests of a submission, bytes of a batch), as in `loadtest.bench.raw`."""
 WARM_UP_BATCHES = 20
 ALONE_IN_FLIGHT = 256
 
 
 def measure(report: Report, bootstrap: str, etcd: Etcd | None, seconds: float, seed: int) -> dict[int, float]:
-    """Report them all; append and read in requests a second, by the requests of a submission. `etcd`: if it is up."""
+    """Report all limits; returns append and read in requests a second, by the requests of a submission. `etcd`: if it runs."""
     limits: dict[int, float] = {}
     for requests, batch_bytes in APPEND:
         figures = uvloop.run(_append_and_read(bootstrap, requests, batch_bytes, seconds, seed))
@@ -53,7 +53,7 @@ def measure(report: Report, bootstrap: str, etcd: Etcd | None, seconds: float, s
 
 
 async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Append to both topics, as a worker does, and read both at the same time: it counts what has come back."""
+    """Append to both topics, as a worker does, and read both at the same time; the records read back count."""
     prefix = f"limit-{uuid.uuid4().hex[:8]}"
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
     ordering, payload = topic_names(prefix)
@@ -83,12 +83,12 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
                     counts_from, before = time.perf_counter(), appended
                     ends_at = counts_from + seconds
             took_s = time.perf_counter() - counts_from
-        # What was appended since then, and all of it read: a reader that lags makes the time longer, never the count larger.
+        # Counts the appends since then, all of which were read: a reader that lags makes the time longer, never the count larger.
         return {"requests_per_s": (appended - before) * per_batch / took_s, "requests_per_batch": per_batch}
 
 
 def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
-    """What a worker does before the log: decode, and check the signature."""
+    """Measure a worker's steps before the log: decode, and verify the signature."""
     bodies = [made.body for made in islice(submissions(seed, requests, INPUTS), max(1, 2_000 // requests))]
     with tempfile.TemporaryDirectory(prefix="limit-") as directory:
         parties = Path(directory) / "parties.json"

@@ -1,24 +1,24 @@
-"""PostgreSQL: a unique index on states, many requests a transaction, as a notary with a database is built.
+"""PostgreSQL: a unique index on states, many requests a transaction, like a notary on a database.
 
-The schema is that of Corda's JPA notary (`JPAUniquenessProvider` in its public source): committed states with the transaction that
-consumed each, committed transactions, and a log of who asked with which signature. Its way of working too: requests gather while a
-batch is under way, and a batch is one database transaction. Three of it are measured:
+The schema is that of Corda's JPA notary (`JPAUniquenessProvider` in its public source): committed states with the transaction that consumed
+each, committed transactions, and a log of requests with party and signature. The procedure is Corda's too: requests gather while a batch is
+in flight, and a batch is one database transaction. Three variants are measured:
 
-| `way`, `standbys` | what it is |
+| `way`, `standbys` | meaning |
 |---|---|
-| `insert`, 0 | PostgreSQL at its fastest: what is acknowledged is on one disk |
+| `insert`, 0 | PostgreSQL at its fastest: acknowledged data is on one disk |
 | `insert`, 2 | as safe as three brokers with two in sync, as Corda's guidelines ask: a standby has flushed it too |
-| `jpa`, 0 | step by step what Corda's code does, one disk |
+| `jpa`, 0 | step by step like Corda's code, one disk |
 
-`jpa` asks which of the batch's states are consumed, decides in memory, and inserts row by row in one flight, over one connection. (It
-waits 200 ms for 32 requests; here it never waits, and takes up to 1,000.) `insert` does better by what PostgreSQL's users know: it inserts
-the batch at once from arrays, one statement and one round trip, and only when the unique index objects it takes that back and goes `jpa`'s
-way; and it has several connections, so that one's commit is another's work. COPY instead of arrays took a transaction of its own around
-three commands, and came to half to two thirds of it here. In both ways keys are 36 and 32 raw bytes, where Corda has text.
+`jpa` selects the batch's consumed states, decides in memory, and inserts row by row in one flight, over one connection. (Corda waits 200 ms
+for 32 requests; here it never waits, and takes up to 1,000.) `insert` is faster, as PostgreSQL's users would do it: it inserts the batch at
+once from arrays, one statement and one round trip. Only when the unique index objects does it roll back and continue like `jpa`. It has
+several connections, so that one's commit overlaps another's work. COPY instead of arrays needed a separate transaction around three
+commands, and reached half to two thirds of the rate here. In both variants keys are 36 and 32 raw bytes, where Corda has text.
 
-The server is tuned as its manual and its users advise for many small commits on a machine of its own, and promises what a notary
-needs: `fsync`, `full_page_writes` and `synchronous_commit` are on. PostgreSQL 15 as Debian has it, or the newest that is there.
-Rejections are not recorded: a state that was spent stays spent, so that asking again has the same outcome.
+The server is tuned as its manual and its users advise for many small commits on a dedicated machine, and gives a notary's guarantees:
+`fsync`, `full_page_writes` and `synchronous_commit` are on. PostgreSQL 15 from Debian, or the newest one installed. Rejections are not
+recorded: a spent state stays spent, so that sending again has the same outcome.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ SETTINGS: Final = {
     "shared_buffers": "1GB",
     "effective_cache_size": "4GB",
     "wal_buffers": "64MB",
-    "wal_compression": "lz4",  # new pages of a random index go whole into the log
+    "wal_compression": "lz4",  # new pages of a random index are logged completely
     "min_wal_size": "2GB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "15min",
@@ -94,10 +94,10 @@ _LOOK_UP = "SELECT state, consumed_by FROM committed_states WHERE state = ANY($1
 
 
 class Postgresql:
-    """A server, its standbys, and the front before it."""
+    """A server, its standbys, and their front."""
 
     def __init__(self, servers: Servers, binaries: Path, way: Way, standbys: int) -> None:
-        """Use `started`."""
+        """Called by `started` only."""
         self._servers = servers
         self._binaries = binaries
         self._way = way
@@ -106,7 +106,7 @@ class Postgresql:
         self.url = ""
 
     def start(self) -> None:
-        """Start the servers on the data that they have (a standby without any copies it first), and the front."""
+        """Start the servers on their existing data (a standby without any copies it first), and the front."""
         for at, name in enumerate(self._names):
             if not (self._servers.folder / name).exists():
                 data = self._servers.folder_for(name, USER)
@@ -124,7 +124,7 @@ class Postgresql:
             self._servers.kill(name, signal.SIGQUIT)
 
     def pids(self) -> dict[str, list[int]]:
-        """Who does the work now."""
+        """Returns the processes that run now."""
         return {"server": self._servers.pids(*self._names), "worker": self._servers.pids("front")}
 
     def _start_server(self, at: int) -> None:
@@ -138,13 +138,13 @@ class Postgresql:
             [str(self._binaries / "postgres"), "-D", str(self._servers.folder / self._names[at]), "-p", str(self._ports[at]), *flags],
             lambda: subprocess.run(ready, check=False).returncode == 0,
             user=USER,
-            end_with=signal.SIGQUIT,  # at once, its shared memory included; the data goes too
+            end_with=signal.SIGQUIT,  # immediate, with its shared memory; the data is deleted too
         )
 
 
 @contextlib.contextmanager
 def started(way: Way = "insert", standbys: int = 0) -> Iterator[Postgresql]:
-    """New servers and their front, for the length of a block. Raises `CannotRun` where there is no PostgreSQL."""
+    """Yields new servers and their front, for the length of a block. Raises `CannotRun` where there is no PostgreSQL."""
     binaries = find_binaries()
     with Servers.opened("postgresql") as servers:
         peer = Postgresql(servers, binaries, way, standbys)
@@ -156,7 +156,7 @@ def started(way: Way = "insert", standbys: int = 0) -> Iterator[Postgresql]:
 
 
 def find_binaries() -> Path:
-    """Where initdb and postgres are: Debian keeps them off the PATH. Raises `CannotRun`."""
+    """Returns the directory of initdb and postgres, which Debian keeps off the PATH. Raises `CannotRun`."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda file: int(file.parts[-3]))
     on_path = shutil.which("initdb")
     if not debian and on_path is None:
@@ -173,16 +173,16 @@ class _Waiting(msgspec.Struct):
 
 
 class PostgresqlDecider:
-    """Gathers submissions into batches; each connection has one under way."""
+    """Gathers submissions into batches; each connection has one in flight."""
 
     def __init__(self, way: Way) -> None:
-        """Use `open_decider`."""
+        """Called by `open_decider` only."""
         self._way = way
         self._queue: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
 
     async def decide(self, submission: Submission) -> Sequence[Verdict]:
-        """Verdicts that are committed in the database."""
+        """Returns verdicts that are committed in the database. Raises `OutcomeUnknown`."""
         answer: asyncio.Future[Sequence[Verdict]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(submission, answer))
         self._wake.set()
@@ -201,7 +201,7 @@ class PostgresqlDecider:
                 for waiting in batch:
                     if not waiting.answer.done():
                         waiting.answer.set_exception(OutcomeUnknown(f"the database did not answer: {problem}"))
-                await asyncio.sleep(0.1)  # a front whose database is gone has nothing better to do
+                await asyncio.sleep(0.1)  # without its database a front cannot do anything else
                 continue
             for waiting, told in zip(batch, verdicts, strict=True):
                 if not waiting.answer.done():
@@ -232,7 +232,7 @@ class PostgresqlDecider:
 
 @contextlib.asynccontextmanager
 async def open_decider(address: str) -> AsyncIterator[PostgresqlDecider]:
-    """Connect, and make the tables if they are not there. `address`: the way, and the server's."""
+    """Connect, and create the tables if they are missing. `address`: the way, and the server's address."""
     word, _, server = address.partition(" ")
     way: Way = "jpa" if word == "jpa" else "insert"
     decider = PostgresqlDecider(way)
@@ -260,15 +260,15 @@ def _judge(
         consumed.update(dict.fromkeys(inputs, transaction_id))
         new.append(transaction_id)
     elif all(consumed.get(state) == transaction_id for state in inputs):
-        conflicts = ()  # asked again
+        conflicts = ()  # sent again
     return Verdict(transaction_id, conflicts)
 
 
 async def _insert_at_once(connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> bool:
-    """Commit the whole batch; False when that cannot be, and then nothing was done."""
+    """Commit the whole batch; returns False when that is impossible, and then nothing was done."""
     requests = [request for each in batch for request in each.requests]
     consumed = {state: request.transaction_id for request in requests for state in request.inputs}
-    # A state that two of them want would not be noticed by the index: the dictionary has it once.
+    # The index would not detect a state that two of them want: the dictionary has it once.
     if len(consumed) != sum([len(request.inputs) for request in requests]):
         return False
     try:
@@ -284,9 +284,9 @@ async def _insert(
     consumed: dict[StateRef, TransactionId],
     transaction_ids: list[TransactionId],
 ) -> None:
-    """One statement, so one transaction, that is durable when it returns. Raises `UniqueViolationError`, and then did nothing.
+    """Insert in one statement, so one transaction, durable on return. Raises `UniqueViolationError` without any effect.
 
-    In the order of their keys: two batches that want the same states wait for each other in one direction only.
+    In the order of the keys: two batches that want the same states wait for each other in one direction only.
     """
     states = sorted(consumed)
     parties, signatures, ids = zip(*[_logged(each) for each in batch], strict=True)
@@ -299,7 +299,7 @@ async def _insert_rows(
     consumed: dict[StateRef, TransactionId],
     transaction_ids: list[TransactionId],
 ) -> None:
-    """The same, each row by a statement of its own; those of one table travel together, as a JDBC batch does."""
+    """Insert the same, each row by a statement of its own; those of one table are sent together, as in a JDBC batch."""
     rows = (sorted(consumed.items()), [(id_,) for id_ in sorted(transaction_ids)], [_logged(each) for each in batch])
     async with connection.transaction():
         for statement, of_table in zip(_INSERT_ROWS, rows, strict=True):

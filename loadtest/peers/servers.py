@@ -1,11 +1,11 @@
-"""The processes of one peer and the folder that their data is in: on loopback, known by their pids, ended whatever happens.
+"""The processes of one peer and the folder of their data: on loopback, known by their pids, stopped in every case.
 
     with Servers.opened("postgresql") as servers:
-        servers.start("postmaster", [...])      # a process of its own session; what it prints is in the folder
-        servers.kill("postmaster", SIGKILL)     # as a crash would
+        servers.start("postmaster", [...])      # a process of its own session; its output is in the folder
+        servers.kill("postmaster", SIGKILL)     # like a crash
     # the processes have ended and the folder is gone
 
-A watcher ends them when the block's own process dies without leaving it (SIGKILL, a time limit), as in `deploy.local.tether`.
+A watcher stops them when the block's own process dies without leaving the block (SIGKILL, a time limit), as in `deploy.local.tether`.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ END_S_MAX = 10.0
 LOG_TAIL_LINES = 12
 _ROOT = Path(__file__).parents[2]
 
-# Not a module of its own: it would import all this before it is needed.
+# No separate module, which would import the whole package before it is needed.
 _WATCH = """
 import sys
 sys.stdin.buffer.read()
@@ -40,19 +40,19 @@ end_all(Path(sys.argv[1]))
 
 
 class Servers:
-    """One peer's processes, by name."""
+    """The processes of one peer, by name."""
 
     def __init__(self, folder: Path) -> None:
-        """Use `Servers.opened`."""
+        """Called by `Servers.opened` only."""
         self.folder = folder
         self._running: dict[str, tuple[Process, signal.Signals]] = {}
 
     @classmethod
     @contextlib.contextmanager
     def opened(cls, peer: str) -> Iterator["Servers"]:
-        """A folder for the length of a block; whatever was started in it ends with the block."""
+        """Yields an object with a new folder for the length of a block; all processes started with it end with the block."""
         folder = Path(tempfile.mkdtemp(prefix=f"peer-{peer}-"))
-        folder.chmod(0o711)  # a server that is another user finds its own folder in here
+        folder.chmod(0o711)  # a server that runs as another user finds its own folder in here
         watcher = subprocess.Popen(
             [sys.executable, "-P", "-c", _WATCH, str(folder)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))},
@@ -78,11 +78,11 @@ class Servers:
         user: str | None = None,
         end_with: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Start a process and wait until it is ready; `user`: who it is, if we are root. Raises `CannotRun` with the end of its log."""
+        """Start a process, as `user` if we are root, and wait until it is ready. Raises `CannotRun` with the end of its log."""
         log = self.folder / f"{name}.log"
         process = spawn([*_as_user(user), *command], log)
         self._running[name] = (process, end_with)
-        # A crash between these two lines leaves a process that nobody ends; it has only a moment of life behind it.
+        # A crash between these two lines leaves a process that nothing stops; the window is short.
         self._write_down()
         deadline = time.monotonic() + START_S_MAX
         while not ready():
@@ -93,13 +93,13 @@ class Servers:
             time.sleep(0.05)
 
     def run(self, name: str, command: list[str], *, user: str | None = None) -> None:
-        """Run a command to its end. Raises `CannotRun` with what it said when it fails."""
+        """Run a command to its end. Raises `CannotRun` with its output when it fails."""
         done = subprocess.run([*_as_user(user), *command], capture_output=True, text=True, check=False, timeout=120, cwd=self.folder)
         if done.returncode:
             raise CannotRun(f"{name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
     def folder_for(self, name: str, user: str | None = None) -> Path:
-        """A new folder for a server's data, its user's own."""
+        """Create a folder for a server's data, owned by its user."""
         made = self.folder / name
         made.mkdir(mode=0o700)
         if user is not None and _as_user(user):
@@ -108,14 +108,14 @@ class Servers:
         return made
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End one with that signal, and wait until it is gone."""
+        """End one process with that signal, and wait until it is gone."""
         process, _ = self._running.pop(name)
         process.send(number)
         process.wait(END_S_MAX)
         self._write_down()
 
     def pids(self, *names: str) -> list[int]:
-        """The pids of those processes and of all that descend from them now."""
+        """Returns the pids of those processes and of all their descendants now."""
         return descendants([self._running[name][0].pid for name in names])
 
     def _write_down(self) -> None:
@@ -136,7 +136,7 @@ def end_all(folder: Path) -> None:
         if not process.wait(END_S_MAX):
             process.send(signal.SIGKILL)
             process.wait(END_S_MAX)
-    # What they started ends with them, but not in the same moment: a file may still come while the folder goes.
+    # Their children end with them, but not at the same moment: a file may still appear while the folder is removed.
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -145,20 +145,20 @@ def end_all(folder: Path) -> None:
 
 
 def descendants(pids: list[int]) -> list[int]:
-    """These pids and those of all their children, and children's children, that run now. Linux; elsewhere only these."""
+    """Returns these pids and those of all their running descendants. Linux; elsewhere only these."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # The name in parentheses may hold anything; the parent is the second field after it.
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     found = list(pids)
-    for pid in found:  # it grows while it is walked
+    for pid in found:  # the list grows during the loop
         found += [child for child, parent in parents.items() if parent == pid]
     return found
 
 
 def _as_user(user: str | None) -> list[str]:
-    # setpriv becomes the command, so that the pid is the command's.
+    # setpriv execs the command, so that the pid is the command's.
     if user is None or os.geteuid() != 0:
         return []
     try:

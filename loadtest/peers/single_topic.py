@@ -1,16 +1,16 @@
-"""The single-topic design: whole requests through one partition, with the same worker.
+"""The single-topic design: complete requests through one partition, with the same worker.
 
-This is the notary's own worker, to the last line (front, admission, batches, joiner, decisions, index, tree), on a log of another shape.
-Where the notary sends a batch's ids to the ordering topic and its requests to some payload partition, `SingleTopicLog` puts both into one
-record of one partition, and cuts that in two again for whoever reads. So a batch is one append instead of two at once, there are no holes
-and no orphans, and one broker leads every byte. What the difference costs, and saves, is the difference between the two figures.
+This is exactly the notary's own worker (front, admission, batches, joiner, decisions, index, tree), on a log of another shape. Where the
+notary appends a batch's ids to the ordering topic and its requests to a payload partition, `SingleTopicLog` joins both into one record of
+one partition, and splits that again for its readers. So a batch is one append instead of two at once, there are no holes and no orphans,
+and one broker leads every byte. The two figures differ by the cost of that, and its saving.
 
-It guarantees what the notary does: the same brokers, replicas and acknowledgements.
+Its guarantees are the notary's: the same brokers, replicas and acknowledgements.
 
-On one machine all leaders share the same cores and the same disk, so the one thing that the split is for, that no single leader carries
-all bytes, is worth nothing here. What shows is its price: two appends for one.
+On one machine all leaders share the same cores and the same disk. The purpose of the split, that no single leader carries all bytes, is
+worth nothing there. Only its price is visible: two appends for one.
 
-The genesis record, which `notary init` writes, stands there as it is: its first byte is 1, that of a length is 0.
+The genesis record, which `notary init` writes, is stored unchanged: its first byte is 1, that of a length is 0.
 
 | a record's value | |
 |---|---|
@@ -55,57 +55,57 @@ _NOTHING, _PAYLOAD, _FILL = 0, 1, 2
 
 
 class SingleTopicLog:
-    """A `Log` with one payload partition, all in the one partition of another log's ordering stream."""
+    """A `Log` with one payload partition, stored completely in the ordering topic of another log."""
 
     def __init__(self, inner: Log) -> None:
         self._inner = inner
 
     @property
     def payload_partitions(self) -> int:
-        """One."""
+        """Always 1."""
         return 1
 
     async def has_partitions(self, count: int) -> None:
-        """There is one, and genesis says so."""
+        """Does nothing: there is one partition, as genesis declares."""
         assert count <= 1
 
     @property
     def identity(self) -> str:
-        """Not that of the log below: an index of the one is none of the other."""
+        """A name that differs from the inner log's: an index of one must not be used with the other."""
         return f"single-topic:{self._inner.identity}"
 
     async def open_writer(self) -> "SingleTopicWriter":
-        """Raises `NotReady`."""
+        """Returns a new writer. Raises `NotReady`."""
         return SingleTopicWriter(await self._inner.open_writer())
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "SingleTopicReader":
-        """Raises `NotReady`."""
+        """Returns a new reader. Raises `NotReady`."""
         first = {stream: offsets_next.get(stream, 0) for stream in (ORDERING, PAYLOAD)}
         return SingleTopicReader(await self._inner.open_reader({ORDERING: min(first.values())}), first)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """The same for both. Raises `NotReady`."""
+        """Returns the same offsets for both topics. Raises `NotReady`."""
         bounds = (await self._inner.bounds())[ORDERING]
         return {ORDERING: bounds, PAYLOAD: bounds}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """Who leads the one partition is asked by nobody: an append waits for a new leader."""
+        """Returns the one partition without a data centre: an append waits for a new leader."""
         return {PAYLOAD: None}
 
     async def close(self) -> None:
-        """Close the log below."""
+        """Close the inner log."""
         await self._inner.close()
 
 
 class SingleTopicWriter:
-    """A `Writer` that holds a payload back until its entry comes, or the other way round, and appends both as one."""
+    """A `Writer` that holds a payload back until its entry comes, or the reverse, and appends both as one record."""
 
     def __init__(self, inner: Writer) -> None:
         self._inner = inner
         self._halves: dict[bytes, tuple[int, bytes, asyncio.Future[None]]] = {}  # by batch key: the half that came first
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Raises `OutcomeUnknown`, both halves of a batch alike."""
+        """Returns when the record is durable. Raises `OutcomeUnknown`, for both halves of a batch alike."""
         if stream == PAYLOAD:
             assert key is not None, "a payload has its batch's key"
             assert value is not None, "a payload record has a value"
@@ -122,7 +122,7 @@ class SingleTopicWriter:
             await self._inner.append(ORDERING, None, join(value, None, None))
 
     async def close(self) -> None:
-        """A half that waits for its other is appended by nobody any more."""
+        """Close the writer; a half without its counterpart fails with `OutcomeUnknown`."""
         for _, _, whole in self._halves.values():
             if not whole.done():
                 whole.set_exception(OutcomeUnknown("this writer is closed: open another"))
@@ -148,7 +148,7 @@ class SingleTopicWriter:
 
 
 class SingleTopicReader:
-    """A `Reader` that cuts each record in two; both halves have its offset."""
+    """A `Reader` that splits each record in two; both halves have its offset."""
 
     def __init__(self, inner: Reader, offsets_first: Mapping[int, int]) -> None:
         self._inner = inner
@@ -157,7 +157,7 @@ class SingleTopicReader:
         self._held: list[Record] = []
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Raises what the reader below does."""
+        """Returns the records of both halves; raises what the inner reader raises."""
         if self._held and not self._paused:
             held, self._held = self._held, []
             return held
@@ -179,32 +179,32 @@ class SingleTopicReader:
 
     @property
     def interruptions(self) -> int:
-        """The count of the reader below."""
+        """The count of the inner reader."""
         return self._inner.interruptions
 
     def offset_next(self, stream: int) -> int:
-        """How far the one partition was read; for a stream that is paused, up to what is held back of it."""
+        """Returns the next offset of the one partition, or for a paused topic that of the first record held back."""
         held = [record.offset for record in self._held if record.stream == stream]
         return min(held, default=max(self._inner.offset_next(ORDERING), self._offsets_first[stream]))
 
     def pause(self, streams: Collection[int]) -> None:
-        """Payloads are held back here; with the ordering stream everything pauses."""
+        """Pause these topics: payloads are held back here; with the ordering topic everything pauses."""
         self._paused = frozenset(streams)
         self._inner.pause([ORDERING] if ORDERING in self._paused else [])
 
     async def close(self) -> None:
-        """Close the reader below."""
+        """Close the inner reader."""
         await self._inner.close()
 
 
 def join(ordering: bytes, key: bytes | None, payload: bytes | None) -> bytes:
-    """One record of both; without a key there is no payload half, and with a key and no payload it is a fill."""
+    """Returns one record of both; without a key there is no payload half, and with a key and no payload it is a fill."""
     kind = _NOTHING if key is None else _FILL if payload is None else _PAYLOAD
     return b"".join([_LENGTH.pack(len(ordering)), ordering, bytes((kind,)), key or b"", payload or b""])
 
 
 def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
-    """The halves that `join` was given; an ordering record that was not joined."""
+    """Returns the arguments of `join`; an ordering record that was not joined comes back unchanged."""
     if value[:1] == b"\x01":
         return value, None, None
     (length,) = _LENGTH.unpack_from(value)
@@ -221,9 +221,9 @@ def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
 
 @contextlib.contextmanager
 def started(cluster: Cluster) -> Iterator[OurWorker]:
-    """A worker on a log of its own in these brokers, for the length of a block."""
+    """Yields a worker on a log of its own in these brokers, for the length of a block."""
     with Servers.opened("single-topic") as servers:
-        # Of the two topics that this makes only the ordering topic is used.
+        # It creates two topics, of which only the ordering topic is used.
         config = make(servers.folder / "notary", cluster.bootstrap, f"peer-{uuid.uuid4().hex[:8]}", "--partitions", "1")
         worker = OurWorker(servers, config, ["loadtest.peers.single_topic"], cluster)
         worker.start()
@@ -231,7 +231,7 @@ def started(cluster: Cluster) -> Iterator[OurWorker]:
 
 
 async def _serve(config: Config, listen: str) -> int:
-    """`notary serve` in few words, on a log of another shape."""
+    """Run a short version of `notary serve`, on a log of another shape."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -256,7 +256,7 @@ async def _serve(config: Config, listen: str) -> int:
 
 
 def main() -> int:
-    """What `started` starts."""
+    """Run the worker that `started` starts."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers.single_topic")
     for flag in ("--config", "--name", "--listen"):
         parser.add_argument(flag, required=True)

@@ -1,4 +1,4 @@
-"""What the turns gave: a JSON line for each peer, and a table for people."""
+"""The results of the turns: a JSON line for each peer, and a table for people."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
@@ -23,7 +23,7 @@ def add(
     wrong: Mapping[str, Sequence[str]],
     append_and_read: float | None,
 ) -> None:
-    """Report and print all peers' loads of one size. `append_and_read`: what the log alone does, in requests a second."""
+    """Report and print all peers' loads of one size. `append_and_read`: the rate of the log alone, in requests a second."""
     print(f"\n{requests} requests a submission, {connections_of(requests)} connections")
     print("  ".join([" " * 16, *[text.rjust(10) for text in _HEADER]]))
     rates = {name: mean([_rate(each) for each in of_one]) for name, of_one in outcomes.items()}
@@ -68,6 +68,6 @@ def _rate(outcome: Outcome) -> float:
 
 
 def _others_cores(outcome: Outcome) -> float:
-    """What the machine did besides: the peers that were idle, and everybody else."""
+    """Returns the cores used by the rest of the machine: the idle peers, and all other processes."""
     spent = dict(outcome.cpu_seconds)
     return max(0.0, spent.pop("machine") - sum(spent.values())) / max(outcome.seconds, 0.001)

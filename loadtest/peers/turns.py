@@ -1,4 +1,4 @@
-"""Who is compared, and how they take turns: a load for each, then again for each, so that what the machine does meanwhile meets all."""
+"""The peers, and their turns: a load for each, then again for each, so that other activity of the machine affects all."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ INPUTS: Final = end_to_end.INPUTS
 WARM_UP_S: Final = 3.0
 WARM_UP_REQUESTS_PER_S: Final = {1: 5_000}
 WARM_UP_REQUESTS_PER_S_ELSE: Final = 50_000
-"""Made ahead for each second of a first load; later ones take half as many again as came out of it."""
+"""The requests generated ahead for each second of a first load; later loads generate 1.5 times its result."""
 
 
 class Peer(Protocol):
-    """Whoever does the notary's work."""
+    """A system that does the notary's work."""
 
     url: str
 
     def pids(self) -> dict[str, list[int]]:
-        """The processes of its servers and of its worker, now."""
+        """Returns the processes of its servers and of its worker, now."""
         ...
 
 
@@ -45,7 +45,7 @@ ON_BROKERS: Final[Mapping[str, Callable[[Cluster], AbstractContextManager[Peer]]
 
 
 def start(name: str, cluster: Cluster | None) -> AbstractContextManager[Peer]:
-    """One of them, for the length of a block. Those on brokers need these."""
+    """Starts one peer, for the length of a block. Those on brokers need `cluster`."""
     if name in PEERS:
         return PEERS[name]()
     assert cluster is not None
@@ -55,16 +55,16 @@ def start(name: str, cluster: Cluster | None) -> AbstractContextManager[Peer]:
 def take_turns(
     peers: Mapping[str, Peer], requests: int, seconds: float, rounds: int, seed: int, wrong: Mapping[str, list[str]]
 ) -> dict[str, list[Outcome]]:
-    """What each load of each peer saw, the first ones left out: they warm up, and tell how much to make. Adds to `wrong`.
+    """Returns the outcomes of each peer's loads; the first is a warm-up and estimates the size of the next. Extends `wrong`.
 
-    Each load has a seed of its own: the second time its states would be consumed.
+    Each load has a seed of its own: its states can be consumed only once.
     """
     outcomes: dict[str, list[Outcome]] = {name: [] for name in peers}
     ahead_per_s = dict.fromkeys(peers, WARM_UP_REQUESTS_PER_S.get(requests, WARM_UP_REQUESTS_PER_S_ELSE) / requests)
     for turn in range(rounds + 1):
         for name, peer in peers.items():
             took_s = seconds if turn else min(seconds, WARM_UP_S)
-            # What the one before left to be written must not be this one's burden.
+            # Pending writes of the previous load must not slow this one.
             os.sync()
             seed += 1
             plan = Plan(

@@ -23,33 +23,33 @@ _INSIDE = Path(__file__).parent / "inside"
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What a process spent between two signals."""
+    """The CPU time of a process between two signals."""
 
     spent_s: Mapping[str, float]
     """By stage."""
     beside_s: Mapping[str, float]
-    """What of it other threads of Python have spent than the main thread; most of it without holding the interpreter."""
+    """The part of it spent by other threads of Python than the main thread; mostly without holding the GIL."""
     process_s: float
     looks: int
 
     @property
     def main_thread_s(self) -> float:
-        """What the main thread has spent, measuring left out: one core is full when that is a second in a second."""
+        """The CPU time of the main thread, without the sampler's: one core is full when it is a second in a second."""
         apart = ("native threads", "sampler")
         return sum([cpu_s for stage, cpu_s in self.spent_s.items() if stage not in apart]) - sum(self.beside_s.values())
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A notary whose worker accounts for its time."""
+    """A notary whose worker runs the sampler."""
 
     place: Place
     accounts: Path
-    """Where each of its processes has a file."""
+    """The directory with a file of each of its processes."""
 
 
 @contextlib.contextmanager
 def watched(cluster: Cluster | None) -> Iterator[Watched]:
-    """A new notary with one worker that accounts for its time, for the length of a block."""
+    """Yields a new notary with one worker that runs the sampler, for the length of a block."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-stages-") as directory,
         workers_on(cluster, added={DIRECTORY: directory, "PYTHONPATH": python_path(_INSIDE)}) as place,
@@ -58,7 +58,7 @@ def watched(cluster: Cluster | None) -> Iterator[Watched]:
 
 
 def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: int) -> None:
-    """The figure, for one case."""
+    """Measure the figure for one case."""
     place = watched.place
     pids = sorted([int(file.stem) for file in watched.accounts.glob("*.jsonl")])
     told = {pid: len(_lines_of(watched, pid)) for pid in pids}
@@ -66,7 +66,7 @@ def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: 
     outcome = run_load(plan)
     figures = figures_of([_between(watched, pid, before + 2) for pid, before in told.items()], outcome.requests)
     figures["requests_per_s"] = outcome.requests / outcome.seconds if outcome.seconds else 0.0
-    # The kernel's own account of the same processes, and of any that was not marked.
+    # The kernel's own count for the same processes, and any that were not marked.
     for who in place.pids:
         figures[f"{who}_cpu_s_per_1000"] = outcome.cpu_seconds[who] / max(outcome.requests, 1) * 1000
     parameters = parameters_of(plan, place.log_name) | {"processes": len(pids)}
@@ -74,7 +74,7 @@ def measure(report: Report, watched: Watched, case: Case, seconds: float, seed: 
 
 
 def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
-    """Of a worker's processes: CPU seconds for a thousand requests by stage, in the order of their way; their sums; how they add up."""
+    """Returns a worker's CPU seconds for a thousand requests: by stage in the order of a request's path, and their sums."""
     account = total(accounts)
     thousands = max(requests, 1) / 1000
     spent = {stage: account.spent_s.get(stage, 0.0) / thousands for stage in STAGES}
@@ -88,14 +88,14 @@ def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
         "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
         "intake_cpu_s_per_1000": intake,
         "serial_cpu_s_per_1000": serial,
-        # A thousand requests in `of_notary` seconds of one core: so many cores for ten thousand in one second.
+        # A thousand requests take `of_notary` seconds of one core: so many cores for ten thousand in one second.
         "cores_per_10000_per_s": of_notary * 10,
         "looks": account.looks,
     }
 
 
 def total(accounts: Sequence[Account]) -> Account:
-    """All processes of a worker together."""
+    """Returns the sum over all processes of a worker."""
     return Account(
         _sum([each.spent_s for each in accounts]),
         _sum([each.beside_s for each in accounts]),
@@ -113,7 +113,7 @@ def _sum(by_stage: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _between(watched: Watched, pid: int, lines_wanted: int) -> Account:
-    """The difference of the last two lines that a process told, once there are so many: it tells as soon as it runs."""
+    """Returns the difference of the last two lines in a process's file, once there are enough: it writes one at its start."""
     ends_s = time.monotonic() + TOLD_S_MAX
     while len(lines := _lines_of(watched, pid)) < lines_wanted:
         if time.monotonic() > ends_s:

@@ -1,6 +1,6 @@
-"""Which code is which stage. The innermost frame that belongs to one counts; frames of no stage (None) count for who called them.
+"""The mapping of code to stages. The innermost frame with a stage counts; frames without a stage (None) count for their callers.
 
-What is new in the notary counts for its room until it has a line here.
+New code in the notary counts for its package until it has a line here.
 """
 
 from typing import Final
@@ -25,12 +25,12 @@ STAGES: Final = {
     "other": "what is in no stage",
     "sampler": "what measuring took; not the notary's",
 }
-"""In the order of a request's way."""
+"""In the order of a request's path."""
 
 INTAKE: Final = ("http", "decode", "verify", "look-up", "answer")
-"""What is done once, by the worker that took the request in: more processes share it out."""
+"""Done once, by the worker that admitted the request: more processes share this work."""
 SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
-"""What every worker does for every request, in order: more processes do not make it faster."""
+"""Done by every worker for every request, in order: more processes do not make it faster."""
 
 PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
@@ -69,17 +69,17 @@ PLACES: Final[dict[str, str | None]] = {
     "ordering/ids.py": None,
     "aiokafka/": "kafka client",
 }
-"""Of a file, a folder, or a function in a file; the longest that fits counts."""
+"""By file, folder, or function in a file; the longest match counts."""
 
 CALLED_FROM: Final = {("decode", "join"): "decode of others", ("index", "http"): "look-up", ("tree", "http"): "look-up"}
-"""(innermost stage, stage further out): what it is then."""
+"""(innermost stage, stage further out): the stage to count instead."""
 
 THREADS: Final = {"embedded-log": "log"}
-"""By the beginning of a thread's name."""
+"""By the prefix of a thread's name."""
 
 
 def place_of(file: str, function: str) -> str | None:
-    """The stage of a function, by its file: a path below the checkout, or below where libraries are installed."""
+    """Returns the stage of a function, by its file: a path below the checkout, or below the directory of installed libraries."""
     place = f"{file}:{function}"
     while place:
         if place in PLACES:

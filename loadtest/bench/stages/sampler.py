@@ -1,6 +1,6 @@
-"""The part inside a process: it knows how much CPU time each stage has had, and appends that to a file whenever SIGUSR2 asks.
+"""The part inside a process: sums up the CPU time of each stage, and appends the sums to a file at each SIGUSR2.
 
-Only the standard library: it is there before anything else is. Where `BENCH_STAGES` is not set, it does nothing.
+It imports only the standard library, because it starts before anything else. Where `BENCH_STAGES` is not set, it does nothing.
 """
 
 import atexit
@@ -21,16 +21,16 @@ from loadtest.bench.stages.places import CALLED_FROM, THREADS, place_of
 DIRECTORY = "BENCH_STAGES"
 """The environment variable that names the directory for the files."""
 INTERVAL_S = 0.004
-"""Of CPU time of the whole process. Kernels round it up to their tick."""
+"""In CPU time of the whole process. Kernels round it up to their tick."""
 
 _ROOT = str(Path(__file__).parents[3]) + os.sep
 _RUNNERS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/__init__.py")
 _RESUME = opmap["RESUME"]
-"""The instruction that a function, or a coroutine that goes on, begins with."""
+"""The first instruction of a function, or of a resumed coroutine."""
 
 
 class Sampler:
-    """One process's account."""
+    """The CPU times of one process, by stage."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -43,7 +43,7 @@ class Sampler:
         self.looks = 0
 
     def look(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler: the main thread's time since the last look goes to where it is now."""
+        """Handle a signal: add the main thread's time since the last sample to the stage that runs now."""
         now_s = time.thread_time()
         self._add(self._stage(frame), now_s - self._looked_s - self._collected_s)
         self._add("garbage collector", self._collected_s)
@@ -53,7 +53,7 @@ class Sampler:
         self._add("sampler", self._looked_s - now_s)
 
     def collecting(self, phase: str, info: dict[str, int]) -> None:
-        """The garbage collector says when it begins and ends."""
+        """Measure a garbage collection; called at its start and end."""
         if threading.get_ident() == self._main:
             if phase == "start":
                 self._collecting_since_s = time.thread_time()
@@ -61,7 +61,7 @@ class Sampler:
                 self._collected_s += time.thread_time() - self._collecting_since_s
 
     def tell(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler: append the account so far to the file."""
+        """Handle a signal: append the sums so far to the file."""
         self.look(number, frame)
         spent = dict(self._spent)
         known_s, beside = sum(spent.values()), dict[str, float]()
@@ -100,7 +100,7 @@ class Sampler:
         return found or "other"
 
     def _at_the_beginning(self, frame: FrameType) -> bool:
-        """Whether the event loop has just called this: then the time was the loop's."""
+        """Returns True if the event loop has just called this frame: then the time was the loop's."""
         back = frame.f_back
         return (
             back is not None
@@ -110,7 +110,7 @@ class Sampler:
         )
 
     def _file_of(self, code: CodeType) -> str:
-        """A function's file, below the checkout or below where libraries are."""
+        """Returns a function's file, relative to the checkout or to the directory of installed libraries."""
         if code not in self._files:
             file = code.co_filename
             for parent in (_ROOT, *[path.rstrip(os.sep) + os.sep for path in sorted(sys.path, key=len, reverse=True) if path]):
@@ -122,19 +122,19 @@ class Sampler:
 
 
 def start() -> None:
-    """Begin, if this process is to be measured."""
+    """Start sampling, if this process is to be measured."""
     directory = os.environ.get(DIRECTORY)
     if directory is None:
         return
     sampler = Sampler(Path(directory) / f"{os.getpid()}.jsonl")
     for number, handler in ((signal.SIGPROF, sampler.look), (signal.SIGUSR2, sampler.tell)):
         signal.signal(number, handler)
-        # Calls that the signal comes into go on by themselves: RocksDB's threads know nothing of it.
+        # Interrupted system calls are resumed: RocksDB's threads do not handle EINTR.
         signal.siginterrupt(number, False)
     callbacks: list[Any] = gc.callbacks
     callbacks.append(sampler.collecting)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
-    # Before the handlers go: a signal without one would end the process.
+    # Before the handlers disappear: a signal without one would end the process.
     atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)
-    # It can be found by who sends the signal, from now on.
+    # The file shows the sender of the signals that this process is ready.
     sampler.tell(signal.SIGUSR2, None)

@@ -1,14 +1,14 @@
-// The etcd client of the etcd peer: etcd's own, since Python's would be the limit of what it could measure.
+// The etcd client of the etcd peer, with etcd's own Go client: a Python client would limit the rates that it could measure.
 //
-//	etcd-client HOST:PORT,...                    decides what comes on stdin, in frames, until stdin ends
-//	etcd-client -load 10s [-in-flight 256] ...   makes transactions of the same shape by itself, and prints how many a second
+//	etcd-client HOST:PORT,...                    decides the requests on stdin, in frames, until stdin ends
+//	etcd-client -load 10s [-in-flight 256] ...   generates transactions of the same shape, and prints their rate
 //
 // A frame in is u32 length, u64 number, then for each request its 32-byte transaction id, u16 count, and count 36-byte inputs. A frame
 // out is u32 length, u64 number, then for each request u8 (0 committed, 1 rejected, 2 unknown), and after a 1 u16 count and count times
 // the state and the 32-byte id of the transaction that consumed it. Integers are big-endian.
 //
 // One request is one etcd transaction: if none of its input keys was ever created, put the transaction's id under each of them; else
-// read them. Where all of them hold that same id it was committed before, so that asking again, after a timeout too, is safe.
+// read them. If all of them hold that same id, the request was committed before: sending it again is safe, also after a timeout.
 package main
 
 import (
@@ -47,7 +47,7 @@ type request struct {
 
 type conflict struct{ state, consumer []byte }
 
-// Several connections, as etcd's own benchmark has: one is read and written by one goroutine at either end.
+// Several connections, as in etcd's own benchmark: one goroutine at either end reads and writes each.
 type pool struct {
 	clients []*clientv3.Client
 	turn    atomic.Uint64
@@ -56,7 +56,7 @@ type pool struct {
 func open(endpoints []string, conns int) *pool {
 	p := &pool{}
 	for at := range conns {
-		// Each connection prefers another member; the others are there for when it is gone.
+		// Each connection prefers another member, and uses the others when that one is down.
 		turned := append(append([]string{}, endpoints[at%len(endpoints):]...), endpoints[:at%len(endpoints)]...)
 		client, err := clientv3.New(clientv3.Config{Endpoints: turned, DialTimeout: tryTimeout})
 		if err != nil {
@@ -105,7 +105,7 @@ func (p *pool) decide(r request) (byte, []conflict) {
 	return unknown, nil
 }
 
-// The requests of one submission, all at once; in their order where two of them want one state.
+// Decides the requests of one submission, all at once, or in their order if two of them want one state.
 func (p *pool) decideAll(requests []request) []byte {
 	answers := make([][]byte, len(requests))
 	one := func(at int) {
@@ -173,7 +173,7 @@ func serve(p *pool) error {
 	go func() {
 		for answer := range answers {
 			out.Write(answer)
-			// What has gathered meanwhile leaves together.
+			// Flush only when no other answer waits: answers that gathered meanwhile are sent together.
 			if len(answers) == 0 {
 				out.Flush()
 			}

@@ -1,4 +1,4 @@
-"""Python runs this when it starts, as this folder is first on the worker's PYTHONPATH."""
+"""Starts the sampler: Python runs this file at its start, as this folder is first on the worker's PYTHONPATH."""
 
 from loadtest.bench.stages.sampler import start
 
