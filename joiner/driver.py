@@ -354,7 +354,8 @@ class Driver(Generic[Decision]):
             evidence.seen_here,
         )
         agreed = joiner.doubts.agreed
-        if agreed < joiner.history.seen_first > 1:
+        # A reader that still replays is suspected whatever the comparison shows, so it need not stop: only somebody else ends that.
+        if joiner.doubts.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
                 f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and nobody"
                 f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"

@@ -34,7 +34,7 @@ class Doubts:
 
     def __init__(self, agreed: int = 0, doubts: Mapping[str, int] | None = None) -> None:
         self.agreed = agreed
-        """The highest `seen` among the views in worker records that equal our own history."""
+        """The most records of which the view of a worker of another name was the same as ours."""
         self.open: dict[str, int] = dict(doubts or {})
         """Per worker name with a foreign view during our replay: the number of records that had taken effect here at that point.
 
@@ -60,10 +60,14 @@ class Doubts:
             self.open[writer] = max(seen_here, self.open.get(writer, 0))
 
     def own(self, view: View, writer: str, reader: str) -> None:
-        """Record a view equal to our own history: it clears the suspicions that other workers raised before it."""
+        """A worker's view is our own history: it ends the doubts that other workers raised before it.
+
+        A record of the reader's own name proves nothing: an earlier incarnation wrote it from this very index, or this one did.
+        """
+        if writer == reader:
+            return
         self.agreed = max(self.agreed, view.seen)
-        if self.open and writer != reader:
-            self.open = {name: seen for name, seen in self.open.items() if name == writer or view.seen <= seen}
+        self.open = {name: seen for name, seen in self.open.items() if name == writer or view.seen <= seen}
 
     def settle(self, seen: int) -> None:
         """Clear the suspicions up to `seen`: the owner confirms our history that far."""

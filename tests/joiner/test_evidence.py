@@ -97,6 +97,15 @@ def test_own_views_agree() -> None:
     assert reading.restarted().joiner.doubts.agreed == 3
 
 
+def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
+    """A record of the reader's own name was written from the reader's own index: it is not the last place where somebody agreed."""
+    history, reading = _begun("w1", "reader")
+    agreed = reading.joiner.doubts.agreed
+    reading.step(history.payload(2, 1, "a"), history.entry(2, 1, "a", view=reading.view))
+    assert reading.joiner.history.seen == 4
+    assert reading.joiner.doubts.agreed == agreed
+
+
 def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view older than what the reader keeps raises no doubt and confirms nothing."""
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
