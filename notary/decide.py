@@ -14,7 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
-from joiner.ready import OrderedBatch  # `joiner` itself imports the shell too
+from joiner.ready import OrderedBatch  # the package `joiner` imports IO modules too
 from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.ids import StateRef, TransactionId
 from payload import Request

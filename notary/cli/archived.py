@@ -174,7 +174,7 @@ class ArchivedReader:
                 break
             records = next(self._records[stream], None)
             if records is None:
-                # Offsets at the end may hold no record, as a transaction leaves them.
+                # Offsets at the end may hold no record: a Kafka transaction leaves such offsets.
                 self._offsets_next[stream] = self._ends[stream]
                 del self._records[stream]
                 has_ended = True

@@ -121,7 +121,7 @@ class _Shown:
         self._batches: dict[int, OrderedBatch] = {}
         self._notices: dict[tuple[int, int], str] = {}
         self._payloads: list[_Payload] = []
-        self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) -> the ordering record whose content it is
+        self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) of a content -> its ordering record
         self._entries: set[tuple[int, bytes]] = set()  # (partition, key) of the entries shown
         self._joined: set[tuple[int, bytes]] = set()
 

@@ -18,7 +18,7 @@ REPLICAS: Final = 3
 FULL_AT: Final = 0.7
 """The planned utilization of a worker's main thread; the rest is for bursts, and for slower cores."""
 MAIN_THREAD_SHARE: Final = 0.75
-"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have threads of their own."""
+"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have other threads."""
 WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
 """A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python."""

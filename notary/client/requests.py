@@ -99,13 +99,13 @@ def batches(
     batch: list[T] = []
     batch_bytes = 0
     for item in items:
-        item_bytes = bytes_of(item) + 1  # and a comma
+        item_bytes = bytes_of(item) + 1  # the JSON array's comma
         if batch and batch_bytes + item_bytes > bytes_max:
             yield batch
             batch, batch_bytes = [], 0
         batch.append(item)
         batch_bytes += item_bytes
-        # At once, not when the next one comes: that may take long on a pipe.
+        # Yield a full batch at once, since the next item may take long to arrive on a pipe.
         if len(batch) >= requests_max:
             yield batch
             batch, batch_bytes = [], 0

@@ -247,7 +247,7 @@ class Index:
                 consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
         return decided, consumed
 
-    # ---- questions ----
+    # ---- queries ----
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
         """Returns the decision of a transaction; None when this worker has none. Raises `Condemned` or `Fatal`."""

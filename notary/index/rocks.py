@@ -143,7 +143,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
             column_families=dict(families),
             access_type=AccessType.read_only() if read_only else AccessType.read_write(),
         )
-    except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
+    except Exception as problem:  # rocksdict raises bare Exception for every RocksDB error
         text = str(problem)
         if any(reason in text for reason in _NOT_WRITABLE):
             # Readers need to write too: `viewing` links the files into a folder inside the index.

@@ -24,7 +24,7 @@ REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay 
 
 
 class Family(Protocol):
-    """One family's rows."""
+    """The rows of one family."""
 
     @overload
     def get(self, key: bytes) -> bytes | None: ...

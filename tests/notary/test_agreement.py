@@ -248,7 +248,7 @@ def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:
 
 
 def test_a_vote_of_who_is_retired_is_void() -> None:
-    """When the owner retires the wrong one of two workers, its vote is void, it is no longer a voter, and the other serves again."""
+    """The owner retires the wrong one of two workers: its vote is void, it is no longer a voter, and the other serves again."""
     one_against_one = [seen("a", RIGHT, electorate="ab"), seen("b", WRONG, electorate="ab")]
     assert read(RIGHT, *one_against_one, name="a").disputed
     agreement = read(RIGHT, *one_against_one, VoteVoid("b"), name="a")

@@ -78,7 +78,7 @@ def index(directory: Path) -> Iterator[Index]:
     opened.close()
 
 
-# ---- a new one, an old one ----
+# ---- new and reopened indexes ----
 
 
 def test_new_index(index: Index) -> None:
@@ -174,7 +174,7 @@ def test_outcome_counts(index: Index) -> None:
     assert index.take_outcome_counts() == [0, 0, 0, 0]
 
 
-# ---- refusals ----
+# ---- errors at opening ----
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_other_memtables_and_filters(directory: Path) -> None:
         opened.close()
 
 
-# ---- damage: `Fatal` with what to do, never a wrong answer ----
+# ---- damage: `Fatal` with a remedy, never a wrong answer ----
 
 STEPS = 40
 

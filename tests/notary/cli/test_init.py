@@ -378,7 +378,7 @@ def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_an_init_that_could_not_append_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When brokers fail before the genesis record, the directory stays with its keys, and the same command completes it."""
+    """If brokers fail before the genesis record, the directory stays with its keys, and the same command completes it."""
     topics = Topics(monkeypatch)
     appended = append_genesis
 

@@ -53,7 +53,7 @@ def test_what_was_taken_in_is_answered_before_the_end(
         wires = [open_ones.enter_context(Wire(process.url)) for _ in bodies]
         for wire, body in zip(wires, bodies, strict=True):
             wire.send(post_head(len(body), "Prefer: wait=60") + body)
-        # When the first answer arrives, the other submissions are anywhere between the socket and their answers.
+        # At the first answer, the other submissions are anywhere between the socket and their answers.
         answers = [_answer_of(wires[0])]
         for pid in processes:
             os.kill(pid, number)
@@ -150,7 +150,7 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
 
 
 def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_process: Start) -> None:
-    """When submissions are admitted, one ready line is on stdout, for people or as JSON; all other output is on stderr."""
+    """One ready line is on stdout once submissions are admitted, for people or as JSON; all other output is on stderr."""
     process = notary_process(own_directory.config, "london-1")
     assert process.ready_line == f"notary worker london-1 ready at {process.url}\n"
     assert process.stop() == 0

@@ -251,7 +251,7 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
 
 
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
-    """When the reader of the output leaves, as `head` does, the command ends without a traceback."""
+    """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
     with (
         staged(Worker(Notary(), [])) as urls,

@@ -187,7 +187,7 @@ DOUBTED = pytest.mark.parametrize("refusal", ["401 unknown-party", "403 bad-sign
 
 @DOUBTED
 async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refusal: str) -> None:
-    """When one worker does not know the party yet, the client tries the others, and later starts with the one that answered."""
+    """If one worker does not know the party yet, the client tries the others, and later starts with the one that answered."""
     notary = Notary()
     behind, also_behind, knowing = Worker(notary, [], then=refusal), Worker(notary, [], then=refusal), Worker(notary, [])
     with staged(behind, also_behind, knowing) as urls:
@@ -201,7 +201,7 @@ async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refu
 
 @DOUBTED
 async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(refusal: str) -> None:
-    """When all workers reject the party, each was tried once, and the first error is raised."""
+    """If all workers reject the party, each was tried once, and the first error is raised."""
     workers = [Worker(Notary(), [], then=refusal) for _ in range(3)]
     with staged(*workers) as urls, pytest.raises(Refused, match=refusal) as caught:
         await submit(urls)

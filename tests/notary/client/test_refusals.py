@@ -36,7 +36,7 @@ def test_what_failed_before_is_tried_again() -> None:
 
 
 def test_what_was_taken_in_cannot_be_refused() -> None:
-    """After one worker admitted the submission, its failures end nothing; only its own rejection leaves no URL to try."""
+    """After one worker admitted the submission, failures do not end the call; it ends only when every URL has rejected it."""
     refusals = Refusals(URLS)
     refusals.refused("b", refusal("b"))
     refusals.taken_in()
