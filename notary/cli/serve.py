@@ -108,7 +108,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         return read_again.worker
 
     async def say_when_ready(worker: Worker) -> None:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
         await asyncio.sleep(0)  # acceptor processes, if there are any, learn it before the ready line is printed

@@ -1,7 +1,7 @@
 """`notary submit`: signs and submits requests, and writes the decisions (docs/command-line.md).
 
-Three tasks run concurrently: one reads requests and splits them into submissions, one sends up to `--in-flight` of these to the notary, and
-one writes the answers in the order of the requests. Memory is bounded by the submissions in flight.
+Three activities run concurrently. A reader splits the requests into submissions, up to `--in-flight` submissions are with the notary, and a
+writer writes the answers in the order of the requests. Memory is bounded by the submissions in flight.
 
 Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7). So after any
 error the command writes the decisions it has, and names the other requests on stderr. The exit code is then 2; or 1 when a worker returned

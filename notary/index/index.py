@@ -120,7 +120,7 @@ class Index:
         """Decide the step's batches, and write the decisions and the step's offsets in one write batch.
 
         Returns the decisions of each batch, in the order of its requests. Raises `Fatal` when the batch cannot be written or rows cannot be
-        read, and `Condemned` when a row or this step's checkpoints show that the index is wrong.
+        read. Raises `Condemned` when a row or this step's checkpoints show that the index is wrong.
         """
         decided, consumed = self._look_up(ready)
         result = decide(ready.batches, self._position_next, decided, consumed)

@@ -3,8 +3,8 @@
 The contract of every implementation:
 
 - **Atomic.** After any crash a batch is there completely or not at all. Reads see a batch as soon as it is written.
-- **In order.** After a crash of the machine the last batches may be missing (only `flush` syncs), but a missing batch is never followed
-  by one that is there. The log is the truth, and rows and offsets are lost together (R8).
+- **In order.** After a crash of the machine the last batches may be missing, since only `flush` syncs. No batch is there after a missing
+  one. The log is the truth, and rows and offsets are lost together (R8).
 - A read or write that fails raises an `Exception` of any type: RocksDB's binding has no type of its own.
 
 `RocksStore` implements it, and so does the simulator's disk, which draws its faults from a seed.

@@ -80,8 +80,11 @@ def sign_note(text: str, signers: Sequence[tuple[str, Ed25519PrivateKey]]) -> st
 def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tuple[str, list[VerifierKey]]:
     """Verifies a note. Returns (its text, the known keys that signed it).
 
-    Raises `NotVerified` when no known key signed it ("unknown-key", or "wrong-origin" when no signature has a known key's name), when a
-    signature of a known key does not verify ("bad-signature"), or when the note does not parse (`malformed`).
+    Raises `NotVerified` with one of these reasons:
+
+    - `malformed`: the note does not parse, or a known key signed it twice;
+    - "bad-signature": the signature of a known key does not verify;
+    - "unknown-key": no known key signed it; "wrong-origin": no signature even has the name of a known key.
     """
     if len(note) > NOTE_BYTES_MAX:
         raise NotVerified(malformed, f"a note of {len(note)} characters is too long: at most {NOTE_BYTES_MAX}")

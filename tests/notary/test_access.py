@@ -75,7 +75,7 @@ def test_a_mounted_secret_is_taken(folder: Path) -> None:
     ("mode", "owner"), [(0o444, 0), (0o640, 0), (0o460, 0), (0o450, 0), (0o440, NOBODY)], ids=["others", "640", "write", "execute", "owner"]
 )
 def test_what_more_can_read_is_refused(folder: Path, mode: int, owner: int) -> None:
-    """Any other file with group rights is rejected: with another mode, or when another user than root gave the group."""
+    """Any other group-readable file is rejected: with another mode, or with an owner other than root."""
     file = folder / "k.pem"
     keys.create(file)
     os.chown(file, owner, POD_GROUP)

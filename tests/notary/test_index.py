@@ -480,7 +480,7 @@ def test_rows_that_are_none(directory: Path) -> None:
         store.write(batch)
         store.close()
         opened: list[Index] = []
-        with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either may say it
+        with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either statement may raise
             opened.append(_open(directory))
             opened[0].joiner_state()
         for index in opened:

@@ -75,7 +75,7 @@ BAD_KEYS: dict[str, bytes] = {
     "cut": Bank().public_pem[:60],
     "bad-certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     "private-key": Bank().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    "rsa": _pem(rsa.generate_private_key(65537, 1024).public_key()),  # noqa: S505 - refused for its kind
+    "rsa": _pem(rsa.generate_private_key(65537, 1024).public_key()),  # noqa: S505 - rejected for its type
     "p384": _pem(ec.generate_private_key(ec.SECP384R1()).public_key()),
     "secp256k1": _pem(ec.generate_private_key(ec.SECP256K1()).public_key()),
     "ed448": _pem(ed448.Ed448PrivateKey.generate().public_key()),

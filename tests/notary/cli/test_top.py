@@ -90,7 +90,7 @@ def test_people_read_a_table(worker: NotaryProcess, bank: Bank, capsys: pytest.C
 
 
 def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker that is down, silent or none at all is one row, and the fourth is shown. If none answers the exit code is 2."""
+    """A URL that is down, silent or not a worker's is a row of its own, and the worker is shown. If no URL answers the exit code is 2."""
     away = nobody()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"

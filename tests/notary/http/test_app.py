@@ -68,7 +68,7 @@ class Service:
 
     async def pending(self) -> None:
         """Wait until a submission waits for the log."""
-        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - asked from outside
+        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
 
 
@@ -94,7 +94,7 @@ async def serving(
     app.attach(worker)
     running = asyncio.create_task(worker.run())
     try:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - asked from outside
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         app.taking_changed()
         async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:

@@ -74,7 +74,7 @@ class Talk:
 
     async def until(self, *states: State) -> None:
         """Wait until the connection is in one of these states."""
-        while self.connection.state not in states:  # noqa: ASYNC110 - asked from outside
+        while self.connection.state not in states:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.001)
 
 
@@ -101,7 +101,7 @@ async def talking(**options: object) -> AsyncIterator[Talk]:
     app = Scripted()
     async with served(app, **options) as server:
         with await connected(server) as client:
-            while not server.connections:  # noqa: ASYNC110 - asked from outside
+            while not server.connections:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.001)
             yield Talk(server, client, app)
 

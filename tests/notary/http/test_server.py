@@ -67,7 +67,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
                     await asyncio.sleep(0)
             assert _taken_in(server) < CROWD
             assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
-            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - asked from outside
+            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
 
 

@@ -81,7 +81,7 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Front
             calls.append(loop.create_task(fronted.post()))
             await asyncio.sleep(0.005)
         calls += [loop.create_task(fronted.post()) for _ in range(5)]
-        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - asked from outside
+        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         assert fronted.server.paused
         handed = b""
