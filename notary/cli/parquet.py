@@ -20,7 +20,7 @@ from ordering.store import sync_directory
 
 GROUP_ROWS_MAX: Final = 1 << 16
 GROUP_CONFLICTS_MAX: Final = 1 << 18
-"""The most conflicts in a row group of decisions; one decision may list 10,000."""
+"""The number of conflicts at which a row group of decisions ends; one decision may list 10,000."""
 FILE_BYTES_MAX: Final = 256 << 20
 """The size after which the next row group goes to a new file."""
 
