@@ -68,8 +68,8 @@ class Index:
     ) -> "Index":
         """Open the index in that directory; create it if it is missing.
 
-        Raises `ConfigurationError` for an index of another notary, log or format version, `Condemned` for a quarantined one, and `Fatal` for
-        a damaged one. `worker_name` is the owner of the index: its own checkpoints do not confirm its root.
+        Raises `ConfigurationError` for an index of another notary, log or format version, `Condemned` for a quarantined one, and `Fatal`
+        for a damaged one. `worker_name` is the owner of the index: its own checkpoints do not confirm its root.
         """
         store = RocksStore.open(directory, settings or IndexSettings())
         return cls.over(

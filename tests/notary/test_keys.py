@@ -51,7 +51,7 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o777])
 def test_a_key_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
-    """A key file open to other users is rejected, since they may have copied it; the error tells the remedy."""
+    """A key file open to other users is rejected, since they may have copied it; the error names the remedy."""
     keys.create(tmp_path / "k.pem")
     (tmp_path / "k.pem").chmod(mode)
     with pytest.raises(ConfigurationError, match="chmod 600"):

@@ -24,7 +24,7 @@ from tests.notary.process import NotaryDirectory
 
 
 class Fronted:
-    """A front behind a server, with the test in the worker's place."""
+    """An acceptor process's application behind a server, with the test in the worker's place."""
 
     def __init__(self, directory: NotaryDirectory, bank: Bank) -> None:
         self._parties = Parties(directory.path / "parties.json")
@@ -36,7 +36,7 @@ class Fronted:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Link the front, and serve."""
+        """Link it to the test, and serve."""
         settings = Settings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
         async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
             self._front = Front(settings, self._parties, self.link)
@@ -61,7 +61,7 @@ class Fronted:
 
 @pytest.fixture
 def fronted(own_directory: NotaryDirectory, bank: Bank) -> Fronted:
-    """A front that knows the bank."""
+    """An acceptor process's application that knows the bank."""
     return Fronted(own_directory, bank)
 
 
@@ -73,7 +73,7 @@ async def ended(calls: list[asyncio.Task[int]]) -> None:
 
 
 async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Fronted) -> None:
-    """While its worker accepts no calls the front reads no bodies; when the worker reads again, all of them arrive."""
+    """While its worker accepts no calls the acceptor process reads no bodies; when the worker reads again, all of them arrive."""
     loop = asyncio.get_running_loop()
     async with fronted.running():
         calls = []
