@@ -1,6 +1,6 @@
-"""Files that cannot be read, and secrets that too many can read: why, and what helps.
+"""Checks of files: unreadable files, unwritable folders, and secrets that are open to others; each error names cause and remedy.
 
-A pod is given its files in other ways than a machine is, so the advice names both.
+Kubernetes gives a pod its files in other ways than an operator gives them to a machine, so the advice covers both.
 """
 
 import errno
@@ -16,7 +16,7 @@ _MOUNTED: Final = 0o440
 
 
 def why_unreadable(file: Path, problem: OSError, missing: str = _INIT) -> str:
-    """The reason and the remedy; `missing` is the remedy where there is no such file."""
+    """Returns the reason and the remedy; `missing` is the remedy for a missing file."""
     if problem.errno in (errno.ENOENT, errno.ENOTDIR):
         return f"{problem.strerror}. {missing}"
     if problem.errno in (errno.EACCES, errno.EPERM):
@@ -25,7 +25,7 @@ def why_unreadable(file: Path, problem: OSError, missing: str = _INIT) -> str:
 
 
 def read_secret(file: Path, whose: str, missing: str = _INIT) -> bytes:
-    """The content of a file that holds a secret. Raises `ConfigurationError` as `check_secret`, and where it cannot be read."""
+    """Returns the content of a secret file. Raises `ConfigurationError` as `check_secret` does, and when the file cannot be read."""
     try:
         with file.open("rb") as opened:
             status = os.fstat(opened.fileno())
@@ -37,9 +37,10 @@ def read_secret(file: Path, whose: str, missing: str = _INIT) -> bytes:
 
 
 def check_secret(file: Path, whose: str, status: os.stat_result) -> None:
-    """Raise `ConfigurationError` unless none but this process's user, root, and a group that root chose for this process may read it.
+    """Raise `ConfigurationError` unless only this process's user, root, and a group that root gave to this process may read the file.
 
-    Kubernetes mounts a Secret as root's, with the pod's `fsGroup` as its group: mode 440 is how a process that is not root can read it.
+    Kubernetes mounts a Secret with root as its owner and the pod's `fsGroup` as its group. Mode 440 then lets a process that is not root
+    read it.
     """
     mode = status.st_mode & 0o777
     is_mounted = mode == _MOUNTED and status.st_uid == 0 and status.st_gid in {os.getegid(), *os.getgroups()}
@@ -57,7 +58,7 @@ def check_secret(file: Path, whose: str, status: os.stat_result) -> None:
 
 
 def check_writable(folder: Path, what: str, setting: str) -> None:
-    """Raise `ConfigurationError` for a folder that is there and that this process may not write, or nobody may."""
+    """Raise `ConfigurationError` for an existing folder that this process may not write, or that is on a read-only file system."""
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         why = os.strerror(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
         raise ConfigurationError(

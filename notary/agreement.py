@@ -1,16 +1,18 @@
-"""R9: do the workers have the same tree? Judged from checkpoint records in the ordering topic, and from nothing else. Pure.
+"""R9: compares the workers' roots and finds the wrong worker, from checkpoint records in the ordering topic alone. Pure.
 
-Now and then a worker writes `checkpoint(size, root)`; every other compares. Where roots differ, one of them is wrong, and nothing in two
-roots says which. The rule as first written made every reader of another root stop: had the *wrong* worker written, all the right ones would
-have stopped, and the wrong one gone on (tests/notary/test_agreement.py has that history). So a difference opens a **dispute**:
+Now and then a worker writes `checkpoint(size, root)`, and every other worker compares it with its own root. When two roots differ, one of
+them is wrong, and the roots do not show which. If each reader of another root simply stopped, one *wrong* writer would stop all the right
+workers and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a **root disagreement** (`dispute` in the
+code):
 
-1. whoever sees a root that is not its own answers nothing from then on, and writes its own root at that size: its vote;
-2. votes are counted in the order of the log, one a worker name, the first of each. A root wins with more than half of the *electorate*:
-   the workers that are not fenced and have shown themselves within a day of log time, and those who voted. One voice never wins;
-3. who has another root than the winner is **condemned**: it stops, and its index never opens again. The others answer again.
+1. A worker that reads a root other than its own suspends serving, and writes its own root at that size: its vote.
+2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters (`electorate` in
+   the code): the workers that are not fenced and wrote something within a day of log time, and those that voted. One vote never wins.
+3. A worker whose root is not the winner is quarantined (`condemned` in the code): it stops, and its index never opens again. The others
+   serve again.
 
-While no root wins (two workers, one against one) nobody answers: not to answer is safe, and a third worker that replays the log settles
-it, for it votes as it passes. A checkpoint of a size that this worker has not reached is compared when it gets there.
+While no root wins (two workers, one against one) no worker answers, which is safe. A third worker that replays the log settles it, since it
+votes when it reaches that size. A checkpoint of a size that this worker has not reached yet is compared when it gets there.
 """
 
 from collections import Counter
@@ -25,22 +27,22 @@ from ordering.ids import excerpt
 VOTES_MIN: Final = 2
 NAMES_TOLD_MAX: Final = 10
 PENDING_MAX: Final = 16
-"""How many checkpoints ahead of our tree are kept, the nearest first: a forger cannot fill memory with them."""
+"""The most checkpoints ahead of our tree that are kept, the nearest first, so that a forger cannot fill memory with them."""
 
 
 class Votes(msgspec.Struct, frozen=True):
-    """Who said which root at one size; `electorate` as of the last vote."""
+    """The root that each worker reported at one size; `electorate` holds the voters as of the last vote."""
 
     size: int
     roots: dict[str, bytes]
     electorate: frozenset[str] = frozenset()
     settled: bool = False
-    """Whether our root has won here: who says another later is wrong, and opens nothing."""
+    """True once our root has won at this size. A worker that reports another root later is wrong, and opens no disagreement."""
     incarnations: dict[str, int] = msgspec.field(default_factory=dict)
     """Per voter the incarnation that voted."""
 
     def told(self) -> str:
-        """Who has which root, and who has not said, for the operator."""
+        """Renders the votes for the operator: the workers with each root, and the workers that have not voted."""
         by_root: dict[bytes, list[str]] = {}
         for name, root in self.roots.items():
             by_root.setdefault(root, []).append(name)
@@ -49,7 +51,7 @@ class Votes(msgspec.Struct, frozen=True):
         return f"at {self.size} decisions {said}" + (f"; not heard yet: {_names(missing)}" if missing else "")
 
     def winner(self) -> bytes | None:
-        """The root that at least two, and more than half of the electorate, have."""
+        """Returns the root of at least two workers and more than half of the voters; None while there is none."""
         voters = len(self.electorate | self.roots.keys())
         for root, count in Counter(self.roots.values()).items():
             if count >= VOTES_MIN and 2 * count > voters:
@@ -58,37 +60,41 @@ class Votes(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What this worker knows of the others' roots: a row of the index, written with the step that it follows from."""
+    """This worker's comparison of its roots with the others'; a row of the index, written in the step's write batch."""
 
     incarnation_last: int = 0
     size_last: int = 0
     log_time_last_ms: int = 0
-    """Of the last checkpoint counted: whose turn it is follows from it."""
+    """Log time of the last checkpoint read; the next writer's turn follows from it."""
     agreed_size: int = 0
-    """The largest size at which another checkpoint had our root."""
+    """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """At the size of the last checkpoint; during a dispute, at the size in dispute."""
+    """The votes at the size of the last checkpoint; during a root disagreement, at the disputed size."""
     disputed: bool = False
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Per worker name the last incarnation with another root than the one that won, and the smallest size where it had it: its votes from
-    there on, and copies of them, open nothing more. One at a smaller size does: else it would wait for our vote there for ever."""
+    """Per worker name the last incarnation whose root lost, and the smallest size at which it lost.
+
+    Its votes from that size on, and copies of them, open no disagreement any more. A vote at a smaller size does: otherwise that worker
+    would wait for our vote there for ever.
+    """
     condemned: str = ""
-    """Why this index must never answer again; empty while it may."""
+    """The reason why this index is quarantined and must never answer again; empty while it may answer."""
 
     @property
     def dispute(self) -> Votes | None:
-        """The votes of the dispute that is open."""
+        """The votes of the open root disagreement; None without one."""
         return self.votes if self.disputed else None
 
 
 def observe(
     agreement: Agreement, seen: Iterable[tuple[RootSeen | VoteVoid, int]], own_name: str, size: int, root_at: Callable[[int], bytes]
 ) -> Agreement:
-    """Take the step's checkpoints, each with the size of our tree at its place in the log; `size` is that after the step.
+    """Apply the step's checkpoints, each with the size of our tree at its place in the log. Returns the new state.
 
-    `root_at`: our root at any size up to there. How the log was split over steps must not matter: each checkpoint is compared at its own
-    place, and one that was ahead of our tree at the place where the tree reaches it.
+    `size` is the size of our tree after the step; `root_at` returns our root at any size up to that. The result must not depend on how the
+    log was split into steps. So each checkpoint is compared at its own place in the log; a checkpoint ahead of our tree is compared at the
+    place where the tree reaches its size.
     """
     for one, size_there in seen:
         agreement = _catch_up(agreement, size_there, own_name, root_at)
@@ -111,7 +117,7 @@ def observe(
 
 
 def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    """Compare what was ahead of our tree and is not any more, the smallest first."""
+    """Compare the checkpoints that were ahead of our tree and no longer are, the smallest first."""
     while agreement.pending and agreement.pending[0].size <= size:
         one, *ahead = agreement.pending
         agreement = _count(msgspec.structs.replace(agreement, pending=tuple(ahead)), one, own_name, root_at)
@@ -125,11 +131,11 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
     votes, disputed = agreement.votes, agreement.disputed
     if seen.size == votes.size:
         if seen.name in votes.roots and not disputed:
-            return agreement  # what is settled stays settled, however often it is said again
+            return agreement  # a settled size stays settled, however often its votes are repeated
         roots, incarnations = {seen.name: seen.root, **votes.roots}, {seen.name: seen.incarnation, **votes.incarnations}
         votes = Votes(seen.size, roots, seen.electorate, votes.settled, incarnations)
     elif not disputed or (seen.size < votes.size and seen.root != root_at(seen.size)):
-        # One dispute at a time, and of several the one at the smallest size: all come to the same, and its votes are what is counted.
+        # One disagreement at a time: of several, the one at the smallest size counts, so that all workers vote at the same size.
         votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.electorate, False, {seen.name: seen.incarnation}), False
     else:
         return agreement
@@ -137,7 +143,7 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
 
 
 def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    """The owner retired that worker: its vote in an open dispute is void, and it is no voter."""
+    """Remove a worker that the owner retired: its vote in an open disagreement is void, and it is no longer a voter."""
     votes = agreement.votes
     pending = tuple([seen for seen in agreement.pending if seen.name != name])
     agreement = msgspec.structs.replace(agreement, pending=pending)
@@ -151,9 +157,9 @@ def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[
 
 
 def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[[int], bytes], *, disputed: bool) -> Agreement:
-    """Returns what follows from these votes: agreement, a dispute that stays open, or that this index is condemned."""
+    """Returns the state that follows from these votes: agreement, an open disagreement, or a quarantined index."""
     own = root_at(votes.size)
-    # That a worker agrees with itself says nothing.
+    # A worker's agreement with itself confirms nothing.
     confirmed = any(root == own and name != own_name for name, root in votes.roots.items())
     agreed_size = max(agreement.agreed_size, votes.size) if confirmed else agreement.agreed_size
     winner = votes.winner()
@@ -183,16 +189,16 @@ def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[
 
 
 def _names(names: Iterable[str]) -> str:
-    """Names out of the log, where anyone who may write there can put anything."""
+    """Renders worker names from the log, quoted and shortened: anyone who may write to the log can put any text there."""
     quoted = [excerpt(name) for name in sorted(names)]
     return ", ".join(quoted[:NAMES_TOLD_MAX]) + (f" and {len(quoted) - NAMES_TOLD_MAX} more" if len(quoted) > NAMES_TOLD_MAX else "")
 
 
 def turn_comes_ms(agreement: Agreement, incarnation: int, senders: Iterable[int], interval_ms: int) -> int | None:
-    """The log time from which it is that life's turn to write a checkpoint; None when it has none.
+    """Returns the log time, in ms, from which that incarnation may write a checkpoint; None when it has no turn.
 
-    `senders`: the lives that sent something of late. The next after the last writer comes first, an interval after its checkpoint; then the
-    one after that, another interval later, in case the first is gone.
+    `senders`: the incarnations that wrote something recently. The next one after the last writer may write an interval after the last
+    checkpoint; the one after that another interval later, in case the first is gone.
     """
     order = sorted(senders, key=lambda sender: (sender <= agreement.incarnation_last, sender))
     if incarnation not in order:

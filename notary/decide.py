@@ -1,12 +1,12 @@
-"""The decision function (R6, R7). Pure: decisions follow from the batches in their order and what was decided before, from nothing else.
+"""The decision function (R6, R7). Pure: decisions follow from the batches in their order and from earlier decisions, and from nothing else.
 
-Precedence, for each request in turn:
+For each request in turn, the first case that applies:
 
-1. its transaction id is decided already: that decision, whatever it was;
-2. an input is consumed: `input-conflict`, every consumed input listed;
-3. a reference is consumed: `reference-conflict`, every consumed reference listed;
-4. the log time is not in `from <= log_time < until`: `outside-time-window`;
-5. committed: that consumes its inputs, and leaves its references as they are.
+1. Its transaction id is decided already: it gets that decision.
+2. An input is consumed: `input-conflict`, which lists every consumed input.
+3. A reference is consumed: `reference-conflict`, which lists every consumed reference.
+4. The log time is not in `from <= log_time < until`: `outside-time-window`.
+5. Otherwise: committed, which consumes its inputs and does not consume its references.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from hashlib import sha256
 
 import msgspec
 
-from joiner.ready import OrderedBatch  # `joiner` itself imports the shell too
+from joiner.ready import OrderedBatch  # the package `joiner` imports IO modules too
 from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.ids import StateRef, TransactionId
 from payload import Request
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """One step's decisions: `outcomes` for each batch in the order of its requests; `new` are those made now, in order of position."""
+    """One step's decisions. `outcomes`: per batch, in the order of its requests. `new`: the decisions made in this step, by position."""
 
     outcomes: list[list[Decision]]
     new: list[tuple[Decision, Request]]
@@ -35,8 +35,8 @@ def decide(
 ) -> Decided:
     """Decide every request of the batches, in order.
 
-    `decided` and `consumed` hold what the index has on the ids and states of these batches; they are added to, so that conflicts inside
-    the step are seen.
+    `decided` and `consumed` hold the index's rows for the ids and states of these batches. This function adds the new decisions to both, so
+    that conflicts inside the step are found.
     """
     outcomes: list[list[Decision]] = []
     new: list[tuple[Decision, Request]] = []
@@ -72,5 +72,5 @@ def _reject(request: Request, position: int, log_time_ms: int, consumed: dict[St
 
 
 def _conflicts(states: Iterable[StateRef], kind: Kind, consumed: dict[StateRef, TransactionId]) -> tuple[Conflict, ...]:
-    """The states that are consumed, in the ascending order in which a request holds them."""
+    """Returns the conflicts, in the ascending order of the request's states."""
     return tuple([Conflict(state, kind, sha256(consumed[state]).digest()) for state in states if state in consumed])

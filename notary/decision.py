@@ -1,6 +1,6 @@
-"""Decisions: what they are, their leaf in the tree, their row in the index and their JSON (docs/formats.md, Decision).
+"""`Decision`, and its three encodings: its leaf in the tree, its row in the index and its JSON (docs/formats.md, Decision).
 
-A request gets one decision and keeps it. Its *position* says how many decisions were made before it.
+A request gets one decision, for ever. Its *position* is the number of decisions made before it.
 """
 
 from enum import IntEnum
@@ -23,7 +23,7 @@ _HASH_OF_NOTHING = sha256(b"").digest()
 
 
 class Outcome(IntEnum):
-    """The outcome byte of a leaf; the lower of two that apply wins (R7's precedence comes first)."""
+    """The outcome byte of a leaf. If two rejections apply, the lower number wins; an earlier decision (R7) comes before both."""
 
     COMMITTED = 0
     INPUT_CONFLICT = 1
@@ -35,7 +35,7 @@ REASONS: Final = (None, "input-conflict", "reference-conflict", "outside-time-wi
 
 
 class Kind(IntEnum):
-    """Whether a state that was consumed already stood among the inputs or the references."""
+    """The place of a consumed state in its request: among the inputs or the references."""
 
     INPUT = 0
     REFERENCE = 1
@@ -45,7 +45,7 @@ KINDS: Final = ("input", "reference")
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """A state that was consumed before; `consumed_by` is the SHA-256 of the consuming transaction's id."""
+    """A state that was consumed before; `consumed_by` is the SHA-256 of the consuming transaction's id, 32 bytes."""
 
     state: StateRef
     kind: Kind
@@ -69,7 +69,7 @@ class _ConflictJson(msgspec.Struct):
 
 
 class DecisionJson(msgspec.Struct):
-    """A decision as clients read it; msgspec writes the members in this order."""
+    """A decision in the JSON form that clients read; msgspec encodes the members in this order."""
 
     transaction_id: str
     position: int
@@ -81,7 +81,7 @@ class DecisionJson(msgspec.Struct):
 
 
 def to_json(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> DecisionJson:
-    """The decision as the contract's JSON object, for an encoder; without a receipt there is no such member."""
+    """Returns the decision as the contract's JSON object, for an encoder. Without `receipt` the object has no such member."""
     outcome = decision.outcome
     return DecisionJson(
         decision.transaction_id.hex(),
@@ -95,7 +95,7 @@ def to_json(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgsp
 
 
 def leaf(decision: Decision) -> bytes:
-    """The 104 bytes that a receipt proves."""
+    """Returns the leaf of a decision: the 104 bytes that a receipt proves."""
     conflicts = decision.conflicts
     digest = sha256(_conflict_bytes(conflicts)).digest() if conflicts else _HASH_OF_NOTHING
     return _LEAF.pack(
@@ -104,7 +104,10 @@ def leaf(decision: Decision) -> bytes:
 
 
 def leaf_of_row(transaction_id: TransactionId, row: bytes) -> bytes:
-    """The leaf, straight from an index row: after its head a row is what the leaf hashes. `CorruptRecord` when it is none."""
+    """Returns the leaf of an index row without decoding it: the row's conflict bytes are those that the leaf hashes.
+
+    Raises `CorruptRecord`.
+    """
     conflict_bytes = len(row) - _ROW.size
     if conflict_bytes < 0 or conflict_bytes % _CONFLICT_BYTES:
         raise CorruptRecord(f"the decision row of {transaction_id.hex()} has {len(row)} bytes")
@@ -114,13 +117,13 @@ def leaf_of_row(transaction_id: TransactionId, row: bytes) -> bytes:
 
 
 def to_row(decision: Decision) -> bytes:
-    """The index row under the transaction id: u64 position, i64 log time, u8 outcome, then 69 bytes a conflict."""
+    """Encodes the index row of a decision: u64 position, i64 log time, u8 outcome, then 69 bytes for each conflict."""
     head = _ROW.pack(decision.position, decision.log_time_ms, decision.outcome)
     return head + _conflict_bytes(decision.conflicts) if decision.conflicts else head
 
 
 def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
-    """The decision of an index row; `CorruptRecord` when it is none."""
+    """Decodes an index row. Raises `CorruptRecord`."""
     try:
         position, log_time_ms, outcome = _ROW.unpack_from(row)
         if (len(row) - _ROW.size) % _CONFLICT_BYTES:

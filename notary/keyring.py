@@ -1,8 +1,8 @@
-"""The notary's private keys on this machine, and its key history: the ones in use, and those that wait for a rotation.
+"""`Keyring`: the notary's private keys and key history on this machine: those in use, and those prepared for a rotation.
 
-A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. The new key and the history that ends with
-it are copied to each machine before that, as `<key file>.next` and `<history file>.next`. A worker that reads the record finds them there
-and goes on with them, without a restart.
+A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. Before that, the operator copies the new
+key, and the history that ends with it, to each machine as `<key file>.next` and `<history file>.next`. A worker that reads the record loads
+these files, without a restart.
 """
 
 import logging
@@ -20,12 +20,12 @@ from ordering.signatures import SigningKey
 logger = logging.getLogger("notary.keyring")
 
 FORMER: Final = ".former"
-"""Behind the name of a key file: a key that was rotated out, put there by the operator. It signs fills that lie before the rotation."""
+"""The suffix of a key file for a key that was rotated out. The operator puts it there, to sign fills of holes before the rotation."""
 LOOK_AGAIN_S: Final = 1.0
 
 
 class Keyring:
-    """The keys of one key file and its `.next`. A file that was not there is looked for again, for each key once a second at most."""
+    """The keys of one key file and its `.next`. A missing key is looked for again, at most once a second for each key."""
 
     def __init__(self, key_file: Path, history_file: Path, origin: str, now_s: Callable[[], float]) -> None:
         """Raises `ConfigurationError` when the key file is missing or unfit."""
@@ -37,12 +37,12 @@ class Keyring:
         self._look_for_next()
 
     def key_for(self, public_key: bytes) -> SigningKey | None:
-        """The private half of a public key, to sign log records with; None when it is not here."""
+        """Returns the private key of a public key, for signing log records; None when it is not on this machine."""
         found = self._find(public_key)
         return None if found is None else found[1]
 
     def fill_key_for(self, public_key: bytes) -> SigningKey | None:
-        """The same for a fill, also from `<key file>.former`."""
+        """Returns the private key of a public key, for signing a fill; it also looks in `<key file>.former`."""
         if (key := self.key_for(public_key)) is not None:
             return key
         former = Path(f"{self._key_file}{FORMER}")
@@ -56,16 +56,16 @@ class Keyring:
         return key if key.public_key == public_key else None
 
     def private_key(self, public_key: bytes) -> Ed25519PrivateKey | None:
-        """The same, to sign receipts with."""
+        """Returns the private key of a public key, for signing receipts; None when it is not on this machine."""
         found = self._find(public_key)
         return None if found is None else found[0]
 
     def public_keys(self) -> list[bytes]:
-        """The public halves of the keys that are here."""
+        """Returns the public keys of the private keys on this machine."""
         return list(self._keys)
 
     def history(self, public_key: bytes) -> tuple[HistoricKey, ...]:
-        """The key history that ends with this key. Raises `ConfigurationError` when neither file has it."""
+        """Returns the key history that ends with this key. Raises `ConfigurationError` when neither file has it."""
         private_key = self.private_key(public_key)
         if private_key is None:
             raise ConfigurationError(f"no key file here holds the key {public_key.hex()}")
@@ -78,14 +78,14 @@ class Keyring:
             return keys.load_history(following, self._origin, private_key.public_key())
 
     def _find(self, public_key: bytes) -> tuple[Ed25519PrivateKey, SigningKey] | None:
-        # A key that nobody has asked for yet is looked for at once: its files may have come since the start.
+        # The first lookup of a key reads the files at once: they may have been copied here since the start.
         if public_key not in self._keys and self._now_s() - self._looked_at_s.get(public_key, -LOOK_AGAIN_S) >= LOOK_AGAIN_S:
             self._looked_at_s[public_key] = self._now_s()
             try:
                 self._add(keys.load(self._key_file))
                 self._look_for_next()
             except ConfigurationError:
-                return None  # it may be being replaced just now; who lacks the key says so
+                return None  # the file may be in the middle of a replacement; the caller reports a missing key
         return self._keys.get(public_key)
 
     def _look_for_next(self) -> None:

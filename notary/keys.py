@@ -1,20 +1,20 @@
-"""The notary's own key: an Ed25519 key in a PEM file that only its owner may read; and the history of its keys, for everybody to read.
+"""The notary's own key, an Ed25519 key in a PEM file that only its owner may read; and its key history, a public file.
 
-A key is known to outsiders by its verifier key. The history (docs/formats.md, Key history) lists these from the first to the present one,
-each endorsed by the one before it. The two files belong together: the last key of the history is the one in the key file, and a worker
-does not start on two that do not fit.
+Outsiders know a key by its verifier key. The history (docs/formats.md, Key history) lists these from the first to the present one, each
+endorsed by the one before it. The two files belong together: the last key of the history is the key in the key file. A worker does not
+start with two files that do not match.
 
 A rotation has two halves here, with a `key` record in the log between them (`notary.cli.key`). `prepare` makes the new key and the history
-that ends with it, beside the present ones, under names that end in `.next`. `put_in_place` moves both over the present ones. These are the
-durable steps, in this order; one begins when the one before is on the disk:
+that ends with it, beside the present files, under names that end in `.next`. `put_in_place` moves both over the present files. The durable
+steps follow in order; each begins when the one before it is on the disk:
 
 | step | a crash after it leaves |
 |---|---|
-| `prepare`: the new key, as `<key file>.next` | a key that nobody knows: the next `prepare` makes another one |
+| `prepare`: the new key, as `<key file>.next` | a key that is not used anywhere: the next `prepare` makes another one |
 | `prepare`: the new history, as `<history>.next` | a prepared rotation: workers find both files when the key comes into force |
-| the `key` record in the log | the same; `notary key rotate` sees the record and goes on below |
-| `put_in_place`: the new key, in place of the present one | workers start with it, and with `<history>.next`; `rotate` goes on below |
-| `put_in_place`: the new history, in place of the present one | nothing to do |
+| the `key` record in the log | the same; `notary key rotate` finds the record and continues with the next step |
+| `put_in_place`: the new key, in place of the present one | workers start with it and `<history>.next`; `rotate` continues |
+| `put_in_place`: the new history, in place of the present one | a complete rotation |
 """
 
 import contextlib
@@ -37,14 +37,14 @@ from ordering.errors import ConfigurationError
 from ordering.store import sync_directory
 
 NEXT: Final = ".next"
-"""Ends the names of the files in which a rotation prepares what will take the place of the key and of the history."""
+"""The suffix of the files that a rotation prepares: the next key and the next history."""
 NOTARYS: Final = "the notary's key"
 OWNERS: Final = "the owner's key"
 _RUNBOOK: Final = "docs/runbook.md, Rotating the notary's key"
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A key waits to take the place of the present one. `history` ends with it. `found`: an earlier call had made it."""
+    """A prepared rotation: `key` will replace the present key, and `history` ends with it. `found`: an earlier call prepared it."""
 
     present: str
     key: Ed25519PrivateKey
@@ -53,12 +53,12 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def verifier_key(self) -> str:
-        """The verifier key of the key that waits."""
+        """The verifier key of the prepared key."""
         return self.history[-1].verifier_key
 
 
 def create(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
-    """Make a key and its file, readable by its user only. Raises `ConfigurationError`, also for a file that is there already."""
+    """Make a key and its file, readable by its owner only. Raises `ConfigurationError`, also when the file exists already."""
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
@@ -71,14 +71,14 @@ def create(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
         with os.fdopen(descriptor, "wb") as out:
             _write(out, pem)
     except OSError as problem:
-        # It is this call's file, and no key: it must not be in the way of the next try.
+        # This call made the file, and it holds no key: left there, it would make the next attempt fail.
         file.unlink(missing_ok=True)
         raise ConfigurationError(f"cannot write {whose} {file}: {problem.strerror}") from None
     return key
 
 
 def load(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
-    """The key of a file; `ConfigurationError` when it is missing, no Ed25519 key, or somebody else may read it."""
+    """Reads the key of a file. Raises `ConfigurationError` when it is missing, no Ed25519 key, or open to other users."""
     pem = read_secret(file, whose)
     try:
         key = serialization.load_pem_private_key(pem, password=None)
@@ -90,25 +90,28 @@ def load(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
 
 
 def verifier_key(origin: str, key: Ed25519PublicKey) -> str:
-    """`<name>+<hash>+<base64>`: what a verifier of signed notes is given (C2SP signed-note, Ed25519)."""
+    """Returns the verifier key `<name>+<hash>+<base64>`, which a verifier of signed notes needs (C2SP signed-note, Ed25519)."""
     return str(VerifierKey(origin, key.public_bytes_raw()))
 
 
 def create_history(file: Path, origin: str, key: Ed25519PublicKey) -> None:
-    """The history of a first key, in a new file that is durable but for its name. Raises `OSError`."""
+    """Write the history of a first key to a new file. The content is synced, the folder entry is not. Raises `OSError`."""
     with file.open("xb") as out:
         _write(out, _first(origin, key))
 
 
 def load_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[HistoricKey, ...]:
-    """The history of a file, every endorsement in it checked; `ConfigurationError` unless it leads from its first key to this one."""
+    """Reads a history and verifies every endorsement. Raises `ConfigurationError` unless it leads from its first key to this one."""
     history = _read_history(file, origin, key)
     _check_present(history, file, verifier_key(origin, key))
     return history
 
 
 def present_history(key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
-    """The history that ends with the key in the key file, also between the two steps of `put_in_place`. Raises `ConfigurationError`."""
+    """Reads the history that ends with the key in the key file, also between the two steps of `put_in_place`.
+
+    Raises `ConfigurationError`.
+    """
     key = load(key_file).public_key()
     if _is_half_placed(key, history_file, origin):
         history_file = next_of(history_file)
@@ -116,11 +119,11 @@ def present_history(key_file: Path, history_file: Path, origin: str) -> tuple[Hi
 
 
 def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
-    """Make a key that can follow the present one, and the history that ends with it; or return what an earlier call made.
+    """Make the key that will follow the present one, and the history that ends with it; or return those of an earlier call.
 
-    Raises `ConfigurationError`; then, as after a kill, the present files are as they were, and the same call again prepares.
+    Raises `ConfigurationError`. After an error or a kill the present files are unchanged, and the same call can be repeated.
     """
-    # Where a name is a link, the file that it leads to has the `.next` beside it, and not the link.
+    # If a name is a symbolic link, the `.next` file is beside the link's target, not beside the link.
     key_next, history_next = next_of(key_file), next_of(history_file)
     try:
         finish(key_file, history_file, origin)
@@ -144,7 +147,7 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
 
 
 def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None:
-    """The rotation that `prepare` made and that is not in place yet; None for none. Raises `ConfigurationError` where files do not fit."""
+    """Returns the prepared rotation that is not in place yet; None for none. Raises `ConfigurationError` for files that do not match."""
     key_next, history_next = next_of(key_file), next_of(history_file)
     present_key = load(key_file).public_key()
     if not history_next.exists() or _is_half_placed(present_key, history_file, origin):
@@ -163,14 +166,14 @@ def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None
 
 
 def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
-    """Move what was prepared over the present files. The present private key is gone afterwards.
+    """Move the prepared files over the present ones. This destroys the present private key.
 
-    Raises `ConfigurationError`; then, as after a kill, the same call again completes it.
+    Raises `ConfigurationError`. After an error or a kill the same call completes the move.
     """
     real_key = Path(os.path.realpath(key_file))
     try:
         if prepared(key_file, history_file, origin) is not None:
-            # The endorsement is on the disk, in the prepared history: nobody could make it again without the present key.
+            # The endorsement is on the disk already, in the prepared history: without the present key it could not be made again.
             next_of(key_file).replace(real_key)
         finish(key_file, history_file, origin)
     except OSError as problem:
@@ -180,8 +183,11 @@ def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
 
 
 def finish(key_file: Path, history_file: Path, origin: str) -> bool:
-    """Complete a `put_in_place` that was killed between its two steps; whether there was one. Raises `ConfigurationError`, `OSError`."""
-    # First, what is found must be on the disk: a call that was killed may not have seen to that, and the next step rests on it.
+    """Complete a `put_in_place` that was killed between its two steps. Returns true if there was one.
+
+    Raises `ConfigurationError`, `OSError`.
+    """
+    # Sync the folders first: a killed call may not have done so, and the next step relies on the files being on the disk.
     real_key, real_history = Path(os.path.realpath(key_file)), Path(os.path.realpath(history_file))
     for directory in {real_key.parent, real_history.parent}:
         sync_directory(directory)
@@ -193,7 +199,7 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
 
 
 def _is_half_placed(key: Ed25519PublicKey, history_file: Path, origin: str) -> bool:
-    """Whether the key file holds the key with which the prepared history ends."""
+    """Returns true if the key file holds the last key of the prepared history."""
     following = next_of(history_file)
     return following.exists() and _read_history(following, origin, key)[-1].verifier_key == verifier_key(origin, key)
 
@@ -214,7 +220,7 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
 
 
 def _replace_history(file: Path, history: tuple[HistoricKey, ...]) -> None:
-    """The whole history at once, durable. A crash on the way leaves the old one or the new one."""
+    """Replace a history file atomically and durably. A crash at any point leaves the old history or the new one."""
     temporary = next_of(file)
     with temporary.open("wb") as out:
         _write(out, _encode(history))
@@ -223,7 +229,7 @@ def _replace_history(file: Path, history: tuple[HistoricKey, ...]) -> None:
 
 
 def next_of(file: Path) -> Path:
-    """The file beside a key file or a history in which a rotation prepares what will take its place. Links are followed."""
+    """Returns the `.next` file of a key file or history, in which a rotation prepares its replacement. Symbolic links are followed."""
     real = Path(os.path.realpath(file))
     return real.with_name(real.name + NEXT)
 
@@ -237,7 +243,7 @@ def _encode(history: tuple[HistoricKey, ...]) -> bytes:
 
 
 def _read_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[HistoricKey, ...]:
-    """The history of a file, whether it ends with this key or not."""
+    """Reads the history of a file, which need not end with this key; `key` only completes an error message. Raises `ConfigurationError`."""
     try:
         encoded = file.read_bytes()
     except FileNotFoundError:
@@ -252,7 +258,7 @@ def _read_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[Histo
 
 
 def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
-    """A history that is sound from its first key to its last. `ConfigurationError` names the file."""
+    """Decodes a history and verifies it from its first key to its last. Raises `ConfigurationError`, which names the file."""
     try:
         history = decode_history(encoded)
         keys = [parse_verifier_key(each.verifier_key) for each in history]
@@ -274,7 +280,7 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
 
 
 def _write(out: IO[bytes], content: bytes) -> None:
-    """A whole file's content, durable but for the file's name."""
+    """Write a file's content and sync it. The folder entry is not synced."""
     out.write(content)
     out.flush()
     os.fsync(out.fileno())
@@ -282,7 +288,10 @@ def _write(out: IO[bytes], content: bytes) -> None:
 
 @contextlib.contextmanager
 def alone_with(key_file: Path) -> Iterator[None]:
-    """Refuse a second rotation for the length of a block: it was not meant to replace the key of the first."""
+    """Lock the key's folder for the length of a block; raises `ConfigurationError` while another process holds the lock.
+
+    A second rotation that ran at the same time would replace the key of the first, which nobody wants.
+    """
     directory = Path(os.path.realpath(key_file)).parent
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,7 +1,7 @@
-"""Log lines of a worker and of its intake processes, to stderr: text for people, or one JSON object a line for a log store.
+"""Log lines of a worker and of its acceptor processes, to stderr: text for people, or one JSON object a line for a log store.
 
-A call names its fields in the format, `log.info("parties read file=%s parties=%d", file, count)`. As text the line reads as it is written.
-As JSON each `name=%…` becomes a member of the object, a number stays a number, and `message` is what is left of the sentence.
+A call names its fields in the format, `log.info("parties read file=%s parties=%d", file, count)`. As text, the line is formatted as usual.
+As JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.
 """
 
 import json
@@ -23,7 +23,7 @@ _CONVERSION: Final = re.compile(
 
 
 def set_up_logging(level: str, *, as_json: bool) -> None:
-    """Log lines to stderr, from this level on. As JSON all is in them that Python would print there: warnings, and errors of threads."""
+    """Write log lines of this level and above to stderr. With `as_json`, Python's warnings and uncaught errors become log lines too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter(_TEXT))
     logging.basicConfig(handlers=[handler], force=True)
@@ -36,9 +36,9 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
 
 
 def set_level(level: str) -> None:
-    """Log from this level on, from now on."""
+    """Set the level of all loggers. aiokafka's lines appear at level `debug` only."""
     logging.getLogger().setLevel(level.upper())
-    # aiokafka says at INFO and WARNING what our own lines say better, many times a second while a broker is away.
+    # While a broker is away, aiokafka repeats at INFO and WARNING, many times a second, what our own lines report better.
     logging.getLogger("aiokafka").setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)
 
 
@@ -58,7 +58,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    """The sentence and the fields of a line. What does not look like ours is all sentence."""
+    """Splits a line into its sentence and its fields. A line that does not follow our format is all sentence."""
     given, fields, at = record.args, {}, 0
     if not isinstance(record.msg, str) or not isinstance(given, tuple) or not given:
         return record.getMessage(), {}
@@ -82,7 +82,7 @@ def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 
 
 def _plain(value: object) -> object:
-    """Returns a value for which JSON has a form as it is, and any other as text."""
+    """Returns a value that JSON can represent unchanged, and any other value as text."""
     is_plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf"))
     return value if is_plain else str(value)
 

@@ -1,4 +1,4 @@
-"""What a worker counts, for Prometheus (docs/metrics.md). One registry a worker, so that two in one process do not mix."""
+"""A worker's metrics for Prometheus (docs/metrics.md). Each worker has its own registry, so that two in one process do not mix."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -29,12 +29,12 @@ class Spans(Protocol):
 
     @property
     def exported(self) -> int:
-        """The number that the collector has taken."""
+        """The number of spans that the collector has accepted."""
         ...
 
     @property
     def dropped(self) -> int:
-        """The number of lost ones."""
+        """The number of lost spans."""
         ...
 
 
@@ -61,7 +61,7 @@ class Metrics:
         memory.set_function(resident_bytes)
 
     def observe(self, ready: Ready) -> None:
-        """Count what a step saw."""
+        """Count a step's batches, anomalies (`notices`), fills, registrations and fences."""
         for batch in ready.batches:
             self._batch_requests.observe(len(batch.requests))
             if batch.filled:
@@ -76,14 +76,14 @@ class Metrics:
             self._lives.labels("fenced").inc(len(ready.fenced))
 
     def count_decisions(self, by_outcome: list[int]) -> None:
-        """Count new decisions, by outcome byte."""
+        """Count new decisions; `by_outcome` has one number for each outcome byte."""
         for counter, count in zip(self._decisions, by_outcome, strict=True):
             if count:
                 counter.inc(count)
 
     def answered(self, call: str, status: int, seconds: float | None = None, *, count: int = 1) -> None:
-        """Count answers of the service that are alike."""
-        # Finding a labelled counter costs more than counting.
+        """Count HTTP answers with the same call and status; `seconds` is the latency of a submission."""
+        # Keep the labelled counters: finding one costs more than counting.
         counter = self._answer_counters.get((call, status))
         if counter is None:
             counter = self._answer_counters[call, status] = self._answers.labels(call, status)
@@ -102,7 +102,7 @@ class Metrics:
         *,
         is_ready: Callable[[], bool],
     ) -> None:
-        """Gauges that read a worker's parts when they are asked for."""
+        """Add the gauges that read a worker's parts at each scrape."""
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
@@ -143,7 +143,7 @@ class Metrics:
             Gauge(name, text, registry=self.registry).set_function(read)
 
     def watch_tls(self, certificates: Certificates) -> None:
-        """Gauges that read how the service's certificate is."""
+        """Add the gauges of the service's certificate."""
         for name, text, read in (
             ("notary_tls_certificate_expiry_seconds", "When the certificate in use expires.", lambda: certificates.not_after_s),
             ("notary_tls_problem", "1 while the certificate's files are not fit to be used.", lambda: int(bool(certificates.problem))),
@@ -152,7 +152,7 @@ class Metrics:
             Gauge(name, text, registry=self.registry).set_function(read)
 
     def watch_spans(self, spans: Spans) -> None:
-        """Gauges of what became of the spans of traces."""
+        """Add the gauges of exported and dropped trace spans."""
         for name, text, read in (
             ("notary_spans_exported", "Spans that the collector has taken.", lambda: spans.exported),
             ("notary_spans_dropped", "Spans that found no room, or that the collector did not take.", lambda: spans.dropped),
@@ -160,22 +160,22 @@ class Metrics:
             Gauge(name, text, registry=self.registry).set_function(read)
 
     def watch_brokers(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
-        """Gauges a broker, as this worker's client knows them when it is asked."""
+        """Add the gauges of each broker, as this worker's Kafka client sees it at a scrape."""
         self.registry.register(_Brokers(brokers))
 
     def text(self) -> bytes:
-        """The exposition text."""
+        """Returns the metrics in Prometheus's text exposition format."""
         return generate_latest(self.registry)
 
 
 class _Brokers(Collector):
-    """Brokers come and go, so their series are made anew at each scrape."""
+    """Collects the series of the brokers anew at each scrape, since brokers come and go."""
 
     def __init__(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
         self._brokers = brokers
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for the connection, one for the partitions by what the broker is to them."""
+        """Yields two families: the connection of each broker, and its partitions by role (leader, in-sync, replica)."""
         connected = GaugeMetricFamily("notary_broker_connected", "1 while this worker has a connection to the broker.", labels=["broker"])
         partitions = GaugeMetricFamily(
             "notary_broker_partitions", "The log's partitions, by what this broker is to them.", labels=["broker", "role"]
@@ -189,7 +189,7 @@ class _Brokers(Collector):
 
 
 def resident_bytes() -> int:
-    """The memory that this process has in RAM; 0 where the system does not say."""
+    """Returns this process's resident memory in bytes; 0 where the system does not report it."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -1,9 +1,9 @@
-"""A worker's service from its start to its end: wait for the log, take calls, answer what was taken in, be silent.
+"""A worker's service from start to end: wait for the log, serve calls, answer the admitted submissions, stop.
 
-    no log yet -> started -> ready -> stopping (SIGTERM, or something fatal) -> detached
+    no log yet -> started -> ready -> stopping (SIGTERM, or a fatal error) -> detached
 
-Everything here is the same for a process that listens on a port and for one in a simulation: `start` makes the worker, and the
-`App`s answer the calls.
+The code is the same for a process that listens on a port and for one in a simulation: `start` makes the worker, and the `App`s answer the
+calls.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ ANSWERS_LEAVE_S = 1.0
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a service: with nothing, or with the problems that it could not go on from."""
+    """The end of a service; `problems` holds the fatal errors that ended it, if any."""
 
     problems: tuple[Exception, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by itself."""
+        """True if a fatal error ended the service."""
         return bool(self.problems)
 
 
@@ -40,9 +40,9 @@ async def serve_until(
     stop: asyncio.Event,
     when_started: Callable[[Worker], Coroutine[None, None, None]],
 ) -> Ending:
-    """Serve until `stop` is set, or the worker ends. `when_started` runs beside it, from when there is a worker on.
+    """Serve until `stop` is set or the worker ends. `when_started` runs as a concurrent task once the worker has started.
 
-    Raises what `start` raises, but for `NotReady`: that means to try again.
+    On `NotReady` from `start` it tries again, every `LOG_RETRY_S`; it raises every other error of `start`.
     """
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -63,7 +63,7 @@ async def serve_until(
 
 
 async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Worker]], stopping: asyncio.Task[bool]) -> Worker | None:
-    """A worker, as soon as the log can be reached; None when the end came first."""
+    """Returns a worker, as soon as the log can be reached; None when `stopping` is done first."""
     reported = ""
     while not stopping.done():
         try:
@@ -97,7 +97,7 @@ async def _until_stopped(
             )
             await _idle(apps)
     finally:
-        # Who waits still (the drain took too long, or this worker must not speak any more) hears that the outcome is unknown.
+        # Calls that still wait (the drain took too long, or this worker must not answer any more) get "outcome unknown".
         for app in apps:
             app.detach()
         await _idle(apps)
@@ -115,7 +115,7 @@ async def _until_stopped(
                 else:
                     log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
     if worker.index.agreement.condemned:
-        # The process stays to say why, until a signal ends it: a supervisor would only start it again in vain.
+        # The process stays to report the reason until a signal ends it: a supervisor's restarts would only fail again.
         for app in apps:
             app.detach(worker.withheld() or "")
         await asyncio.wait([stopping])
@@ -123,7 +123,7 @@ async def _until_stopped(
 
 
 async def _idle(apps: Sequence[App]) -> None:
-    """Give the calls that can be answered now the time to be."""
+    """Wait until the calls that can be answered now are answered, at most `ANSWERS_LEAVE_S`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWERS_LEAVE_S):
             for app in apps:
@@ -131,7 +131,7 @@ async def _idle(apps: Sequence[App]) -> None:
 
 
 def leaves(group: ExceptionGroup) -> list[Exception]:
-    """The exceptions of nested groups."""
+    """Returns the exceptions of nested groups, as one list."""
     found: list[Exception] = []
     for problem in group.exceptions:
         found += leaves(problem) if isinstance(problem, ExceptionGroup) else [problem]

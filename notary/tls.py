@@ -1,8 +1,8 @@
-"""The service's TLS: version 1.3 and nothing older, on a certificate that is read again when its files change.
+"""The service's TLS: version 1.3 only, with a certificate that is read again when its files change.
 
-A renewal replaces the files, one after the other or both at once; nobody tells this process. So it looks at them every second, and takes
-what it finds when two looks have seen the same. Connections that are open keep what they began with. Files that do not fit together, or
-hold no certificate that is valid now, are reported, and the pair in use stays in use.
+A renewal replaces the files, one after the other or both at once, without a signal to this process. So it checks them every second, and
+loads them when two checks in a row found the same files. Open connections keep their old certificate. Files that do not match, or without a
+certificate that is valid now, are reported; the certificate in use stays in use.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ _State: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Certificates:
-    """The TLS context for new connections, as of the last files that fit."""
+    """The TLS context for new connections, from the last files that could be used."""
 
     def __init__(self, files: TlsFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Raises `ConfigurationError` for files that cannot be used."""
         self._files = files
         self._now = now
         self.problem = ""
-        """Why the files as they are now are not used; empty when they are."""
+        """The reason why the present files are not used; empty when they are used."""
         self.handshakes_failed = 0
-        """Connections that ended before their first request: no TLS 1.3, no certificate that is accepted, or no patience."""
+        """Connections that ended before their first request: no TLS 1.3, no accepted certificate, or closed too early."""
         self.when_handshake_failed: Callable[[], None] = lambda: None
         self._looked_at = self._in_use = self._state()
         self._reported: _State | None = None
@@ -47,38 +47,38 @@ class Certificates:
 
     @property
     def not_after_s(self) -> float:
-        """When the certificate in use expires, in seconds since 1970."""
+        """The expiry of the certificate in use, in seconds since 1970."""
         return self._not_after.timestamp()
 
     def handshake_failed(self, problem: BaseException) -> None:
-        """Count a connection that did not get as far as a request. Strangers must not be able to fill the log: it is for debugging only."""
+        """Count a connection that failed before its first request. It is logged at level debug, so that strangers cannot fill the log."""
         self.handshakes_failed += 1
         log.debug("a TLS handshake failed error=%s", problem)
         self.when_handshake_failed()
 
     async def follow(self) -> None:
-        """Look at the files every second, for ever."""
+        """Call `look` every second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 self.look()
-            except Exception:  # a bug, or a certificate that no library foresaw: a later one must be looked at all the same
+            except Exception:  # a bug, or a certificate that a library cannot handle: later files must still be checked
                 log.exception("the certificate's files cannot be looked at")
 
     def look(self) -> None:
-        """Take the files if they have changed, and have not changed again since the look before. A certificate that expires is reported."""
+        """Load the files if they have changed, but not since the last look. An expired certificate is reported."""
         state = self._state()
         settled, self._looked_at = state == self._looked_at, state
         if settled and (state != self._in_use or self.problem or self._now() > self._not_after):
             self._take(state)
 
     def read_again(self) -> None:
-        """Take the files as they are now, and log what came of it."""
+        """Load the present files, and log the result."""
         self._reported = None
         self._take(self._state(), report_all=True)
 
     def _take(self, state: _State, *, report_all: bool = False) -> None:
-        """Take the files; a problem with them is logged once for each content of the files, and the pair in use stays."""
+        """Load the files. On an error the certificate in use stays; the error is logged once for each version of the files."""
         try:
             self.context, self._not_after = self._load()
         except ConfigurationError as problem:
@@ -92,7 +92,7 @@ class Certificates:
         self.problem, self._in_use, self._reported = "", state, None
 
     def _state(self) -> _State:
-        """Tells one content of the files from another."""
+        """Returns inode, size and times of each file (None for a missing one), which change when a file is replaced."""
 
         def of(file: str) -> tuple[int, int, int, int] | None:
             try:
@@ -104,11 +104,11 @@ class Certificates:
         return tuple(of(file) for file in (self._files.cert_file, self._files.key_file, self._files.client_ca_file) if file)
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
-        """A context of its own: where loading fails halfway, the one in use is as it was."""
+        """Loads the files into a new context, so that a failure does not change the one in use. Raises `ConfigurationError`."""
         files = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Without tickets each connection is a full handshake: a client's certificate is looked at every time, not only at the first.
+        # Without tickets each connection is a full handshake, so the client's certificate is verified every time.
         context.num_tickets = 0
         context.set_alpn_protocols(["http/1.1"])
         not_after = self._check_dates(_certificate(files.cert_file))
@@ -145,7 +145,7 @@ class Certificates:
 
 
 def _certificate(file: str) -> x509.Certificate:
-    """The first of the file, which is the service's own; those of its issuers follow."""
+    """Reads the first certificate of the file, the service's own; its issuers' follow it. Raises `ConfigurationError`."""
     try:
         return x509.load_pem_x509_certificates(Path(file).read_bytes())[0]
     except OSError as problem:

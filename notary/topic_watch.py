@@ -1,7 +1,7 @@
-"""Looks at the settings of the topics while a worker runs: somebody may change them after the start.
+"""`TopicWatch`: checks the settings of the topics while a worker runs, since an operator may change them after the start.
 
-Retention that was switched on deletes records, fewer replicas in sync lose them. A worker that stopped for it would help nobody: it reports
-an error in its log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
+If retention is switched on, Kafka deletes records; a lower `min.insync.replicas` can lose them. Stopping the worker would not help. So it
+reports the problem in its log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ INTERVAL_S: Final = 60.0
 
 
 class TopicWatch:
-    """One worker's. An embedded log has no topics, and nothing to look at."""
+    """Checks the topics of one worker's log. An embedded log has no topics, and is not checked."""
 
     def __init__(self, config: Config, interval_s: float = INTERVAL_S) -> None:
         self._config = config
         self._interval_s = interval_s
         self.problems: tuple[str, ...] = ()
-        """The settings by which acknowledged records may be lost, a sentence each, as of the last look that succeeded."""
+        """The settings that may lose acknowledged records, a sentence each, as of the last check that succeeded."""
 
     async def run(self) -> None:
-        """Look once in a while, until cancelled."""
+        """Call `look` at every interval, until cancelled."""
         if self._config.log.kind != "kafka":
             return
         while True:
@@ -35,14 +35,14 @@ class TopicWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Look once, and log what changed."""
+        """Check the settings once, and log what changed."""
         config = self._config
         try:
             problems = tuple(await find_problems(config.log.bootstrap, config.log.topic_prefix, config.kafka_security))
         except NotReady as problem:
             logger.info("cannot look at the topics' settings now: %s", problem)
             return
-        except Exception as problem:  # whatever it is: a look that decides nothing must not stop a worker
+        except Exception as problem:  # any error: a check that decides nothing must not stop a worker
             problems = (f"The settings of the topics cannot be read: {problem}",)
         for found in problems:
             if found not in self.problems:

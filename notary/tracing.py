@@ -1,17 +1,17 @@
 """OpenTelemetry traces from a client's call to its decision (docs/metrics.md, Traces). Imported only where `[tracing] endpoint` is set.
 
-A submission that is sampled has a span, a child of the client's where the call has a `traceparent` (W3C Trace Context), and five in it:
+A sampled submission has a span, a child of the client's span if the call has a `traceparent` (W3C Trace Context), with five child spans:
 
     submission  |------------------------------------------------|  from the head of its call to its answer
-      admitted  |-----|                                              read, decoded, verified, taken in
+      admitted  |-----|                                              read, decoded, verified, admitted
       appended           |--------|                                  both records sent, until both are acknowledged
       joined             |------------|                              ... until the joiner has the content at its place in the order
       applied                         |---------|                    decided and durable
       answered                                  |----------------|   until the answer is made
 
-A batch that carries such a submission is a trace of its own: a span `batch` with a link to each of them; `appended` links back to it.
-Nothing here waits for a collector. Ended spans go into a bounded queue, which a thread of the SDK empties; what does not fit is counted and
-dropped. Whether a submission is sampled changes nothing for it.
+A batch with such a submission is a separate trace: a span `batch` with a link to each of them; `appended` links back to it. Nothing here
+waits for a collector. Ended spans go into a bounded queue, which a thread of the SDK empties; spans that do not fit are counted and
+dropped. Sampling does not change how a submission is handled.
 """
 
 import logging
@@ -41,13 +41,13 @@ from notary.version import VERSION
 logger = logging.getLogger("notary.tracing")
 
 EXPORT_S_MAX: Final = 2.0
-"""The most that the collector may take for one export, and that the end of a worker waits for the last ones."""
+"""The deadline of one export to the collector, and of the last export when a worker ends."""
 EXPORTED_AT_ONCE: Final = 512
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 
 
 class _Traced:
-    """A sampled submission until its answer; times in nanoseconds since 1970, 0 for what has not happened."""
+    """A sampled submission until its answer; times in nanoseconds since 1970, 0 for a time that has not come yet."""
 
     __slots__ = ("applied", "batch", "context", "sent", "span")
 
@@ -59,16 +59,16 @@ class _Traced:
 
 
 class Tracing:
-    """The traces of one worker. One event loop; to be closed."""
+    """The traces of one worker, used by its event loop only. It must be closed."""
 
     def __init__(self, settings: TracingConfig, notary_name: str, worker_name: str) -> None:
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `_Exporter` says once what its loggers repeat
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `_Exporter` logs once what its loggers repeat
         resource = Resource.create(
             {"service.name": "notary", "service.version": VERSION, "service.instance.id": worker_name, "notary.name": notary_name}
         )
         self._ratio = settings.ratio
         self.spans = _Spans(settings.endpoint, settings.queue_spans_max)
-        # Sampled here, before anything is made for a trace: what is not sampled costs one random number.
+        # `submission` samples before it makes any span, so that an unsampled submission costs one random number.
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(self.spans)
         self._tracer = self._provider.get_tracer("notary", VERSION)
@@ -77,9 +77,9 @@ class Tracing:
 
     @contextmanager
     def submission(self, encoded: bytes, requests: int, traceparent: str, since_s: float) -> Iterator[None]:
-        """Around what is done with a submission from when it is admitted; its call began at `since_s` of `time.perf_counter`.
+        """Trace a submission from its admission to the end of the block; its call began at `since_s` of `time.perf_counter`.
 
-        The same bytes again, while the first wait, are not traced: they wait with them.
+        A second submission of the same bytes is not traced while the first one waits: both wait for the same decision.
         """
         parent = _parent_of(traceparent)
         sampled = parent.trace_flags.sampled if parent is not None else random.random() < self._ratio  # noqa: S311 - no secret
@@ -106,13 +106,13 @@ class Tracing:
             now = time.time_ns()
             if traced.applied:
                 self._part(traced, "answered", traced.applied, now)
-            # Without it: decided before, or not decided when the wait was over.
+            # False means: decided before, or still undecided at the end of the wait.
             span.set_attribute("notary.decided_here", bool(traced.applied))
             span.end(now)
 
     @contextmanager
     def sending(self, name: tuple[int, int], batch: Batch[Decision]) -> Iterator[None]:
-        """Around the appends of a batch, from when it is sent until both have returned."""
+        """Trace the appends of a batch, from sending until both have returned."""
         all_traced = [traced for pending in batch.submissions if (traced := self._traced.get(pending.encoded)) is not None]
         if not all_traced:
             yield
@@ -123,7 +123,7 @@ class Tracing:
         span = self._tracer.start_span("batch", Context(), SpanKind.PRODUCER, attributes, links, sent)
         for traced in all_traced:
             if traced.batch is not None:
-                self._batches.pop(traced.batch, None)  # that one will never count
+                self._batches.pop(traced.batch, None)  # the earlier batch will never count
             traced.batch, traced.sent = name, sent
         self._batches[name] = all_traced
         try:
@@ -135,11 +135,11 @@ class Tracing:
                 self._part(traced, "appended", sent, now, span)
 
     def applier(self, applier: Applier[Decision]) -> Applier[Decision]:
-        """The same applier, with its work traced."""
+        """Returns an applier that calls this one and traces its work."""
         return _TracedApplier(self, applier)
 
     def joined(self, ready: Ready) -> list[_Traced]:
-        """The traced submissions that this step decides. A filled batch decides nothing: its submissions are sent again."""
+        """Returns the traced submissions that this step decides. A filled batch decides nothing: its submissions are sent again."""
         if not self._batches:
             return []
         found: list[_Traced] = []
@@ -149,14 +149,14 @@ class Tracing:
         return found
 
     def applied(self, all_traced: Sequence[_Traced], began: int, ended: int) -> None:
-        """These were decided between the two times, and are durable."""
+        """Record that these submissions were decided and made durable between the two times."""
         for traced in all_traced:
             self._part(traced, "joined", traced.sent, began)
             self._part(traced, "applied", began, ended)
             traced.applied = ended
 
     def close(self) -> None:
-        """Export what is left, as far as it goes in `EXPORT_S_MAX`."""
+        """Export the remaining spans, for at most `EXPORT_S_MAX`."""
         closing = threading.Thread(target=self._provider.shutdown, name="traces-close", daemon=True)
         closing.start()
         closing.join(EXPORT_S_MAX)
@@ -172,7 +172,7 @@ class _TracedApplier:
         self._applier = applier
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
-        """As the applier's."""
+        """Apply the step with the wrapped applier, and record its traced submissions."""
         began = time.time_ns()
         outcomes = self._applier.apply(ready)
         if all_traced := self._tracing.joined(ready):
@@ -181,7 +181,7 @@ class _TracedApplier:
 
 
 class _Spans(BatchSpanProcessor):
-    """The SDK's queue and thread. It is full when it says so here: the SDK would drop without counting."""
+    """The SDK's queue and thread. `on_end` checks for a full queue itself, since the SDK would drop spans without counting them."""
 
     def __init__(self, endpoint: str, spans_max: int) -> None:
         self._exporter = _Exporter(endpoint)
@@ -192,16 +192,16 @@ class _Spans(BatchSpanProcessor):
 
     @property
     def exported(self) -> int:
-        """Spans that the collector has taken."""
+        """The number of spans that the collector has accepted."""
         return self._exporter.exported
 
     @property
     def dropped(self) -> int:
-        """Spans for which the queue had no room, and those that the collector did not take."""
+        """The number of spans that did not fit into the queue, or that the collector did not accept."""
         return self._overflowed + self._exporter.failed
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Put it into the queue, if there is room."""
+        """Put the span into the queue; count it as dropped when the queue is full."""
         if self._put - self._exporter.taken >= self._spans_max:
             self._overflowed += 1
             return
@@ -210,7 +210,7 @@ class _Spans(BatchSpanProcessor):
 
 
 class _Exporter(SpanExporter):
-    """OTLP by HTTP, in the SDK's thread, with what became of the spans."""
+    """Exports spans by OTLP over HTTP in the SDK's thread, and counts exported and failed spans."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -219,7 +219,7 @@ class _Exporter(SpanExporter):
         self._away = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send them once; the exporter tries again until its time is over."""
+        """Export the spans; the OTLP exporter retries until its deadline."""
         self.taken += len(spans)
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS:
@@ -232,12 +232,12 @@ class _Exporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Close its connections."""
+        """Close the exporter's connections."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _parent_of(traceparent: str) -> SpanContext | None:
-    """The client's span; None without one, or with one that breaks W3C Trace Context, which says to begin a new trace then."""
+    """Parses the client's span; None without one, or for a malformed one: W3C Trace Context says to begin a new trace then."""
     if not traceparent or (found := _TRACEPARENT(traceparent)) is None:
         return None
     context = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16)))

@@ -1,9 +1,9 @@
-"""Checking the notary offline: that a decision is in its tree, and that its trees are one tree.
+"""Offline verification of a notary: a decision is in its tree, and all its trees are consistent.
 
     verify_receipt(decision["receipt"], decision, ["notary.example/london+0a1b2c3d+AQ..."])
 
-Total: whatever is given, it returns or raises `NotVerified`, whose `reason` is one word for programs. Importable without Kafka, RocksDB or
-asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-checkpoint, signed-note and tlog-tiles; RFC 6962.
+Every function is total: for any input it returns or raises `NotVerified`, whose `reason` is machine-readable. Importing it needs no Kafka,
+RocksDB or asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-checkpoint, signed-note and tlog-tiles; RFC 6962.
 """
 
 import json
@@ -44,9 +44,9 @@ DecisionLike: TypeAlias = Decision | Mapping[str, Any] | bytes | str
 Keys: TypeAlias = Sequence[VerifierKey | str] | VerifierKey | str
 """Verifier keys, or one, as objects or in their text form."""
 History: TypeAlias = Sequence[HistoricKey | Mapping[str, Any]] | Mapping[str, Any] | bytes | str
-"""What `GET /v1/notary` answers, or its `keys`, as JSON text or as a parser makes it of that."""
+"""An answer of `GET /v1/notary`, or its `keys`, as JSON text or as parsed JSON."""
 ReadTile: TypeAlias = Callable[[int, int, int], bytes]
-"""(level, index, width) -> a tile's bytes, `width` hashes or more, or fewer if it has not that many. What it raises goes to the caller."""
+"""(level, index, width) -> a tile's bytes: `width` hashes or more; fewer if it does not have them. Its exceptions go to the caller."""
 
 _Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
@@ -70,7 +70,7 @@ class _DecisionIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> Checkpoint:
-    """Check that the receipt proves the decision under a checkpoint signed by one of the keys, and return that checkpoint."""
+    """Verify that the receipt proves the decision under a checkpoint signed by one of the keys. Returns that checkpoint."""
     trusted = _keys(keys)
     decided = decision_of(decision)
     proof = proof_of(_text(receipt, "malformed-receipt"))
@@ -85,14 +85,15 @@ def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> 
 
 
 def verify_checkpoint(note: str | bytes, keys: Keys) -> Checkpoint:
-    """Check the signature of a checkpoint, and return it."""
+    """Verify the signature of a checkpoint. Returns the checkpoint."""
     return checkpoint_of(_text(note, "malformed-checkpoint"), _keys(keys))
 
 
 def verify_consistency(one: Checkpoint, other: Checkpoint, read: ReadTile) -> None:
-    """Check that the smaller tree is the beginning of the larger, with the tiles of the larger. The tiles need not be trusted.
+    """Verify, with the tiles of the larger tree, that the smaller tree is a prefix of the larger. The tiles need not be trusted.
 
-    "inconsistent" says that the notary signed two trees; "missing-tile" and "wrong-tile" only that these tiles do not show otherwise.
+    The reason "inconsistent" means that the notary signed two different trees. "missing-tile" and "wrong-tile" mean only that these tiles
+    do not prove consistency.
     """
     older, newer = sorted((one, other), key=lambda checkpoint: checkpoint.size)
     if not 0 <= older.size <= newer.size <= SIZE_MAX:
@@ -108,7 +109,7 @@ def verify_consistency(one: Checkpoint, other: Checkpoint, read: ReadTile) -> No
 
 
 def trusted_keys(keys: Keys, history: History) -> list[VerifierKey]:
-    """The keys, and those that follow from them by the notary's key history."""
+    """Returns the keys, and those that follow from them by the notary's key history."""
     found: Any = history
     if isinstance(history, bytes | str):
         found = _json(history, "malformed-key")
@@ -116,10 +117,10 @@ def trusted_keys(keys: Keys, history: History) -> list[VerifierKey]:
 
 
 def decision_of(decision: DecisionLike) -> Decision:
-    """The decision of the contract's JSON object; a member `receipt` is passed over, any other is refused, for nothing would prove it."""
+    """Decodes a decision. A member `receipt` is ignored; any other extra member raises `NotVerified`, since no receipt would prove it."""
     if not isinstance(decision, Decision):
         return decision_and_receipt(decision)[0]
-    # Of an object made by hand the leaf must stand for it alone: fields of other lengths could make the same bytes.
+    # Check lengths and ranges of an object that the caller made: fields of other lengths could give another decision's leaf.
     if not (
         0 <= decision.position < 2**63
         and len(decision.transaction_id) == TRANSACTION_ID_BYTES
@@ -131,7 +132,7 @@ def decision_of(decision: DecisionLike) -> Decision:
 
 
 def decision_and_receipt(decision: Mapping[str, Any] | bytes | str) -> tuple[Decision, str | None]:
-    """The decision, and its member `receipt`."""
+    """Decodes a decision. Returns it, and its member `receipt` (None without one)."""
     found: Any = decision
     if isinstance(decision, bytes | str):
         found = _json(decision, "malformed-decision")
@@ -152,13 +153,13 @@ def decision_and_receipt(decision: Mapping[str, Any] | bytes | str) -> tuple[Dec
 
 
 def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
-    """The root of the first `size` leaves of the newer tree."""
+    """Returns the root of the first `size` leaves of the newer tree."""
     if not size:
         return EMPTY_ROOT
     tiles: dict[tuple[int, int], bytes] = {}
 
     def read_tile(level: int, index: int) -> bytes:
-        # As wide as it must be at the newer size: narrower ones may be gone by then.
+        # Ask for the tile's full width at the newer size: the narrower versions may be deleted by now.
         needed = HASH_BYTES * min(TILE_WIDTH, (newer.size >> (TILE_HEIGHT * level)) - TILE_WIDTH * index)
         if (level, index) not in tiles:
             tile: object = read(level, index, needed // HASH_BYTES)
@@ -177,12 +178,12 @@ def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
 
 @lru_cache(maxsize=4)
 def _signed(note: str, keys: tuple[VerifierKey, ...]) -> Checkpoint:
-    """As `checkpoint_of`. The receipts of one answer share a checkpoint, and its signature is most of the work of checking them."""
+    """Caches `checkpoint_of`: the receipts of one answer share a checkpoint, and its signature is most of the cost of verifying them."""
     return checkpoint_of(note, keys)
 
 
 def _json(text: bytes | str, malformed: Reason) -> Any:
-    """A JSON value of which all parsers make the same: with a member given twice, one could show what another has verified."""
+    """Parses JSON, and rejects duplicate members: parsers differ on these, so another parser could show a value that was not verified."""
     try:
         return json.loads(_text(text, malformed), object_pairs_hook=_members)
     except (ValueError, RecursionError) as problem:

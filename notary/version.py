@@ -1,4 +1,4 @@
-"""The software version, as the package's metadata says it; one place, so that registers, HTTP and `--version` agree."""
+"""The software version, from the package's metadata. `register` records, HTTP and `--version` all take it from here."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,15 +1,15 @@
 """The command line, `notary ...` (docs/command-line.md).
 
-Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Whatever a program would read is written to stdout,
-messages for people to stderr; where the two are one, `--json` makes it a program's. Nothing is coloured.
+Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Output for programs goes to stdout, messages for
+people to stderr; where both go to stdout, `--json` switches to output for programs. Nothing is coloured.
 
-| exit code | when |
+| exit code | meaning |
 |---|---|
-| 0 | it did what was asked |
-| 1 | it did, and found bad news: a rejection under `submit --fail-on-rejection`, a promise that `demo` saw broken, a proof that fails |
-| 2 | it did not get that far: bad usage or configuration, nobody who answers, output that cannot be written, a bug |
+| 0 | success |
+| 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, a promise that `demo` saw broken, an invalid proof |
+| 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
 
-Only what a command itself returns is a 1: scripts take it for the notary's word. So everything that is raised ends here, in a 2.
+Scripts take a 1 as the notary's own result, so only the return value of a command can be 1. Every exception ends here, as a 2.
 """
 
 import argparse
@@ -46,24 +46,24 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit code."""
+    """Run one command. Returns the process's exit code."""
     if sys.stderr is None:
-        # Closed by whoever started us: what is said must not land in stdout instead, which is what `print` makes of it.
+        # The parent process closed stderr. Without this, `print` would write messages to stdout.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - lives until the process ends
     given = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in given if word in COMMANDS), "")
     try:
         code = _run(given, wanted)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk is still an error of ours to report
+            sys.stdout.flush()  # flush here, where the error of a full disk can still be reported
     except BrokenPipeError:
-        message = ""  # whoever read our output has left, and wants to hear no more
+        message = ""  # the reader of our output has gone, so there is nothing to report
     except (NotaryError, OSError) as problem:
         message = f"notary {wanted}: {problem}\n"
     except KeyboardInterrupt:
         message = f"notary {wanted}: interrupted\n"
     except Exception:
-        message = traceback.format_exc()  # a bug; Python's own exit code for it would be 1
+        message = traceback.format_exc()  # a bug; Python's own exit code for it would be 1, which means something else here
     else:
         return code
     with suppress(OSError):
@@ -76,7 +76,7 @@ def _run(given: list[str], wanted: str) -> int:
     parser = argparse.ArgumentParser(prog="notary", description="A notary: no state is spent twice.")
     parser.add_argument("--version", action="version", version=f"notary {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    # Only the module of the command that was asked for is imported: `notary submit` needs no RocksDB.
+    # Only the module of the given command is imported: `notary submit` needs no RocksDB.
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == wanted:
@@ -89,7 +89,7 @@ def _run(given: list[str], wanted: str) -> int:
 
 
 def drop_what_cannot_be_written() -> None:
-    """Let stdout and stderr lead nowhere where they fail: else Python tries again when it ends, and exits with a code of its own."""
+    """Redirect stdout and stderr to /dev/null if they fail: otherwise Python flushes them again at exit, and changes the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:

@@ -1,4 +1,4 @@
-"""`notary activate`: from here on the log may hold records of another format version too (R10)."""
+"""`notary activate`: allows records of another format version from here on in the log (R10)."""
 
 import argparse
 import asyncio
@@ -10,13 +10,13 @@ from ordering.records import FORMAT_VERSION, Activate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary activate`."""
+    """Add the flags of `notary activate`."""
     parser.add_argument("version", type=int, metavar="VERSION", help="the format version; every worker with a vote must read it already")
     owner.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Activate; 0 when it took effect, 1 when it did not."""
+    """Activate the format version. Returns 0 when the record took effect, 1 when it did not."""
     outcome = asyncio.run(_activate(load(arguments.config), arguments))
     done = f"format version {arguments.version} is active"
     return owner.report(outcome, done, {"format_version": arguments.version}, as_json=arguments.json)

@@ -1,10 +1,10 @@
-"""An archive of both topics (docs/spark.md, The archive), read as a log.
+"""An archive of both topics (docs/spark.md, The archive), read as a `Log`.
 
-Its files are Parquet, and pyarrow reads them: it wrote them, `notary export` needs it too, and readers of Parquet with zstd do not come
-smaller. Nothing of Spark is needed.
+Its files are Parquet, which pyarrow reads: it also wrote them, `notary export` needs it too, and no smaller library reads Parquet with
+zstd. Spark is not needed.
 
-The ranges are checked before anything is read, and each file before its first record is: its SHA-256, its columns, the number of its
-records, and that their offsets rise between its ends. What is read is one row group of each partition at a time.
+The ranges are checked first. The SHA-256 and the columns of each file are checked before its first record; the number of its records, and
+that their offsets rise between its ends, while it is read. One row group of each partition is in memory at a time.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
 BATCH_RECORDS: Final = 64
-"""Records that are made from a row group at once; one may have megabytes."""
+"""Records decoded from a row group at a time; a record may be several megabytes long."""
 _COLUMNS: Final = ["offset", "append_time_ms", "key", "value"]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -53,10 +53,10 @@ class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchivedLog:
-    """A `Log` that nobody can append to. Raises `ConfigurationError`, also while it is read, for an archive that is not whole."""
+    """A read-only `Log`. Raises `ConfigurationError`, also while it is read, for an archive that is incomplete or damaged."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads the ranges, and no file yet."""
+        """Read and check the ranges, but no Parquet file yet."""
         ranges = _ranges(folder)
         self._folder = folder
         self._partitions = ranges[-1].payload_partitions
@@ -80,43 +80,43 @@ class ArchivedLog:
             before.append(file)
 
     def unlisted(self) -> list[Path]:
-        """The Parquet files that no range lists: an interrupted run left them, or the last ranges are gone."""
+        """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
         return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
 
     @property
     def payload_partitions(self) -> int:
-        """The number of partitions that the payload topic had when the last range was archived."""
+        """The number of payload partitions when the last range was archived."""
         return self._partitions
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raise `NotReady` when the archive has fewer payload partitions."""
         check_partitions(f"the archive {self._folder}", self._partitions, count)
 
     @property
     def identity(self) -> str:
-        """The archive's folder."""
+        """The archive's folder, as `archive:<folder>`."""
         return f"archive:{self._folder}"
 
     async def open_writer(self) -> Writer:
-        """Always raises `ConfigurationError`."""
+        """Raise `ConfigurationError`: an archive cannot be appended to."""
         raise ConfigurationError(f"{self._folder} is an archive: nothing is appended to it here")
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
-        """A reader of all that the archive has."""
+        """Returns a reader from these offsets on; from 0 where none is given."""
         ends = {stream: bound.offset_end for stream, bound in (await self.bounds()).items()}
         return ArchivedReader({stream: self._records(stream, offsets_next.get(stream, 0)) for stream in ends}, ends, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """The bounds of each stream: 0, and the end of the last range."""
+        """Returns log start offset and log end offset of each topic-partition: 0, and the end of the last range."""
         return {stream: Bounds(0, files[-1].offset_end if files else 0) for stream, files in self._files.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """None: nothing can be appended."""
+        """Returns no leaders, since an archive has no brokers."""
         return {}
 
     async def close(self) -> None:
-        """Nothing is open between two readers."""
+        """Do nothing: only readers hold files open."""
 
     def _records(self, stream: int, offset_next: int) -> Iterator[list[Record]]:
         for file in self._files[stream]:
@@ -125,7 +125,7 @@ class ArchivedLog:
                     yield [record for record in records if record.offset >= offset_next]
 
     def _read(self, file: _File) -> Iterator[list[Record]]:
-        """Yields the records of a file, some at a time. Raises `ConfigurationError` where it is not what its range says."""
+        """Yields the records of a file, `BATCH_RECORDS` at a time. Raises `ConfigurationError` when it does not match its range."""
         path = self._folder / file.path
         place = f"{path} ({file.topic} partition {file.partition}, offsets {file.offset_first} up to {file.offset_end})"
         last, count = file.offset_first - 1, 0
@@ -156,7 +156,7 @@ class ArchivedReader:
     """A `Reader` over the files of an archive."""
 
     def __init__(self, records: Mapping[int, Iterator[list[Record]]], ends: Mapping[int, int], offsets_next: Mapping[int, int]) -> None:
-        """For `ArchivedLog.open_reader` only."""
+        """Use `ArchivedLog.open_reader`."""
         self._records = dict(records)
         self._ends = ends
         self._offsets_next = {stream: offsets_next.get(stream, 0) for stream in records}
@@ -164,8 +164,8 @@ class ArchivedReader:
         self._paused: frozenset[int] = frozenset()
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """The next records; none, after `timeout_ms`, where all streams are paused or at their ends."""
-        # Before anything is read, not after: to hash a large file may take longer than whoever reads one record waits.
+        """Returns the next records; none, after `timeout_ms`, when all topic-partitions are paused or at their ends."""
+        # Yield to the event loop before reading, not after: hashing a large file may take longer than a caller's timeout for one record.
         await asyncio.sleep(0)
         taken: list[Record] = []
         taken_bytes, has_ended = 0, False
@@ -174,7 +174,7 @@ class ArchivedReader:
                 break
             records = next(self._records[stream], None)
             if records is None:
-                # Offsets at the end may hold no record, as a transaction leaves them.
+                # Offsets at the end may hold no record: a Kafka transaction leaves such offsets.
                 self._offsets_next[stream] = self._ends[stream]
                 del self._records[stream]
                 has_ended = True
@@ -190,25 +190,25 @@ class ArchivedReader:
         return taken
 
     def offset_next(self, stream: int) -> int:
-        """The offset after the last record returned; the end of the archive when there are no more."""
+        """Returns the offset after the last record returned; the end of the archive when there are no more records."""
         return self._offsets_next[stream]
 
     @property
     def interruptions(self) -> int:
-        """None: an archive does not change while it is read."""
+        """Always 0: an archive does not change while it is read."""
         return 0
 
     def pause(self, streams: Collection[int]) -> None:
-        """Stops exactly these streams, from now on."""
+        """Pause exactly these topic-partitions from now on, and resume all others."""
         self._paused = frozenset(streams)
 
     async def close(self) -> None:
-        """Close the files that are being read."""
+        """Close the open files."""
         self._records.clear()
 
 
 def _ranges(folder: Path) -> list[_Range]:
-    """Returns all ranges in their order. Raises `ConfigurationError`, for a folder without any too."""
+    """Returns all ranges in order. Raises `ConfigurationError`, also for a folder without any range."""
     ranges: list[_Range] = []
     for number, file in enumerate(sorted((folder / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":

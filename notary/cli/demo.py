@@ -1,9 +1,9 @@
-"""`notary demo`: a day at the notary's, played in a folder that goes away.
+"""`notary demo`: a complete notary in a temporary folder, with a double spend and a crash.
 
-It plays all the parts with the real commands and the real client: an operator makes a notary and registers two banks, a worker serves,
-the banks spend, one of them tries to spend twice, the worker is killed and comes back. Every claim that it prints is checked; the first
-that does not hold ends it with exit code 1. Where the stage itself breaks down (a command of its own that fails, nobody who answers in
-time) nothing is said about the notary: exit code 2.
+It plays all the parts with the real commands and the real client. An operator makes a notary and registers two banks, a worker serves, the
+banks spend, and one of them tries a double spend. Then the worker is killed and starts again. The demo checks every claim that it prints,
+and ends with exit code 1 at the first that does not hold. If the demo itself fails (a command fails, no worker answers in time), it says
+nothing about the notary: exit code 2.
 """
 
 import argparse
@@ -32,14 +32,14 @@ DEADLINE_S = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary demo`."""
+    """Add the flags of `notary demo`."""
     parser.add_argument("--json", action="store_true", help="one JSON line a step")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play it; 0 when everything was as it should be."""
+    """Play the demo. Returns 0 when every claim held, 1 when one did not."""
     stage = _Stage(as_json=arguments.json)
-    os.environ["no_proxy"] = "*"  # the client's: all of it happens on this machine
+    os.environ["no_proxy"] = "*"  # for the client: everything happens on this machine
     with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
         try:
             _play(Path(folder), stage)
@@ -125,7 +125,7 @@ def _spend(state: str, what: str) -> TransactionRequest:
 
 
 def _make_key(folder: Path, bank: str) -> tuple[Path, Path]:
-    """(private, public) PEM files, as a bank's own tools make them."""
+    """Make a bank's key, as its own tools would. Returns the (private, public) PEM files."""
     key = Ed25519PrivateKey.generate()
     stem = folder / bank[2:8].replace(" ", "-").lower()
     private, public = stem.with_suffix(".pem"), stem.with_suffix(".pub")
@@ -136,7 +136,7 @@ def _make_key(folder: Path, bank: str) -> tuple[Path, Path]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of the commands: nothing that was set for other notaries."""
+    """Returns the environment of the commands, without `NOTARY_*` variables, which may be set for another notary."""
     return {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_")}
 
 
@@ -148,11 +148,11 @@ def _command(*words: str) -> str:
 
 
 class _NotAsPromised(Exception):
-    """A claim does not hold."""
+    """A claim of the demo does not hold."""
 
 
 class _CouldNotPlay(NotaryError):
-    """The play came to a stop before its claims could be checked."""
+    """The demo failed before its claims could be checked."""
 
 
 def _expect(held: bool, claim: str) -> None:
@@ -161,7 +161,7 @@ def _expect(held: bool, claim: str) -> None:
 
 
 class _Worker:
-    """`notary serve` in a process of its own."""
+    """A `notary serve` process."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -176,7 +176,7 @@ class _Worker:
         self._end(signal.SIGTERM)
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the process and wait until it is ready. Raises `_CouldNotPlay`."""
         command = [sys.executable, "-P", "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
         process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
@@ -188,7 +188,7 @@ class _Worker:
         self.url = json.loads(line)["url"]
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """End the process with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def _end(self, with_signal: signal.Signals) -> None:
@@ -201,19 +201,19 @@ class _Worker:
 
 
 class _Stage:
-    """Prints the play, step by step."""
+    """Prints the demo, step by step."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._steps = 0
 
     def step(self, text: str) -> None:
-        """A sentence of the play."""
+        """Print one step of the demo."""
         self._steps += 1
         print(json.dumps({"step": text}) if self._as_json else f"{self._steps:2}  {text}", flush=True)
 
     def answer(self, answer: Answer) -> None:
-        """An answer of the notary."""
+        """Print an answer of the notary."""
         if self._as_json:
             members = ("transaction_id", "position", "outcome", "reason")
             print(json.dumps({name: getattr(answer, name) for name in members}), flush=True)

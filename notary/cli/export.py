@@ -1,4 +1,4 @@
-"""`notary export`: the decisions and consumed states of an index as Parquet, for whoever compares them with the log (docs/spark.md)."""
+"""`notary export`: writes the decisions and consumed states of an index as Parquet, for a comparison with the log (docs/spark.md)."""
 
 import argparse
 import contextlib
@@ -28,14 +28,14 @@ PROGRESS_INTERVAL_S: Final = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary export`."""
+    """Add the flags of `notary export`."""
     parser.add_argument("--index", required=True, type=Path, metavar="DIR", help="a worker's index; the worker may be running")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files go; made if it is not there, else empty")
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export; 0 when all of it is there."""
+    """Export the index. Returns 0 when the export is complete; every failure raises."""
     if find_spec("pyarrow") is None:
         raise ConfigurationError("pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[parquet]'")
     out: Path = arguments.out
@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(view: IndexView, out: Path) -> dict[str, Any]:
-    """Write all files, and then the manifest that makes them an export; what it says."""
-    from notary.cli.parquet import write_decisions, write_states  # not before pyarrow is known to be there
+    """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
+    from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
     progress = _Progress()
     files: list[ExportedFile] = []
@@ -82,7 +82,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
         "offsets_next": {"ordering": view.offsets_next.get(ORDERING, 0), "payload": payload},
         "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
     }
-    # A crash before the rename leaves files and no manifest: no export, and the folder is not taken for an empty one.
+    # A crash before the rename leaves files without a manifest: not an export, and not an empty folder that another run would fill.
     unfinished = out / f".{MANIFEST}"
     write(unfinished, json.dumps(said, indent=1) + "\n")
     unfinished.rename(out / MANIFEST)
@@ -92,7 +92,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(out: Path) -> Iterator[None]:
-    """An empty folder for the block to fill; what it has put there is gone again when it fails."""
+    """Make an empty folder for the block to fill; remove the block's files when it fails. Raises `ConfigurationError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
@@ -102,7 +102,7 @@ def _folder(out: Path) -> Iterator[None]:
     try:
         for name in ("decisions", "states"):
             (out / name).mkdir()
-    except FileExistsError:  # and so not ours to tidy up
+    except FileExistsError:  # another run made it, so this one must not remove it
         raise ConfigurationError(f"{out} is being filled by another export: name another folder with --out") from None
     try:
         yield
@@ -113,7 +113,7 @@ def _folder(out: Path) -> Iterator[None]:
 
 
 class _Progress:
-    """A line that is written over and over, on a terminal."""
+    """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -126,6 +126,6 @@ class _Progress:
             print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave a clean line."""
+        """Clear the line."""
         if self._told_s:
             print(f"\r{'':<78}", end="\r", file=sys.stderr)

@@ -1,14 +1,14 @@
-"""`notary init`: a notary's keys, configuration and log, which begins with the record that says whose it is (R10).
+"""`notary init`: makes a notary's keys, configuration and log; the log begins with the genesis record, which names its owner (R10).
 
 With `--kafka` these are the durable steps:
 
 | step | a crash after it leaves |
 |---|---|
-| both topics | empty topics: the next `init` with this prefix goes on |
-| the directory: keys and configuration, all at once | a directory whose log is empty: the same `init` again goes on |
-| the genesis record | nothing to do |
+| both topics | empty topics: the next `init` with this prefix continues |
+| the directory: keys and configuration, atomically | a directory whose log is empty: the same `init` again continues |
+| the genesis record | a complete notary |
 
-An embedded log is made with its genesis record inside the directory, so there all of it comes at once.
+An embedded log, with its genesis record, is made inside the directory, so there everything appears atomically.
 """
 
 import argparse
@@ -47,7 +47,7 @@ LOOK_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary init`."""
+    """Add the flags of `notary init`."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="made if it is not there; nothing in it is overwritten")
     parser.add_argument("--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever")
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make everything; 0 when it is there."""
+    """Make the notary. Returns 0; every failure raises."""
     directory: Path = arguments.directory
     _check(arguments)
     log_settings = _log_settings(arguments)
@@ -83,24 +83,24 @@ def run(arguments: argparse.Namespace) -> int:
     made = CreatedTopics((), (), ())
     try:
         if kafka and (directory / CONFIG).exists():
-            # An earlier call may have made all of it but the genesis record: the log knows.
+            # An earlier call may have made everything but the genesis record; `_go_on` looks into the log.
             keys_made = _Keys.load(directory)
             log_id = asyncio.run(_go_on(arguments, keys_made))
         else:
-            # The configuration last: a directory that has one is complete.
+            # The configuration is last: a directory that has one is complete.
             files = (KEY, OWNER_KEY, KEY_HISTORY, PARTIES, CONFIG)
             with staged(directory, files if kafka else (LOG, *files)) as stage:
                 keys_made = _Keys.create(stage, arguments.origin)
                 parties.write(stage / PARTIES, {})
                 write(stage / CONFIG, _toml(arguments, log_settings))
                 if kafka:
-                    # Not before all that can fail here has been written: of all this, topics alone cannot be taken back.
+                    # Create the topics last, after all other steps that can fail: only topics cannot be undone.
                     made = asyncio.run(_topics(arguments, log_settings))
                 else:
                     log_id = asyncio.run(_embedded(arguments, stage / LOG, keys_made))
             if kafka:
-                # A crash before this leaves a directory whose log is empty: the same command again goes on. The keys come first, for a
-                # log whose keys nobody has would be lost for everyone.
+                # A crash before this leaves a directory whose log is empty: the same command again continues. The keys are written first,
+                # since a log whose keys are lost cannot be used any more.
                 log_id = asyncio.run(_genesis(arguments, log_settings, keys_made))
     except OSError as problem:
         raise ConfigurationError(f"cannot make a notary in {directory}: {problem.strerror or problem}") from None
@@ -116,29 +116,29 @@ class _Keys(msgspec.Struct, frozen=True):
 
     @classmethod
     def create(cls, directory: Path, origin: str) -> "_Keys":
-        """Both, in files, with the history of the notary's."""
+        """Make both key files, and the key history of the notary's key. Raises `ConfigurationError`, `OSError`."""
         made = cls(keys.create(directory / KEY), keys.create(directory / OWNER_KEY, keys.OWNERS))
         keys.create_history(directory / KEY_HISTORY, origin, made.notary.public_key())
         return made
 
     @classmethod
     def load(cls, directory: Path) -> "_Keys":
-        """Those of a directory that is there. Raises `ConfigurationError`."""
+        """Read the keys of an existing directory. Raises `ConfigurationError`."""
         return cls(keys.load(directory / KEY), keys.load(directory / OWNER_KEY, keys.OWNERS))
 
     def genesis(self, arguments: argparse.Namespace) -> Genesis:
-        """The first record of their log."""
+        """Returns the genesis record of a log with these keys and a random salt."""
         notary_key, owner_key = self.public_keys
         return Genesis(os.urandom(SALT_BYTES), arguments.partitions, notary_key, owner_key, arguments.name, arguments.origin)
 
     @property
     def public_keys(self) -> tuple[bytes, bytes]:
-        """The public halves, the notary's and the owner's."""
+        """The public keys: the notary's and the owner's."""
         return self.notary.public_key().public_bytes_raw(), self.owner.public_key().public_bytes_raw()
 
     @property
     def owner_signs(self) -> SigningKey:
-        """The owner's key, to sign records with."""
+        """The owner's key, for signing records."""
         return SigningKey(self.owner.private_bytes_raw())
 
 
@@ -166,7 +166,7 @@ async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _
 
 
 async def _topics(arguments: argparse.Namespace, log_settings: LogConfig) -> CreatedTopics:
-    """Create both topics, or find that they are there, fit and are empty."""
+    """Create both topics, or check that existing ones are empty and have the right settings."""
     made = await create_topics(
         log_settings.bootstrap,
         log_settings.topic_prefix,
@@ -189,7 +189,10 @@ async def _genesis(arguments: argparse.Namespace, log_settings: LogConfig, keys_
 
 
 async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
-    """Append the genesis record that an earlier call could not, unless it is there. Raises `ConfigurationError` for another notary's."""
+    """Append the genesis record if an earlier call did not get that far. Raises `ConfigurationError` for another notary's log.
+
+    Returns the log id.
+    """
     file = arguments.directory / CONFIG
     config = load(file, environment={})
     if config.log.kind != "kafka" or (config.name, config.origin) != (arguments.name, arguments.origin):
@@ -206,7 +209,7 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
 
 @contextlib.asynccontextmanager
 async def _kafka_log(arguments: argparse.Namespace, log_settings: LogConfig) -> AsyncIterator[KafkaLog]:
-    """The log, as soon as its partitions have leaders: they are new."""
+    """Open the log, as soon as its new partitions have leaders. Raises `NotReady` after `LEADERS_S_MAX`."""
     give_up_s = time.monotonic() + LEADERS_S_MAX
     security = kafka_security(log_settings, arguments.directory)
     while True:
@@ -254,7 +257,7 @@ def _report(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _
 
 
 def _log_settings(arguments: argparse.Namespace) -> LogConfig:
-    """`[log]` as the flags and the file of `--log-settings` say it; raises `ConfigurationError`."""
+    """Returns the `[log]` settings of the flags and of the file of `--log-settings`. Raises `ConfigurationError`."""
     given: dict[str, Any] = {}
     if arguments.log_settings is not None:
         if arguments.kafka is None:
@@ -265,7 +268,7 @@ def _log_settings(arguments: argparse.Namespace) -> LogConfig:
             raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
     flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
     given |= {key: value for key, value in flags.items() if value is not None}
-    # An empty list of brokers is a mistake of a script, and not a wish for an embedded log.
+    # An empty list of brokers is a script's mistake, not a request for an embedded log.
     given["kind"] = "embedded" if arguments.kafka is None else "kafka"
     try:
         return msgspec.convert(given, LogConfig)
@@ -286,7 +289,7 @@ def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
     ]
     for field in msgspec.structs.fields(LogConfig):
         value = getattr(log_settings, field.name)
-        # What is as it would be anyway is left to the defaults, but for what a reader looks for.
+        # Settings with their default value are left out, except those that a reader looks for.
         if value != field.default or field.name == "kind" or (field.name == "directory" and log_settings.kind == "embedded"):
             lines.append(f"{field.name} = {_quoted(value) if isinstance(value, str) else value}")
     lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]
@@ -294,5 +297,5 @@ def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
 
 
 def _quoted(text: str) -> str:
-    # A JSON string is a TOML basic string, but for the one control character that JSON leaves as it is.
+    # A JSON string is a TOML basic string, except for DEL, the one control character that JSON does not escape.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

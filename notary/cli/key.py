@@ -1,7 +1,7 @@
-"""`notary key show`, `prepare` and `rotate`: the notary's own key, and those before it.
+"""`notary key show`, `prepare` and `rotate`: show and rotate the notary's own key.
 
 A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `rotate` appends it, between the two halves
-that `notary.keys` describes, with what a crash after each step leaves.
+that `notary.keys` describes. The table there lists the result of a crash after each step.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from ordering.signatures import SigningKey, endorse_key
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary key`."""
+    """Add the flags of `notary key`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
         ("show", "print the present verifier key and the key history, checked"),
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, prepare or rotate; 1 when the log did not take the new key."""
+    """Show, prepare or rotate. Returns 0; 1 when the `key` record did not take effect."""
     config = load(arguments.config)
     if arguments.action == "rotate":
         return asyncio.run(_rotate(config, arguments))
@@ -55,7 +55,7 @@ def _show(config: Config, *, as_json: bool) -> None:
     history = keys.present_history(*files)
     waiting = keys.prepared(*files)
     if as_json:
-        # The member `keys` is as in `GET /v1/notary`: either is what a verifier follows.
+        # The member `keys` has the form of `GET /v1/notary`, so that a verifier can follow either.
         facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
         print(json.dumps(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
         return
@@ -97,7 +97,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
                 outcome = await log.append(endorse_key(new, log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", {"prepared": waiting.verifier_key}, as_json=arguments.json)
-                # A crash here: the key is in force, workers find it in `.next`, and the same command again goes on.
+                # A crash here leaves the new key in force: workers find it in `.next`, and the same command again continues.
                 keys.put_in_place(*files)
                 done = _Done(waiting.present, waiting.found, offset=outcome.offset)
     history = keys.present_history(*files)
@@ -134,7 +134,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
 
 
 class _Done(msgspec.Struct, frozen=True):
-    """A rotation took place; `offset` is that of its record, None when an earlier call appended it."""
+    """A completed rotation; `offset` is its record's, None when an earlier call appended it."""
 
     previous: str
     was_prepared: bool
@@ -142,7 +142,7 @@ class _Done(msgspec.Struct, frozen=True):
 
 
 def _complete(files: tuple[Path, Path, str], in_force: bytes) -> _Done | None:
-    """Put in place what the log has put in force already; None when no rotation is under way. Raises `ConfigurationError`."""
+    """Put a key in place that is already in force in the log. Returns None when there is no such rotation. Raises `ConfigurationError`."""
     key_file, _, origin = files
     half_placed = keys.finish(*files)
     waiting = keys.prepared(*files)

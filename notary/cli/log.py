@@ -1,8 +1,8 @@
-"""`notary log show`: a log's records, with who signed them, which took effect, and why others did not.
+"""`notary log show`: prints a log's records: their signers, their effects, and the reasons why records took no effect.
 
-The log is that of the brokers, the embedded one, or an archive of both topics. It is replayed from its first record with the joiner that
-workers use, so what is shown is what a worker makes of it. Only the check
-of views is left out: it needs a worker's index. A view that is not the replay's own history is shown as a notice.
+The source is the brokers, the embedded log, or an archive of both topics. It is replayed from its first record with the joiner that workers
+use, so the output shows the log as a worker sees it. Only the check of views is left out, since it needs a worker's index. A view that
+differs from the replay's own history is shown as an anomaly (`notice` in the code).
 """
 
 import argparse
@@ -36,7 +36,7 @@ IDS_SHOWN = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary log`."""
+    """Add the flags of `notary log`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "print the ordering records, one a line, and with --payload the payload records"
     show = actions.add_parser("show", help=summary, description=summary)
@@ -50,21 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show; 0 also for a log with records that took no effect."""
+    """Show the records. Returns 0, also for a log with records that took no effect."""
     asyncio.run(_show(arguments))
     return EXIT_DONE
 
 
 @asynccontextmanager
 async def _opened(arguments: argparse.Namespace) -> AsyncIterator[Log]:
-    """The log or the archive, for the length of a block. Raises `ConfigurationError`, also for nobody's log, and `NotReady`."""
+    """Open the log or the archive for the length of a block. Raises `NotReady`, and `ConfigurationError`, also without a genesis record."""
     if arguments.archive is None:
         async with owner.opened(load(arguments.config), "log") as owned:
             yield owned.log
         return
     if find_spec("pyarrow") is None:
         raise ConfigurationError("pyarrow is not installed, which reads an archive's Parquet files: pip install 'kafka-notary[parquet]'")
-    from notary.cli.archived import ArchivedLog  # not before pyarrow is known to be there
+    from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
 
     archived = ArchivedLog(arguments.archive)
     if unlisted := archived.unlisted():
@@ -91,7 +91,10 @@ async def _show(arguments: argparse.Namespace) -> None:
 
 
 class _Payload(msgspec.Struct, frozen=True, gc=False):
-    """A payload record without its value, kept until all is judged: some 150 bytes. `fill` is its value where that has a fill's length."""
+    """A payload record without its value, kept until the end of the replay: some 150 bytes.
+
+    `fill` is the value if it has the length of a fill, else empty.
+    """
 
     partition: int
     offset: int
@@ -102,7 +105,7 @@ class _Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Shown:
-    """Prints records as they are judged. Keys are followed on the way: which one is in force depends on the place."""
+    """Prints records as they are applied. It follows the `key` records, since the key in force depends on the place in the log."""
 
     def __init__(self, joiner: Joiner, arguments: argparse.Namespace) -> None:
         self._joiner = joiner
@@ -118,16 +121,16 @@ class _Shown:
         self._batches: dict[int, OrderedBatch] = {}
         self._notices: dict[tuple[int, int], str] = {}
         self._payloads: list[_Payload] = []
-        self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) -> the ordering record whose content it is
+        self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) of a content -> its ordering record
         self._entries: set[tuple[int, bytes]] = set()  # (partition, key) of the entries shown
         self._joined: set[tuple[int, bytes]] = set()
 
     def is_complete(self) -> bool:
-        """Whether all that was asked for is printed, but for payload records."""
+        """Returns true if all requested ordering records are printed."""
         return self._end is not None and self._joiner.offset_head >= self._end
 
     def observe(self, records: Sequence[Record], ready: Ready) -> None:
-        """Take what was read and judged; print what is judged."""
+        """Add the records of a step and their results; print the ordering records that are applied now."""
         for record in records:
             if record.stream == ORDERING:
                 self._waiting.append(record)
@@ -145,7 +148,7 @@ class _Shown:
             self._judged(self._waiting.popleft())
 
     def finish(self, stop: str) -> None:
-        """Print what was read and not judged, and the payload records."""
+        """Print the ordering records that were read and not applied, and the payload records."""
         hole = self._joiner.hole
         why = stop
         if hole is not None:
@@ -192,9 +195,9 @@ class _Shown:
         return () if log_state is None else log_state.formats
 
     def _signer(self, value: bytes) -> str:
-        """The name of the key that signed an ordering record, at the place that was reached."""
+        """Returns the name of the key that signed an ordering record, as of this place in the log."""
         if log_id_of(value) == self._log_id:
-            return OWNER  # genesis: its signature is over another log id, and was checked when the log was opened
+            return OWNER  # genesis: its signature covers another log id, and was checked when the log was opened
         if record_is_signed(value, self._log_id, self._owner_key):
             return OWNER
         return self._key_name(lambda key: record_is_signed(value, self._log_id, key))
@@ -244,7 +247,7 @@ class _Shown:
         kind = "fill" if payload.fill else "payload"
         signer = self._fill_signer(payload) if payload.fill else ""
         if signer == NOBODY and (payload.partition, payload.offset) in self._contents:
-            kind, signer = "payload", ""  # as long as a fill, and what its entry named
+            kind, signer = "payload", ""  # a payload as long as a fill: its entry has its hash
         content_of = self._contents.get((payload.partition, payload.offset))
         if content_of is not None:
             became = f"content of ordering record {content_of}"
@@ -290,7 +293,7 @@ def _time(time_ms: int) -> str:
 
 
 def _jsonable(record: OrderingRecord | View) -> dict[str, Any]:
-    """A record's fields; bytes as hex."""
+    """Returns a record's fields, with bytes as hex."""
     return {name: _json_of(value) for name, value in msgspec.structs.asdict(record).items()}
 
 
@@ -312,7 +315,7 @@ def _content(effect: Effect, batch: OrderedBatch) -> dict[str, Any]:
 
 
 def _fields(record: OrderingRecord) -> Iterator[str]:
-    """The fields of a record for people: hashes are cut short, of many ids some are shown."""
+    """Yields the fields of a record for people: hashes are shortened, and only the first ids are shown."""
     if isinstance(record, WorkerRecord):
         yield f"seen={record.view.seen}"
     for name, value in msgspec.structs.asdict(record).items():

@@ -1,11 +1,11 @@
 """Appends the records that the owner signs (R10), and reports whether they took effect.
 
-    async with opened(config) as log:              # whose log it is was checked
-        await log.replay()                         # which incarnations, keys, partitions and formats there are now
+    async with opened(config) as log:              # checks that the log is this notary's
+        await log.replay()                         # reads the present incarnations, keys, partitions and formats
         outcome = await log.append(Retire(4), owner)
 
-An append acknowledges a record; whether it takes effect is decided by the log, at the record's place. So each command reads the log back,
-past its own record, and says what became of it. Nothing here is done by halves: there is one record, and a copy of it changes nothing.
+An acknowledgement means that the record is in the log. Its place there decides if it takes effect. So each command reads the log back, past
+its own record, and reports the result. A command is atomic: it appends one record, and a second copy of that record changes nothing.
 """
 
 import argparse
@@ -33,29 +33,29 @@ OWNER_KEY = "owner-key.pem"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A record was appended: its offset in the ordering topic, and why it took no effect (empty: it did)."""
+    """The result of an append: the record's offset in the ordering topic, and the reason why it took no effect (empty: it did)."""
 
     offset: int
     why_not: str
 
     @property
     def took_effect(self) -> bool:
-        """Whether the log is another one because of it."""
+        """True if the record changed the log's state."""
         return not self.why_not
 
 
 class OwnedLog:
-    """An open log of a known notary, as far as it was read."""
+    """The open log of one notary, and the joiner's state of the part read so far."""
 
     def __init__(self, log: Log, genesis: Genesis, log_id: bytes, command: str) -> None:
-        """For `opened` only."""
+        """Use `opened`."""
         self.log = log
         self.genesis = genesis
         self.log_id = log_id
         self._command = command
         self._replay: Replay | None = None
         self.joiner = Joiner(ordering_only=True)
-        # Of the ordering records read last: what each of them brought, for `append`.
+        # For `append`: values, effects and anomalies of the ordering records from `_watched_from` on.
         self._watched_from: int | None = None
         self._values: dict[int, bytes | None] = {}
         self._effects: set[int] = set()
@@ -63,19 +63,22 @@ class OwnedLog:
 
     @property
     def state(self) -> LogState:
-        """The log as its control records describe it. Only after `replay`."""
+        """The keys, partitions and formats from the log's control records. Call `replay` first."""
         assert self.joiner.log_state is not None
         return self.joiner.log_state
 
     async def replay(self, state: JoinerState | None = None) -> None:
-        """Read the ordering topic to its end; or, from an index's state on, both topics. Raises `ConfigurationError`, `NotReady`."""
+        """Read the ordering topic to its end; with an index's `state`, both topics from there. Raises `ConfigurationError`, `NotReady`."""
         self.joiner = Joiner(state, ordering_only=state is None)
         name = f"notary {self._command}"
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
         await self._read_on()
 
     async def append(self, record: OwnerRecord, owner: SigningKey) -> Outcome:
-        """Append one record, signed by the owner, and read the log back past it. Raises `OutcomeUnknown`, `NotReady`."""
+        """Append one record, signed by the owner, and read the log back past it. Raises `OutcomeUnknown`, `NotReady`.
+
+        A crash here leaves the record in the log or not; the same command again is safe.
+        """
         value = sign_record(record, self.log_id, owner)
         self._watched_from = (await self.log.bounds())[ORDERING].offset_end
         writer = await self.log.open_writer()
@@ -96,7 +99,7 @@ class OwnedLog:
         return Outcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
 
     async def close(self) -> None:
-        """Give up reading. The log itself is closed by `opened`."""
+        """Stop reading. `opened` closes the log itself."""
         if self._replay is not None:
             await self._replay.close()
 
@@ -116,7 +119,7 @@ class OwnedLog:
 
 @asynccontextmanager
 async def opened(config: Config, command: str) -> AsyncIterator[OwnedLog]:
-    """The log of a configuration, for the length of a block. Raises `ConfigurationError`, also for another notary's log, and `NotReady`."""
+    """Open a configuration's log for the length of a block. Raises `NotReady`, and `ConfigurationError`, also for another notary's log."""
     try:
         log = await open_log(config)
     except ConfigurationError as problem:
@@ -136,7 +139,7 @@ async def opened(config: Config, command: str) -> AsyncIterator[OwnedLog]:
 
 
 def load_owner_key(config: Config, given: Path | None, genesis: Genesis) -> SigningKey:
-    """The owner's key of this log. Raises `ConfigurationError`, for another key with both public keys."""
+    """Reads the owner's key of this log. Raises `ConfigurationError`, which for a wrong key names both public keys."""
     file = given or config.path(OWNER_KEY)
     if given is None and not file.exists():
         raise ConfigurationError(f"there is no {file}: name the owner's key, which `notary init` made, with --owner-key FILE")
@@ -149,14 +152,17 @@ def load_owner_key(config: Config, given: Path | None, genesis: Genesis) -> Sign
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that appends a record of the owner's."""
+    """Add the arguments that all commands with an owner's record share."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
     parser.add_argument("--owner-key", type=Path, metavar="FILE", help=f"the owner's key (default: {OWNER_KEY} beside notary.toml)")
     parser.add_argument("--json", action="store_true", help="say what became of it as JSON")
 
 
 def report(outcome: Outcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:
-    """Print what became of a record; the exit code: 1 if it took no effect. `done` says what took effect, `facts` the same for programs."""
+    """Print the result of an append. Returns the exit code: 1 if the record took no effect.
+
+    `done` describes the effect for people, `facts` for programs.
+    """
     if as_json:
         print(json.dumps({"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}))
     elif outcome.took_effect:

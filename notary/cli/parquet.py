@@ -1,7 +1,7 @@
 """The Parquet files of `notary export` (docs/spark.md, Exported indexes).
 
-Of the notary's modules this one and `archived` need pyarrow. Columns go out in row groups, so that memory is bounded whatever the index
-holds; files are hashed as they are written.
+Only this module and `archived` need pyarrow. Columns are written in row groups, so that memory is bounded for an index of any size; files
+are hashed while they are written.
 """
 
 import os
@@ -20,9 +20,9 @@ from ordering.store import sync_directory
 
 GROUP_ROWS_MAX: Final = 1 << 16
 GROUP_CONFLICTS_MAX: Final = 1 << 18
-"""A decision may list 10,000."""
+"""The number of conflicts at which a row group of decisions ends; one decision may list 10,000."""
 FILE_BYTES_MAX: Final = 256 << 20
-"""After which the next row group goes to another file."""
+"""The size after which the next row group goes to a new file."""
 
 _CONFLICT = pa.struct([("state", pa.binary(36)), ("kind", pa.int32()), ("consumed_by", pa.binary(32))])
 _DECISIONS = pa.schema(
@@ -38,7 +38,7 @@ _STATES = pa.schema([("state", pa.binary(36)), ("id", pa.binary(32)), ("position
 
 
 class ExportedFile(msgspec.Struct, frozen=True):
-    """One file: `path` from the export's folder on."""
+    """One file of an export; `path` is relative to the export's folder."""
 
     path: str
     rows: int
@@ -46,12 +46,12 @@ class ExportedFile(msgspec.Struct, frozen=True):
 
 
 def write_decisions(decisions: Iterable[Decision], folder: Path) -> Iterator[ExportedFile | int]:
-    """Write `decisions/` in `folder`; yields how many rows there are after each row group, and each file when it is durable."""
+    """Write `decisions/` in `folder`. Yields the number of rows after each row group, and each file once it is durable."""
     return _write((_decision_columns(group) for group in _groups(decisions)), _DECISIONS, folder, "decisions")
 
 
 def write_states(states: Iterable[tuple[StateRef, TransactionId, int]], folder: Path) -> Iterator[ExportedFile | int]:
-    """The same for `states/`."""
+    """Write `states/` in `folder`. Yields as `write_decisions` does."""
     return _write((_state_columns(group) for group in _groups(states)), _STATES, folder, "states")
 
 
@@ -103,7 +103,7 @@ def _write(groups: Iterable[list[list[Any]]], schema: pa.Schema, folder: Path, n
 
 
 class _File:
-    """One Parquet file on its way, and the sink that pyarrow writes it to."""
+    """A Parquet file that is being written, and the sink to which pyarrow writes it."""
 
     closed = False
 
@@ -117,28 +117,28 @@ class _File:
         self._writer = pq.ParquetWriter(self, schema, compression="zstd")
 
     def write(self, part: bytes) -> int:
-        """Takes the bytes that pyarrow has ready."""
+        """Write and hash bytes from pyarrow. Returns their number."""
         self._digest.update(part)
         self.bytes += len(part)
         return self._out.write(part)
 
     def tell(self) -> int:
-        """The number of bytes written."""
+        """Returns the number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing is durable before `finish`."""
+        """Do nothing: `finish` makes the file durable."""
 
     def close(self) -> None:
-        """pyarrow is done; `finish` is not."""
+        """Do nothing: pyarrow calls this before `finish` has synced the file."""
 
     def add(self, columns: list[list[Any]]) -> None:
-        """One row group."""
+        """Write one row group."""
         self._writer.write_table(pa.table(columns, schema=self._schema))
         self._rows += len(columns[0])
 
     def finish(self) -> ExportedFile:
-        """The file, durable."""
+        """Complete the file and sync it. Returns its description."""
         self._writer.close()
         self._out.flush()
         os.fsync(self._out.fileno())

@@ -1,11 +1,11 @@
-"""`notary partitions`: give a log that is in use more payload partitions (R10).
+"""`notary partitions`: adds payload partitions to a log that is in use (R10).
 
-First the partitions are made, then the `partitions` record is appended: workers may name a partition only after the record.
+It first creates the partitions, then appends the `partitions` record: entries may name a new partition only after the record.
 
 | step | a crash after it leaves |
 |---|---|
-| the partitions, in Kafka or in the embedded log's store | partitions that nobody uses: the same command again goes on |
-| the record | nothing to do: workers see it where they read it |
+| the partitions, in Kafka or in the embedded log's store | unused partitions: the same command again continues |
+| the record | a complete change: workers apply it when they read the record |
 """
 
 import argparse
@@ -25,13 +25,13 @@ LOOK_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary partitions`."""
+    """Add the flags of `notary partitions`."""
     parser.add_argument("count", type=int, metavar="N", help="how many payload partitions there are to be; never fewer than there are")
     owner.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make them and declare them; 0 when the record took effect, 1 when it did not."""
+    """Create and declare the partitions. Returns 0 when the record took effect, 1 when it did not."""
     outcome, before = asyncio.run(_extend(load(arguments.config), arguments))
     done = f"the log has {arguments.count} payload partitions, {before} before"
     facts = {"payload_partitions": arguments.count, "payload_partitions_before": before}
@@ -57,7 +57,7 @@ async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.
 
 
 async def _until_led(log: Log, count: int) -> None:
-    """Return when each of the partitions has a leader. Raises `NotReady` when that takes too long: nothing has been declared then."""
+    """Wait until each of the partitions has a leader. Raises `NotReady` after `LED_S_MAX`, before any record is appended."""
     give_up_s = time.monotonic() + LED_S_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`notary party add`: register a party's public key or certificate."""
+"""`notary party add`: registers a party's public key or certificate."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from ordering.errors import ConfigurationError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary party`."""
+    """Add the flags of `notary party`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="register a party; running workers take it in within seconds")
     add.add_argument("name", metavar="NAME", help="the party's name, an X.500 name, compared byte for byte")
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register; 0 also when the party is registered with that key already."""
+    """Register the party. Returns 0, also when the party is registered with that key already."""
     config = load(arguments.config)
     try:
         pem = arguments.public_key.read_bytes()

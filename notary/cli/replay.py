@@ -1,7 +1,7 @@
-"""Reads a log for a command: the ordering topic alone, or both topics, up to their ends as they were found.
+"""`Replay`: reads a log for a command: the ordering topic alone, or both topics, up to the log end offsets found at the start.
 
-It drives the joiner as a worker's driver does, without applying anything: what the joiner reports of each record that it has judged goes
-to `observe`. Views that are not the reader's own history are reported and not looked into: a command holds no index to compare.
+It drives the joiner as a worker's driver does, but applies nothing to an index: the joiner's results go to `observe`. Views that differ
+from the reader's own history are reported and not examined further, since a command holds no index to compare.
 """
 
 import os
@@ -19,30 +19,30 @@ STALL_S_MAX: Final = 30.0
 PROGRESS_INTERVAL_S: Final = 0.2
 
 Observe = Callable[[Sequence[Record], Ready], None]
-"""Called with the records just read and with what judging them brought, in the order of the log."""
+"""Receives the records just read, and the joiner's results, in the order of the log."""
 
 
 class Replay:
-    """One reading of a log. `joiner` may begin anywhere; `ordering_only` has to be what the joiner was made with."""
+    """One pass over a log. `joiner` may begin anywhere; `ordering_only` must be the value with which the joiner was made."""
 
     def __init__(self, log: Log, joiner: Joiner, observe: Observe, *, ordering_only: bool, name: str = "notary") -> None:
-        """`name`: the command, for the progress line."""
+        """`name` is the command's name, for the progress line."""
         self._log = log
         self._joiner = joiner
         self._observe = observe
         self._ordering_only = ordering_only
         self._reader: Reader | None = None
-        self._partitions = 0  # those that there were when the reader was opened: it has no more
+        self._partitions = 0  # the number when the reader was opened: it reads no later ones
         self._progress = _Progress(name)
         self.enough: Callable[[], bool] = lambda: False
-        """Whether nothing more needs to be read; asked after each step."""
+        """Returns true if nothing more needs to be read; called after each step."""
         self.stop = ""
-        """Why the joiner does not go past the head; empty while it does."""
+        """The reason why the joiner stopped at the head; empty while it goes on."""
 
     async def read_to_end(self) -> None:
-        """Read and judge all that the log has now. A hole at the end, or a record that stops the joiner, is left at the head.
+        """Read the log to its present end, through the joiner. A hole at the end, or a record that stops the joiner, stays at the head.
 
-        Raises `NotReady` when the log does not give its records, and what opening a reader raises.
+        Raises `NotReady` when the log returns no records for `STALL_S_MAX`, and the errors of opening a reader.
         """
         bounds = await self._log.bounds()
         ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream == ORDERING or not self._ordering_only}
@@ -66,7 +66,7 @@ class Replay:
         self._progress.clear()
 
     async def close(self) -> None:
-        """Give up reading."""
+        """Close the reader."""
         if self._reader is not None:
             await self._reader.close()
             self._reader = None
@@ -102,25 +102,25 @@ class Replay:
         return () if reader is None else (self._joiner.offset_head, *[reader.offset_next(stream) for stream in ends])
 
     def _is_done(self, ends: Mapping[int, int]) -> bool:
-        """Whether all was read, and all that was read is judged, or waits for content that the log does not have."""
+        """Returns true if all records are read, and each is either applied or behind a hole that the log does not fill."""
         assert self._reader is not None
         read = all(self._reader.offset_next(stream) >= end for stream, end in ends.items())
         return read and (not self._joiner.queued_records or self._joiner.hole is not None)
 
     def _waits_at_end(self, ends: Mapping[int, int]) -> bool:
-        """Whether the head waits for content that its partition does not have, while memory keeps the rest from being read."""
+        """Returns true if the head is a hole whose partition is read to its end, while the byte budget pauses the other partitions."""
         assert self._reader is not None
         hole = self._joiner.hole
         return hole is not None and self._reader.offset_next(hole.partition) >= ends.get(hole.partition, 0)
 
 
 class _Progress:
-    """A line on a terminal, written over and over."""
+    """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._shows = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown_at_s = time.monotonic()  # nothing is shown of what takes no time
+        self._shown_at_s = time.monotonic()  # a short replay shows no progress line
         self._is_shown = False
 
     def show(self, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""`notary retire`: end a worker's incarnation and take its name out of the electorate (R9)."""
+"""`notary retire`: fences a worker's incarnation and removes its name from the voters (R9)."""
 
 import argparse
 import asyncio
@@ -13,13 +13,13 @@ NAMES_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary retire`."""
+    """Add the flags of `notary retire`."""
     parser.add_argument("name", metavar="NAME", help="the name under which the worker serves; if it still runs, it stops")
     owner.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Retire; 0 when it took effect, 1 when it did not."""
+    """Retire the worker. Returns 0 when the record took effect, 1 when it did not."""
     outcome, life = asyncio.run(_retire(load(arguments.config), arguments))
     done = f"worker {life.name} (incarnation {life.incarnation}) is retired: it has no vote until it registers again"
     return owner.report(outcome, done, {"name": life.name, "incarnation": life.incarnation}, as_json=arguments.json)

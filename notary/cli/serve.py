@@ -1,4 +1,4 @@
-"""`notary serve`: one worker, until SIGTERM or SIGINT. SIGHUP has it read its certificate, the parties and the log level again."""
+"""`notary serve`: runs one worker until SIGTERM or SIGINT. SIGHUP makes it read certificate, parties and log level again."""
 
 import argparse
 import asyncio
@@ -25,12 +25,15 @@ from ordering.errors import ConfigurationError, NotaryError
 log = logging.getLogger("notary.serve")
 
 GARBAGE_OBJECTS = 10_000
-"""Python looks for cycles when there are so many more containers than before. Its own 700 cost a worker a twentieth of its time: tens of
-thousands of submissions that wait are no garbage, and nearly nothing here is in a cycle."""
+"""Python's garbage collector runs when the number of containers has grown by this many.
+
+Python's default, 700, costs a worker a twentieth of its time: tens of thousands of pending submissions are no garbage, and nearly nothing
+here is in a cycle.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary serve`."""
+    """Add the flags of `notary serve`."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, as `notary init` makes it")
     parser.add_argument("--name", metavar="W", help="this worker's name, unique among the workers (default: the host's name)")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one")
@@ -45,16 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve; 0 after a signal, 2 when it cannot go on."""
+    """Run the worker. Returns 0 after a signal, 2 after a fatal error."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     as_json = _asked_format(arguments, os.environ.get("NOTARY_WORKER_LOG_FORMAT")) == "json"
     try:
         if as_json:
-            set_up_logging("info", as_json=True)  # for what is wrong with the configuration
+            set_up_logging("info", as_json=True)  # for errors in the configuration
         config = _configured(arguments)
         as_json = config.worker.log_format == "json"
         set_up_logging(config.worker.log_level, as_json=as_json)
-        gc.freeze()  # modules and what they hold stay for ever
+        gc.freeze()  # modules and their objects stay for ever
         gc.set_threshold(GARBAGE_OBJECTS)
         return uvloop.run(_serve(config, arguments))
     except Exception as problem:
@@ -72,7 +75,7 @@ def _asked_format(arguments: argparse.Namespace, otherwise: str | None) -> str |
 
 
 def _configured(arguments: argparse.Namespace) -> Config:
-    """The configuration as file, environment and flags are now. Raises `ConfigurationError`."""
+    """Returns the configuration from the present file, environment and flags. Raises `ConfigurationError`."""
     flags = {
         "worker.name": arguments.name,
         "http.listen": arguments.listen,
@@ -93,7 +96,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     apps, servers = [app], [service]
     if http.health_listen:
         apps.append(App(service=False))
-        # Without TLS: probes and Prometheus come from inside, and a certificate that has expired must not make a worker look dead.
+        # The health port has no TLS: probes and Prometheus are inside the network, and an expired certificate must not fail the probes.
         servers.append(_server(config, apps[1], http.health_listen))
     read_again = _ReadAgain(arguments, config, certificates, service)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
@@ -105,23 +108,23 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         return read_again.worker
 
     async def say_when_ready(worker: Worker) -> None:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts have a say in it, and it is asked once in a worker's life
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
-        await asyncio.sleep(0)  # intake processes, if there are any, know it first
+        await asyncio.sleep(0)  # acceptor processes, if there are any, learn it before the ready line is printed
         _say_ready(worker, service.url, as_json=arguments.json)
 
     try:
         ending = await serve_until(apps, start, stop, say_when_ready)
     finally:
-        # Answers leave before the port closes; a probe hears `shutting down` meanwhile.
+        # Answers are sent before the port closes; meanwhile probes get `shutting down`.
         for server in servers:
             await server.stop(5.0)
     return EXIT_COULD_NOT if ending.failed else EXIT_DONE
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:
-    """SIGTERM and SIGINT end the worker once its answers have left, a second one ends it at once."""
+    """On SIGTERM or SIGINT, end the worker after its answers are sent; on a second signal, end it at once."""
     loop = asyncio.get_running_loop()
     ending = (signal.SIGTERM, signal.SIGINT)
 
@@ -129,14 +132,14 @@ def _end_on_signals(stop: asyncio.Event) -> None:
         stop.set()
         for number in ending:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)  # the system's own end, which needs no turn of the loop
+            signal.signal(number, signal.SIG_DFL)  # the default handler works even when the event loop is blocked
 
     for number in ending:
         loop.add_signal_handler(number, end)
 
 
 class _ReadAgain:
-    """SIGHUP: certificates, parties and the log level are read again. All other settings are for a start."""
+    """SIGHUP handler: reads certificates, parties and the log level again. All other settings need a restart."""
 
     def __init__(self, arguments: argparse.Namespace, config: Config, certificates: Certificates | None, service: Server | Intake) -> None:
         self.worker: Worker | None = None
@@ -147,7 +150,7 @@ class _ReadAgain:
         self._log_level: str = config.worker.log_level
 
     def __call__(self) -> None:
-        """Do it now. What cannot be used is logged, and what was in use stays in use."""
+        """Read the files now. A file that cannot be used is logged, and the earlier content stays in use."""
         log.info("SIGHUP: reading certificates, parties and the log level again")
         try:
             config = _configured(self._arguments)
@@ -167,7 +170,7 @@ class _ReadAgain:
 
 
 def _differences(one: Config, other: Config) -> list[str]:
-    """The settings, but the log level, that two configurations have different values for."""
+    """Returns the names of the settings, without the log level, that differ between two configurations."""
     found: list[str] = []
     for field in msgspec.structs.fields(Config):
         ours, theirs = getattr(one, field.name), getattr(other, field.name)

@@ -1,4 +1,4 @@
-"""`notary settle`: the owner says that the history which an index has stands (R10)."""
+"""`notary settle`: the owner declares the history of an index to be the valid one (R10)."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from ordering.records import Settle, View
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary settle`."""
+    """Add the flags of `notary settle`."""
     parser.add_argument(
         "--index",
         required=True,
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Settle; 0 when it took effect, 1 when it did not."""
+    """Settle the history. Returns 0 when the record took effect, 1 when it did not."""
     outcome, view = asyncio.run(_settle(load(arguments.config), arguments))
     done = f"the history of {view.seen} records with the hash {view.history.hex()} stands"
     return owner.report(outcome, done, {"seen": view.seen, "history": view.history.hex()}, as_json=arguments.json)
@@ -46,6 +46,6 @@ async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.
             raise ConfigurationError(f"a history of {state.log_state.settled} records is settled already, and this one has {view.seen}")
         if lost := await examine(log.log, state.effects, state.marks):
             raise ConfigurationError(f"the log does not hold the history of this index, so nobody could go on from it: {lost}")
-        # Whether it takes effect follows from both topics: they are read from where the index stands on.
+        # Its effect depends on both topics, so both are read from the index's offsets on.
         await log.replay(state)
         return await log.append(Settle(view), key), view

@@ -1,7 +1,7 @@
-"""`notary size`: how many workers, cores, disks and how much network a load takes, from what was measured (docs/performance.md).
+"""`notary size`: computes the workers, cores, disks and network for a load, from earlier measurements (docs/performance.md).
 
-Computed, not measured. All workers do all of what is in order; intake they share. A worker is full when the thread that runs its Python is.
-The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` holds them against those.
+Every worker applies every request in order; workers share the intake. A worker is full when the thread that runs its Python code is full.
+The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` compares them with those tables.
 """
 
 import argparse
@@ -16,18 +16,18 @@ from ordering.errors import ConfigurationError
 CENTRES: Final = 3
 REPLICAS: Final = 3
 FULL_AT: Final = 0.7
-"""The share of its main thread that a worker is planned with; the rest is for bursts and for whoever has a slower core."""
+"""The planned utilization of a worker's main thread; the rest is for bursts, and for slower cores."""
 MAIN_THREAD_SHARE: Final = 0.75
-"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have threads of their own."""
+"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have other threads."""
 WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
-"""A worker's memory: 256 MiB of RocksDB's cache, as much of buffers, pending submissions, Python."""
+"""A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python."""
 BROKER_MEMORY_MIB: Final = 6_144
 DAY_S: Final = 86_400
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Requests a second, inputs of a request, requests of a submission."""
+    """A load: requests a second, inputs of a request, requests of a submission."""
 
     tps: float
     inputs: int
@@ -37,72 +37,72 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def intake_us(self) -> float:
-        """HTTP, decoding, signatures, look-ups, answers: done by the worker that was asked."""
+        """Microseconds for HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
         return 13 + self.inputs + 212 / self.per_submission
 
     @property
     def in_order_us(self) -> float:
-        """Joining, deciding, index, tree: done by each worker."""
+        """Microseconds for joining, deciding, index and tree, in each worker."""
         return 9.3 + 1.67 * self.inputs + 3 / self.per_submission
 
     def rest_us(self, workers: int) -> float:
-        """The event loop, reading the log, RocksDB's threads: some of it shared, some not."""
+        """Microseconds for the event loop, reading the log and RocksDB's threads, in each worker; a part is shared between workers."""
         return -1.3 + 4.3 * self.inputs + (46 + 54 / workers) / self.per_submission
 
     @property
     def broker_us(self) -> float:
-        """Each of three brokers."""
+        """Microseconds of each of three brokers."""
         return 6.6 + 0.7 * self.inputs + 77 / self.per_submission
 
     # ---- bytes a request ----
 
     @property
     def log_bytes(self) -> float:
-        """In both topics, once: a mean of lines of JSON, uncompressed, with 64-character ids."""
+        """Bytes in both topics, one replica: a mean of uncompressed JSON with 64-character ids."""
         return 147 + 95 * self.inputs + 210 / self.per_submission
 
     @property
     def index_bytes(self) -> float:
-        """In one worker's index, after compaction."""
+        """Bytes in one worker's index, after compaction."""
         return 150 + 105 * self.inputs
 
     # ---- workers ----
 
     def worker_us(self, workers: int) -> float:
-        """Microseconds of CPU of one of so many workers, for each request that the notary decides."""
+        """Returns the microseconds of CPU that each of that many workers needs for each request that the notary decides."""
         return self.intake_us / workers + self.in_order_us + self.rest_us(workers)
 
     def full_at(self, workers: int) -> float:
-        """Requests a second at which so many workers have no time left."""
+        """Returns the requests a second at which that many workers are full."""
         return 1e6 / (MAIN_THREAD_SHARE * self.worker_us(workers))
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The resources that a load takes in three centres."""
+    """The resources that a load needs in three data centres."""
 
     workers: int
-    """A multiple of three: as many in each centre."""
+    """The number of workers, a multiple of three: the same number in each centre."""
     workers_full_at_tps: int
-    """All of them."""
+    """Requests a second at which all workers are full."""
     left_full_at_tps: int
-    """Those of two centres."""
+    """Requests a second at which the workers of two centres are full."""
     cores_of_a_worker: float
     memory_mib_of_a_worker: int
     index_gib_a_year: float
-    """Each worker."""
+    """Growth of each worker's index, in GiB."""
     cores_of_a_broker: float
     memory_mib_of_a_broker: int
     log_gib_a_day: float
-    """Each of three brokers."""
+    """Growth of each of three brokers' log, in GiB."""
     log_gib_a_year: float
     between_centres_mbit_s: float
-    """Sent by the centre that leads most, at the worst: replication, and workers elsewhere that read."""
+    """Mbit/s sent by the centre with the most partition leaders, at worst: replication, and reads by workers in other centres."""
     cores: float
-    """All processes together."""
+    """Cores of all workers and brokers together."""
 
 
 def size_of(load: Load) -> Size:
-    """The least number of workers that carry the load with one centre gone. Raises `ConfigurationError` when none does."""
+    """Returns the smallest size that carries the load with one centre down. Raises `ConfigurationError` when none does."""
     for workers in range(CENTRES, WORKERS_MAX + 1, CENTRES):
         left = workers * (CENTRES - 1) // CENTRES
         if load.full_at(left) * FULL_AT >= load.tps:
@@ -135,12 +135,12 @@ def size_of(load: Load) -> Size:
 
 
 def _cores(needed: float) -> float:
-    """With room as for the main thread; a tenth of a core at least."""
+    """Returns the cores to plan, at `FULL_AT` utilization; at least a tenth of a core."""
     return max(0.1, math.ceil(needed / FULL_AT * 10) / 10)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary size`."""
+    """Add the flags of `notary size`."""
     parser.add_argument("--tps", type=float, required=True, metavar="N", help="requests a second at the peak")
     parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default 4)")
     parser.add_argument("--per-submission", type=int, default=1, metavar="N", help="requests of a submission (default 1)")
@@ -149,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the size; 0."""
+    """Print the size. Returns 0; raises `ConfigurationError` for bad arguments."""
     mean_tps = arguments.tps if arguments.mean_tps is None else arguments.mean_tps
     for name, value in (("--tps", arguments.tps), ("--mean-tps", mean_tps)):
         if not 0 < value < math.inf:

@@ -1,7 +1,7 @@
-"""Make a folder's files all or not at all, whatever fails or crashes on the way.
+"""`staged`: creates a folder's files atomically: after any error or crash all files are there, or none after the next run.
 
-Everything is made in a folder of its own inside, `.notary-init`, and moved in at the end, the configuration last. What is found there later
-is what a run left that was killed; nobody else keeps anything there. A run that finds some takes it back first, and begins anew.
+The files are made in a subfolder, `.notary-init`, and moved at the end, the configuration last. A subfolder found later was left by a
+killed run. The next run first undoes it, and begins anew.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from ordering.store import sync_directory
 
 STAGE: Final = ".notary-init"
 _MOVING = "moving"
-"""In the stage: the names that are about to be moved. One of them that is not in the stage any more has been."""
+"""A file in the stage that lists the names about to be moved. A listed name that is no longer in the stage was moved."""
 
 
 @contextlib.contextmanager
 def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
-    """A folder for the block to make `names` in; they come into `directory` when it ends well, the last one making it complete.
+    """Yields a folder in which the block makes `names`; they are moved into `directory` when the block succeeds.
 
-    The directory is made if it is not there. Raises `ConfigurationError` when a name is taken, or another process is at it; `OSError`.
+    The directory is complete once the last name is there; it is created if it is missing. Raises `ConfigurationError` when a name exists
+    already, or another process works in the directory; `OSError`.
     """
     new = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
@@ -43,7 +44,7 @@ def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
             sync_directory(each.parent)
     except BaseException:
         for each in new:
-            with contextlib.suppress(OSError):  # not empty, or not there
+            with contextlib.suppress(OSError):  # the folder is not empty, or was not created
                 each.rmdir()
         raise
 
@@ -64,13 +65,17 @@ def _alone_in(directory: Path) -> Iterator[None]:
 def _check_free(directory: Path, names: tuple[str, ...]) -> None:
     for name in names:
         path = directory / name
-        # A folder with nothing in it is as good as none: renaming another folder to it replaces it.
+        # An empty folder is no obstacle: renaming another folder to it replaces it.
         if os.path.lexists(path) and not (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
             raise ConfigurationError(f"{path} exists already: nothing is overwritten; choose another directory")
 
 
 def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
-    """A crash before the last name has moved leaves a list of what to take back; after it, all is there, and the stage is empty."""
+    """Move the files out of the stage, the last name last.
+
+    A crash before the last name is moved leaves a list of the names to undo. A crash after it leaves a complete directory and an empty
+    stage.
+    """
     _check_free(directory, names)
     write(stage / _MOVING, "\n".join(names))
     sync_directory(stage)
@@ -83,7 +88,7 @@ def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
 
 
 def _take_back(directory: Path, last: str) -> None:
-    """Remove the stage, and what came out of it before the last name did. A crash in here leaves less to do."""
+    """Remove the stage, and the files moved out of it unless the last name was moved too. After a crash here the next call continues."""
     stage = directory / STAGE
     if not stage.exists():
         return
@@ -97,7 +102,7 @@ def _take_back(directory: Path, last: str) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    """A new file with this text, durable but for its name."""
+    """Write a new file with this text and sync it. The folder entry is not synced."""
     with file.open("x", encoding="utf-8") as out:
         out.write(text)
         out.flush()

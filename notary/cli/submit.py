@@ -1,11 +1,11 @@
-"""`notary submit`: sign requests, have them decided, write the decisions (docs/command-line.md).
+"""`notary submit`: signs and submits requests, and writes the decisions (docs/command-line.md).
 
-Three things go on at once, so that none waits for another: requests are read and cut into submissions, up to `--in-flight` of them
-are with the notary, and answers are written in the order of the requests. Memory is bounded by the submissions in flight.
+Three activities run concurrently. A reader splits the requests into submissions, up to `--in-flight` submissions are with the notary, and a
+writer writes the answers in the order of the requests. Memory is bounded by the submissions in flight.
 
-Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7).
-So whatever goes wrong, what was decided is written, the rest is named on stderr, and the exit code is 2; or 1 where a worker gave an
-outcome that its receipt does not prove. Such an outcome is not written: it is none.
+Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7). So after any
+error the command writes the decisions it has, and names the other requests on stderr. The exit code is then 2; or 1 when a worker returned
+an outcome without a valid receipt. Such an outcome is not written.
 """
 
 import argparse
@@ -50,7 +50,7 @@ IN_FLIGHT_MAX: Final = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `notary submit`."""
+    """Add the arguments of `notary submit`."""
     parser.add_argument("file", metavar="FILE", help="requests: a JSON array, or one JSON object a line; - for standard input")
     parser.add_argument("--key", metavar="FILE", required=True, help="the party's private key, PEM (Ed25519 or ECDSA P-256)")
     parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
@@ -88,23 +88,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of a client that speaks TLS its own way; `notary top` has them too."""
+    """Add the TLS arguments of a client, which `notary top` has too."""
     parser.add_argument("--tls-ca", metavar="FILE", help="authorities by which the workers are known, PEM (default: those of this machine)")
     parser.add_argument("--tls-cert", metavar="FILE", help="what to show to workers that ask for a certificate, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM (default: it is in the certificate's file)")
 
 
 def tls_of(arguments: argparse.Namespace) -> SSLContext | None:
-    """The context of those arguments; None for the machine's. Raises `ConfigurationError`."""
+    """Returns the TLS context of those arguments; None for the machine's default. Raises `ConfigurationError`."""
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
     return tls_context(*files) if any(files) else None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Submit what the arguments say; the exit code."""
+    """Submit the requests. Returns the exit code."""
     signer = Signer.from_file(arguments.key)
     urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
-    # Made before the file is opened: its arguments are checked, and nothing is left open if they are wrong.
+    # Make the client before the file is opened: it checks its arguments, and nothing is left open if they are wrong.
     tls = tls_of(arguments)
     client = AsyncClient(
         urls,
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         _say(str(failure))
         return EXIT_NO
     if failure is not None:
-        raise failure  # bare, as `notary.cli` expects it
+        raise failure  # without its group, as `notary.cli` expects it
     tally.report()
     if any(isinstance(problem, Unproven) for problem in tally.problems):
         return EXIT_NO
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What became of a submission: an answer for each request, or fewer and the problem that says why."""
+    """The result of a submission: an answer for each request; None for some if `problem` is set."""
 
     answers: tuple[Answer | None, ...]
     problem: NotaryError | None = None
@@ -158,7 +158,7 @@ class _Run:
         self._sent: asyncio.Queue[tuple[_Batch, asyncio.Task[_Outcome]] | None] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Read, submit and write until the requests end or something is wrong; the tally says what came of it."""
+        """Read, submit and write until the requests end or an error stops it; the tally has the results."""
         try:
             async with self._client as client:
                 deadline_s = self._arguments.deadline
@@ -167,7 +167,7 @@ class _Run:
                     reader = group.create_task(self._read_all(name, group))
                     await self._write_all(reader)
         finally:
-            # A read that is still going on, as of a silent pipe, holds the stream's lock: whoever is second closes it.
+            # A read that is still running, for example from a silent pipe, holds the stream's lock: then the reader closes the stream.
             self._over = True
             if not self._in_read:
                 self._stream.close()
@@ -215,27 +215,27 @@ class _Run:
             if lines:
                 await _in_thread(partial(write, lines))
             self._tally.add(batch, outcome)
-            # Only now: what is read but not yet written is bounded too.
+            # Released only now, so that decisions not written yet are bounded too.
             self._slots.release()
             if outcome.problem is not None:
-                # No more is sent, it would most likely fare the same; what is in flight is waited for, and written.
+                # Send no more submissions, which would most likely fail too; wait for those in flight, and write their answers.
                 reader.cancel()
 
 
 class _Tally:
-    """What came of the requests, and how it is told on stderr."""
+    """The counts and problems of a run; reports them on stderr."""
 
     def __init__(self) -> None:
         self.problems: list[NotaryError] = []
         self.committed = self.rejected = 0
         self._unknown: list[RequestRead] = []
         self._refused: list[RequestRead] = []
-        # A line that is written over and over is for eyes only.
+        # A line that is rewritten in place is for terminals only.
         self._shows_progress = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._progress_at = 0.0
 
     def add(self, batch: _Batch, outcome: _Outcome) -> None:
-        """Count a submission that is done with."""
+        """Count a finished submission."""
         if outcome.problem is not None:
             self.problems.append(outcome.problem)
         for each, answer in zip(batch, outcome.answers, strict=True):
@@ -250,7 +250,7 @@ class _Tally:
             print(f"\r{self._counts():<78}", end="", file=sys.stderr, flush=True)
 
     def report(self) -> None:
-        """Say what went wrong, which requests have no answer, what to do, and the counts."""
+        """Print the errors, the requests without an answer, the remedy, and the counts."""
         if self._progress_at:
             print(f"\r{'':<78}", end="\r", file=sys.stderr)
         for each in self._unknown:
@@ -272,7 +272,7 @@ class _Tally:
 
 
 def _submissions(requests: Iterator[RequestRead], requests_max: int) -> Iterator[_Batch]:
-    """The requests, in submissions that the contract allows: none too large, none with the same transaction twice."""
+    """Yields the requests as submissions that the contract allows: none too large, none with the same transaction twice."""
     for batch in batches(requests, lambda each: each.request_bytes, requests_max):
         apart: dict[str, RequestRead] = {}
         for each in batch:
@@ -286,7 +286,7 @@ def _submissions(requests: Iterator[RequestRead], requests_max: int) -> Iterator
 def _open(file: str) -> tuple[IO[bytes], str]:
     try:
         if file == "-":
-            # A reader of its own: a thread that waits in `sys.stdin` would hold the lock that Python wants when it ends.
+            # Open a separate reader: a thread that waits in `sys.stdin` would hold the lock that Python needs at exit.
             return open(0, "rb", closefd=False), "standard input"
         return open(file, "rb"), file
     except OSError as problem:
@@ -294,14 +294,14 @@ def _open(file: str) -> tuple[IO[bytes], str]:
 
 
 def _writer() -> Callable[[bytes], None]:
-    """What writes to stdout at once and whole.
+    """Returns a function that writes complete lines to stdout at once. Raises `ConfigurationError` when stdout is closed.
 
-    To be called in a thread: whoever reads our output may take his time, while the submissions in flight have deadlines.
+    Call it in a thread: the reader of our output may be slow, while the submissions in flight have deadlines.
     """
     if sys.stdout is None:
         raise ConfigurationError("standard output is closed, so decisions cannot be written and none is asked for")
     try:
-        # As in `_open`; where stdout is no file (captured by whoever called `main`) there is no such trouble.
+        # A separate writer, as in `_open`. If stdout is no file (the caller of `main` captured it), there is no such lock.
         raw: IO[bytes] | None = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
     except OSError:
         raw = None
@@ -322,13 +322,13 @@ def _writer() -> Callable[[bytes], None]:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """What `function` gives, called in a daemon thread: unlike an executor's, it does not keep the process from ending."""
+    """Calls `function` in a daemon thread and returns its result: unlike an executor's thread, it does not block the process's exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, problem: BaseException | None) -> None:
         if done.done():
-            return  # cancelled meanwhile
+            return  # the caller was cancelled meanwhile
         if problem is not None:
             done.set_exception(problem)
         else:
@@ -341,7 +341,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
             result = function()
         except BaseException as problem:
             failure = problem
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, name="notary-submit", daemon=True).start()
@@ -362,7 +362,7 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """An argument's value: a number of seconds above 0."""
+    """Parses an argument: a number of seconds above 0. Raises `ArgumentTypeError`."""
     try:
         given = float(text)
     except ValueError:

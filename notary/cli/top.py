@@ -1,8 +1,8 @@
-"""`notary top`: workers and brokers in the terminal (docs/command-line.md).
+"""`notary top`: shows workers and brokers in the terminal (docs/command-line.md).
 
-It asks each worker for `/metrics` and `/readyz?verbose`, twice an interval apart, and shows what changed, as Prometheus computes it: a
-counter that fell began again at 0. Workers are asked together, and each has a limit, so that one that does not answer is a row that says
-so, and delays the others by one interval at most.
+It scrapes `/metrics` and `/readyz?verbose` of each worker, twice an interval apart, and shows the rates, as Prometheus computes them: a
+counter that fell was reset to 0. Workers are scraped concurrently, each with a deadline. So a worker that does not answer is one row that
+says so, and delays the others by one interval at most.
 """
 
 import argparse
@@ -26,18 +26,18 @@ from notary.client.transport import checked_url, explained, http_client
 from ordering.log import BrokerSeen
 
 ANSWER_S_MIN: Final = 1.0
-"""A worker has the interval to answer, and not less than this."""
+"""The shortest deadline of a scrape; a longer interval is the deadline itself."""
 ANSWER_BYTES_MAX: Final = 4 << 20
 SUBMISSIONS: Final = "/v1/submissions"
 NOTHING: Final = "-"
 NOT_READY, WORKER = "not ready: ", "worker: "  # lines of /readyz?verbose
 
 Samples: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
-"""Per series name its values by the values of its labels, in the order of their names."""
+"""Series name -> label values, in the order of the labels' names -> value."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker in one interval. None: it did not say, or there was nothing to compute it from."""
+    """A worker in one interval. None: the worker did not report it, or it cannot be computed yet."""
 
     url: str
     worker: str = ""
@@ -46,15 +46,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     submissions_per_s: float | None = None
     refused_per_s: float | None = None
-    """Submissions of these that were answered with a status of 400 or more."""
+    """The part of the submissions that was answered with a status of 400 or more."""
     decisions_per_s: dict[str, float] = {}
-    """By outcome: `committed`, or the reason of a rejection."""
+    """Decisions a second by outcome: `committed`, or the reason of a rejection."""
     p50_s: float | None = None
     p99_s: float | None = None
     pending_requests: int | None = None
     lag_records: int | None = None
     behind_s: float | None = None
-    """Log time between its last step and that of the worker of this table that is the furthest."""
+    """The difference in log time between its last step and that of the most advanced worker of this table."""
     tree_size: int | None = None
     agreed_size: int | None = None
     memory_bytes: int | None = None
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """One look at a worker: when, whether it takes submissions or why not, and its samples."""
+    """One scrape of a worker: its time, the worker's readiness with the lines of `/readyz?verbose`, and its samples."""
 
     at_s: float
     ready: bool
@@ -72,19 +72,19 @@ class Scrape(msgspec.Struct, frozen=True):
 
     @property
     def worker(self) -> str:
-        """Its name; empty while it has no log."""
+        """The worker's name; empty while it has no log."""
         return next((line.removeprefix(WORKER) for line in self.health if line.startswith(WORKER)), "")
 
 
 class _NoAnswer(Exception):
-    """Nothing that a worker would say; the message is the reason."""
+    """A reply that no worker would send; the message is the reason."""
 
 
-# ---- asking ----
+# ---- scraping ----
 
 
 async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape | str:
-    """The worker's metrics as of now, or the reason why there are none."""
+    """Scrape a worker. Returns its metrics and health, or the reason why there are none."""
     try:
         async with asyncio.timeout(limit_s):
             metrics, health = await asyncio.gather(_get(http, f"{url}/metrics"), _get(http, f"{url}/readyz?verbose"))
@@ -114,7 +114,7 @@ async def _get(http: httpx.AsyncClient, url: str) -> tuple[int, str]:
 
 
 def samples_of(text: str) -> Samples:
-    """The finite samples of `/metrics`; `ValueError` for another text."""
+    """Parses the finite samples of `/metrics`. Raises `ValueError` for other text."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in filter(lambda sample: math.isfinite(sample.value), family.samples):
@@ -126,13 +126,13 @@ def samples_of(text: str) -> Samples:
 
 
 def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
-    """The worker's row, from two looks at it; rates only where both brought something."""
+    """Returns the worker's row, from two scrapes; it has rates only if both succeeded."""
     if isinstance(now, str):
         return Row(url=url, state="no-answer", reasons=(now,))
     reasons = tuple(line.removeprefix(NOT_READY) for line in now.health if line.startswith(NOT_READY))
     row = Row(url=url, worker=now.worker, state="ready" if now.ready else "not-ready", reasons=reasons)
     if "notary_positions" not in now.samples:
-        return row  # it waits for its log, and counts nothing yet
+        return row  # the worker waits for its log, and has no counters yet
 
     def gauge(name: str) -> float:
         return now.samples.get(name, {}).get((), 0.0)
@@ -167,7 +167,7 @@ def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
 
 
 def _grown(name: str, before: Scrape, now: Scrape) -> dict[tuple[str, ...], float]:
-    """By how much each series of a counter grew. One that fell belongs to a new process, and began at 0."""
+    """Returns the growth of each series of a counter. A counter that fell belongs to a new process, and began at 0."""
     old = before.samples.get(name, {})
     return {
         labels: value - old.get(labels, 0.0) if value >= old.get(labels, 0.0) else value
@@ -176,21 +176,21 @@ def _grown(name: str, before: Scrape, now: Scrape) -> dict[tuple[str, ...], floa
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """A quantile of a histogram, from cumulative counts by upper bound, as Prometheus computes it; None for an empty one."""
+    """Returns a quantile of a histogram from cumulative counts by upper bound, as Prometheus computes it; None for an empty one."""
     bounds = sorted(buckets)
     if not bounds or not buckets[bounds[-1]]:
         return None
     rank, low, below = share * buckets[bounds[-1]], 0.0, 0.0
     for bound in bounds:
         if buckets[bound] >= rank:
-            # Nothing is known of what is beyond the last bound but that it is.
+            # Values above the last finite bound are unknown, so that bound is the best estimate.
             return low if math.isinf(bound) else low + (bound - low) * (rank - below) / (buckets[bound] - below)
         low, below = bound, buckets[bound]
     return None
 
 
 def brokers_of(samples: Samples) -> dict[str, BrokerSeen]:
-    """The brokers that a worker knows, by node id; none with an embedded log."""
+    """Returns the brokers that a worker knows, by node id; none with an embedded log."""
     partitions = samples.get("notary_broker_partitions", {})
 
     def count(broker: str, role: str) -> int:
@@ -203,7 +203,7 @@ def brokers_of(samples: Samples) -> dict[str, BrokerSeen]:
 
 
 def _compared(rows: Sequence[Row]) -> list[Row]:
-    """The rows, each with how far it is behind; a single worker is behind nobody."""
+    """Returns the rows with `behind_s` filled in; a single worker has none."""
     times = [row.log_time_s for row in rows if row.log_time_s is not None]
     if len(times) < 2:
         return list(rows)
@@ -231,7 +231,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The lines for people: workers, why some are not ready, what was rejected for which reason, brokers."""
+    """Returns the lines for people: workers, the reasons of workers that are not ready, rejections by reason, brokers."""
     lines = _aligned([[title for title, _ in _COLUMNS], *([_printable(cell(row)) for _, cell in _COLUMNS] for row in rows)])
     for row in rows:
         name = row.worker or row.url
@@ -270,14 +270,14 @@ def _number(value: float | None, scale: float = 1) -> str:
 
 
 def _span(values: Iterable[int]) -> str:
-    """One number where all workers say the same, else the least and the most."""
+    """Renders one number if all workers report the same, else the smallest and the largest."""
     least, *others = sorted(values)
     return f"{least}-{others[-1]}" if others and others[-1] != least else f"{least}"
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    names = 2 if cells[0][0] == "WORKER" else 1  # to the left; numbers to the right
+    names = 2 if cells[0][0] == "WORKER" else 1  # names are aligned left, numbers right
     return [
         "  ".join(cell.ljust(width) if at < names else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in cells
@@ -285,12 +285,12 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Replaces control characters: a text of a worker must not move the cursor."""
+    """Replaces control characters, so that a worker's text cannot move the cursor."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def frame(lines: Sequence[str], columns: int, rows: int) -> str:
-    """Returns the bytes that draw these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
+    """Returns the text that draws these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
     return "\x1b[H" + "\n".join(f"{line[: columns - 1]}\x1b[K" for line in lines) + "\x1b[J"
@@ -300,7 +300,7 @@ def frame(lines: Sequence[str], columns: int, rows: int) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `notary top`."""
+    """Add the flags of `notary top`."""
     parser.add_argument("urls", metavar="URL", nargs="+", help="workers; with `http.health_listen` set, the URL of that address")
     parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=2.0, help="how often to ask (default 2)")
     parser.add_argument("--once", action="store_true", help="show one interval and end; 2 if no worker answered")
@@ -309,13 +309,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show until Ctrl-C, or once."""
+    """Show the table until Ctrl-C, or once. Returns 0; 2 when with `--once` no worker answered."""
     try:
         return asyncio.run(_watch(arguments))
     except KeyboardInterrupt:
         if sys.stdout.isatty():
-            print()  # what follows begins below the table
-        return EXIT_DONE  # the way to end it
+            print()  # the shell's prompt begins below the table
+        return EXIT_DONE  # Ctrl-C is the normal way to end it
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
@@ -330,7 +330,7 @@ async def _watch(arguments: argparse.Namespace) -> int:
             asked_s = time.monotonic()
             now = await asyncio.gather(*[_scrape(http, url, limit_s) for url in urls])
             rows = _compared([row_of(url, old, new) for url, old, new in zip(urls, before, now, strict=True)])
-            # On a terminal the first look shows already who is there.
+            # On a terminal the first scrape already shows the workers that answer.
             if draws or not first:
                 _show(arguments, rows, draws=draws, first=first)
             if arguments.once and not first:

@@ -1,7 +1,7 @@
-"""`notary verify`: check receipts and checkpoints offline (docs/command-line.md).
+"""`notary verify`: verifies receipts and checkpoints offline (docs/command-line.md).
 
-What is checked may come from anyone, so all that is wrong with it is a "no" (exit 1). What the caller answers for, the arguments, the
-verifier keys and the files that he names, is a "could not" (exit 2).
+The data to verify may come from anyone, so every error in it is a negative result (exit 1). An error in the caller's part, the arguments,
+the verifier keys and the files that they name, is a failure (exit 2).
 """
 
 import argparse
@@ -30,14 +30,14 @@ from notary.verify import (
 from ordering.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 1 << 24
-"""Of a decision, and of a line with one: 10,000 conflicts take 2 MB."""
+"""The longest file or line with a decision: 10,000 conflicts take 2 MB."""
 FAILURES_SHOWN: Final = 5
 TILES_KEPT: Final = 1024
 _RECEIPT_HEAD: Final = b"c2sp.org/tlog-proof@"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `notary verify`."""
+    """Add the arguments of `notary verify`."""
     parser.add_argument(
         "receipt", metavar="RECEIPT", help="a receipt; or decisions with receipts, one a line, as submit writes them; or a checkpoint"
     )
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; 0 when all of it does."""
+    """Verify the files. Returns 0 when everything verifies, 1 when something does not."""
     _check_usage(arguments)
     keys = [_trusted(key) for key in arguments.verifier_key]
     found: dict[str, Any]
@@ -92,7 +92,7 @@ def _trusted(text: str) -> VerifierKey:
 
 
 def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
-    """(the checkpoints that were met, what was found)."""
+    """Verify the receipt, decisions or checkpoint. Returns (the verified checkpoints, the result object)."""
     if arguments.decision is not None:
         receipt = _read(arguments.receipt, NOTE_BYTES_MAX)
         decision = decision_of(_read(arguments.decision, FILE_BYTES_MAX))
@@ -110,7 +110,7 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
 
 
 def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
-    """Each line a decision with its receipt; the first few that fail are told."""
+    """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns as `_verify` does."""
     checkpoints: dict[tuple[str, int], Checkpoint] = {}
     decisions = failed = 0
     failures: list[dict[str, Any]] = []
@@ -139,7 +139,7 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
 
 
 def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of each that is not blank."""
+    """Yields (number, line) of each line that is not blank."""
     number, line = 1, first
     while line:
         if len(line) >= FILE_BYTES_MAX:
@@ -168,7 +168,7 @@ def _no_tile(level: int, index: int, width: int) -> bytes:
 
 
 def _tiles_under(folder: Path) -> Callable[[int, int, int], bytes]:
-    """What reads the tiles of a folder; a wider tile than is asked for is as good."""
+    """Returns a function that reads tiles from a folder; it also accepts a wider version of a tile."""
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is no folder: --tiles names the one in which tile/ is")
 

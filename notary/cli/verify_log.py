@@ -1,7 +1,7 @@
-"""`notary verify-log`: decide a whole log again in Spark, and compare (docs/command-line.md).
+"""`notary verify-log`: decides a complete log again in Spark, and compares the results (docs/command-line.md).
 
-The second opinion is a program of its own, `python -P -m spark_join verify`, and shares nothing with what it checks. This hands on its
-arguments and its exit code.
+The independent verifier is a separate program, `python -P -m spark_join verify`, which shares no code with the service that it checks. This
+command passes on its arguments and returns its exit code.
 """
 
 import argparse
@@ -16,7 +16,7 @@ _HANDED_ON = ("archive", "bootstrap", "prefix", "kafka-config", "out", "parties"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `notary verify-log`."""
+    """Add the arguments of `notary verify-log`."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--archive", metavar="DIR", help="the archive of both topics")
     source.add_argument("--bootstrap", metavar="HOST:PORT[,...]", help="the brokers that have both topics")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; 0 clean, 1 violations, 2 could not."""
+    """Run the verifier. Returns 0 for a clean log, 1 for violations, 2 for a failure."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigurationError(f"{', '.join(missing)} is not installed, which Spark needs: pip install 'kafka-notary[spark]'")
     given = vars(arguments)

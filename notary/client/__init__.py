@@ -1,39 +1,39 @@
-"""client: has transactions decided, by whichever worker answers, and says no more than it knows.
+"""client: the Python client. Submits transactions to any worker of a notary, retries, and verifies every answer.
 
-A worker may die after it has logged a request and before it has answered. So whoever asks must be ready to ask again,
-somewhere else, for as long as it takes; and that is harmless, since a transaction id is decided once, for ever (R7). This room
-is that patience:
+A worker may die after it has logged a request and before it has answered. So a client must retry, also at other workers, until its
+deadline. Retrying is safe, since a transaction id is decided once, for ever (R7). This package does the retries:
 
-- a submission is encoded and signed **once**; every attempt sends the same bytes, so the same transaction ids;
-- a worker that cannot be reached, is overloaded, or talks nonsense costs an attempt, never an answer: the next URL is asked;
-- what a 202 says is decided is kept; only the rest is still asked for;
-- when the deadline passes, `Unanswered` (an `OutcomeUnknown`) says which ids have no answer. The same requests again are safe;
-- a refusal (`Refused`) is final: it is the submission that is wrong, and no other worker will think otherwise. Only on who the party
-  is (401, 403) workers may differ for a while, so each is asked before that is believed;
-- each outcome is checked by its receipt before it is returned, by the verifier keys that are given, or by the one that was trusted on first
-  use. What no receipt proves is no outcome: the next URL is asked, and after all of them it is `Unproven`;
-- two answers that contradict each other are never papered over: `Contradiction` carries both, as evidence.
+- A submission is encoded and signed **once**; every attempt sends the same bytes, so the same transaction ids.
+- A worker that cannot be reached, sheds load or sends a malformed reply costs an attempt only: the client tries the next URL.
+- A 202 reports some decisions and null for the rest. The client keeps those decisions, and sends the same submission again for the rest.
+- When the deadline passes, `Unanswered` (an `OutcomeUnknown`) lists the ids without an answer. Submitting the same requests again is safe.
+- A rejected call (`Refused`) is final: the submission is wrong, and every worker would reject it. Only on the party (401, 403) may workers
+  differ for a while, so the client tries every URL before it raises `Refused`.
+- Each outcome is verified by its receipt before it is returned: with the caller's verifier keys, or with the key that was trusted on first
+  use. An outcome without a valid receipt does not count: the client tries the other URLs, and then raises `Unproven`.
+- Two answers that contradict each other raise `Contradiction`, which carries both as evidence.
 
-Bad input is refused here, with the place in it, before anything is sent: by the same decoder that the workers use.
+The client checks its input before it sends anything, with the decoder that the workers use; the error names the field.
 
     with Client(["http://a:8080", "http://b:8080"], "O=Bank A,L=London,C=GB", Signer.from_file("bank-a.pem")) as client:
         [answer] = client.submit([TransactionRequest(inputs=[state], content_hash=digest)], deadline_s=30)
 
 | file | subject | pure |
 |---|---|---|
-| `errors` | what a caller may conclude when there is no full answer | yes |
-| `requests` | requests as programs write them; a submission's bytes; cutting many into submissions | yes |
+| `errors` | the errors, and the conclusion that a caller may draw from each | yes |
+| `requests` | requests as programs write them; a submission's bytes; splitting many requests into submissions | yes |
 | `signer` | a party's private key | no: reads files |
-| `tls` | authorities and certificates of one's own | no: reads files |
-| `answers` | what a worker says, held against what was asked | yes |
-| `trust` | verifier keys, given or trusted on first use, and checking answers by them | no: a file of known notaries |
-| `route` | which URL to ask next, and when | yes |
-| `refusals` | when a refused party is the last word | yes |
-| `transport` | one attempt, and attempts until the deadline: httpx | no |
+| `tls` | a private certificate authority, or a client certificate | no: reads files |
+| `answers` | decoding of replies, and their comparison with the request | yes |
+| `trust` | verifier keys, given or trusted on first use; verification of answers with them | no: a file of known notaries |
+| `route` | choice of the next URL, and back-off | yes |
+| `refusals` | URLs that rejected the party, and the decision to give up | yes |
+| `transport` | one attempt, and attempts until the deadline, on httpx | no |
 | `client`, `blocking` | the two clients | no |
 | `request_file` | requests from a file or a pipe, one by one | no |
 
-No Kafka, no RocksDB: of this project only `notary.verify`, `notary.access`, `ordering.errors`, `ordering.ids` and `payload` are used.
+Importing it needs no Kafka and no RocksDB. Of this project it uses only `notary.verify`, `notary.access`, `ordering.errors`, `ordering.ids`
+and `payload`.
 """
 
 from notary.client.answers import Answer, Conflict, NotaryDescription, StateAnswer

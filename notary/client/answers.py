@@ -1,8 +1,7 @@
-"""What a worker says, held against what was asked (docs/formats.md, Decision).
+"""Decoders of workers' replies, which compare each reply with its request (docs/formats.md, Decision).
 
-Nothing that comes over the wire is believed because of where it came from. An answer that breaks the contract, or that is not
-about what was asked, is `Malformed`: the caller treats its sender as unreachable. Members that this version does not know are
-passed over, so that a newer worker may say more.
+The client trusts no reply because of its sender. A reply that breaks the contract, or that answers another request, raises `Malformed`;
+the caller then treats its sender as unreachable. Unknown members are skipped, so that newer workers may add members.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +32,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A decision as the contract's JSON has it, with its receipt where one came along. `msgspec.json.encode` writes it back."""
+    """A decision in the contract's JSON form, with its receipt if the reply had one. `msgspec.json.encode` encodes it again."""
 
     transaction_id: _Hash
     position: _Position
@@ -41,22 +40,22 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: Reason | None
     conflicts: tuple[Conflict, ...]
     log_time: _Time
-    """Milliseconds since 1970-01-01 UTC, as the log tells time."""
+    """Log time of the decision, in milliseconds since 1970-01-01 UTC."""
     receipt: str | None = None
-    """A C2SP tlog-proof, to be checked offline. The clients check it (`trust`)."""
+    """A C2SP tlog-proof, which can be verified offline. The clients verify it (`trust`)."""
 
     @property
     def committed(self) -> bool:
-        """Whether the inputs are consumed by this transaction."""
+        """True if this transaction consumed its inputs."""
         return self.outcome == "committed"
 
     def same_decision(self, other: "Answer") -> bool:
-        """Whether both say the same, whatever their receipts: one decision may be proved under many checkpoints."""
+        """Returns true if both answers are equal apart from their receipts: one decision may be proved under many checkpoints."""
         return msgspec.structs.replace(self, receipt=None) == msgspec.structs.replace(other, receipt=None)
 
 
 class StateAnswer(msgspec.Struct, frozen=True):
-    """Whether a state is consumed, as far as the worker that was asked has read. `consumed_by` as in `Conflict`."""
+    """The consumer of a state, as far as the answering worker has read the log; None and None for no consumer. See `Conflict`."""
 
     state: str
     consumed_by: _Hash | None
@@ -64,7 +63,7 @@ class StateAnswer(msgspec.Struct, frozen=True):
 
 
 class NotaryDescription(msgspec.Struct, frozen=True):
-    """The notary, as `GET /v1/notary` tells. `name` goes into every transaction id."""
+    """The notary, as `GET /v1/notary` returns it. `name` goes into every transaction id."""
 
     name: str
     origin: str = ""
@@ -86,7 +85,7 @@ _decode_notary = msgspec.json.Decoder(NotaryDescription).decode
 
 
 def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) -> tuple[Answer | None, ...]:
-    """The answers of a 200 (`complete`: no null) or a 202, in the order of `requests`; `Malformed` for anything else."""
+    """Decodes the answers of a 200 (`complete`: no null) or a 202, in the order of `requests`. Raises `Malformed`."""
     answers = decode_strictly(_decode_decisions, body).decisions
     if len(answers) != len(requests):
         raise Malformed(f"{len(answers)} decisions for {len(requests)} requests", "decisions")
@@ -107,7 +106,7 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
 
 
 def read_transaction(body: bytes, transaction_id: str) -> Answer:
-    """The decision of `GET /v1/transactions/{id}`; `Malformed` for anything else."""
+    """Decodes the decision of `GET /v1/transactions/{id}`. Raises `Malformed`."""
     answer = decode_strictly(_decode_answer, body)
     if answer.transaction_id != transaction_id:
         raise Malformed(f"about {answer.transaction_id}, but {transaction_id} was asked", "transaction_id")
@@ -116,7 +115,7 @@ def read_transaction(body: bytes, transaction_id: str) -> Answer:
 
 
 def read_state(body: bytes, state: str) -> StateAnswer:
-    """The answer of `GET /v1/states/{ref}`; `Malformed` for anything else."""
+    """Decodes the answer of `GET /v1/states/{ref}`. Raises `Malformed`."""
     answer = decode_strictly(_decode_state, body)
     if answer.state != state:
         raise Malformed(f"about {excerpt(answer.state)}, but {state} was asked", "state")
@@ -126,7 +125,7 @@ def read_state(body: bytes, state: str) -> StateAnswer:
 
 
 def read_notary(body: bytes) -> NotaryDescription:
-    """The answer of `GET /v1/notary`; `Malformed` for anything else."""
+    """Decodes the answer of `GET /v1/notary`. Raises `Malformed`."""
     notary = decode_strictly(_decode_notary, body)
     if not 0 < len(notary.name.encode()) <= NAME_BYTES_MAX:
         raise Malformed(f"{excerpt(notary.name)} is not 1 to {NAME_BYTES_MAX} bytes of UTF-8", "name")
@@ -134,7 +133,7 @@ def read_notary(body: bytes) -> NotaryDescription:
 
 
 def _check(answer: Answer, where: str) -> None:
-    """What holds between the members of any decision."""
+    """Raise `Malformed` unless the members of a decision are consistent with each other."""
     if answer.committed != (answer.reason is None):
         raise Malformed(f"{answer.outcome}, with the reason {answer.reason}", where)
     listing = answer.reason in ("input-conflict", "reference-conflict")
@@ -149,7 +148,7 @@ def _check(answer: Answer, where: str) -> None:
 
 
 def _check_conflicts(answer: Answer, request: Request, where: str) -> None:
-    """That each conflict is about a state that the request names so."""
+    """Raise `Malformed` unless each conflict is about a state that the request names as that kind."""
     asked: Iterable[bytes] = request.inputs if answer.reason == "input-conflict" else request.references
     asked = set(asked) if answer.conflicts else ()
     for at, conflict in enumerate(answer.conflicts):
@@ -158,5 +157,5 @@ def _check_conflicts(answer: Answer, request: Request, where: str) -> None:
 
 
 def canonical_id(transaction_id: str | bytes) -> str:
-    """A transaction id in its text form, from either form; `Malformed` for what is neither."""
+    """Returns a transaction id in its text form, 64 hex digits, from text or 32 bytes. Raises `Malformed`."""
     return parse_hash(transaction_id.hex() if isinstance(transaction_id, bytes) else transaction_id, "transaction id").hex()

@@ -1,8 +1,8 @@
-"""The client for programs without an event loop.
+"""The blocking client, for programs without an event loop.
 
-It is the asyncio client, run in a thread of its own: a plain blocking one could not keep a deadline, since a socket's time limit
-begins anew with every byte that drips in. So it may be used where a loop is running already, such as a notebook, and shared by
-threads. Not to be taken through a fork: make it in the child.
+It runs the asyncio client in its own thread. A plain blocking client could not keep a deadline, since a socket's timeout starts again with
+every byte that arrives. So this client also works where a loop is running already, such as a notebook, and threads may share it. It does
+not survive a fork: create it in the child process.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _Started: TypeAlias = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]
 
 
 class Client:
-    """`AsyncClient`, blocking: the same arguments, promises and errors. To be closed, so use it with `with`."""
+    """The blocking form of `AsyncClient`, with the same arguments, guarantees and errors. It must be closed: use it with `with`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Client:
         self._lock = threading.Lock()
         self._closed = False
         started: _Started = Future()
-        # A daemon, so that a program that forgets to close the client can still end.
+        # A daemon thread, so that a program that forgets to close the client can still exit.
         self._thread = threading.Thread(target=self._run, args=(started,), name="notary-client", daemon=True)
         self._thread.start()
         self._loop, self._stop = started.result()
@@ -58,7 +58,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread. Calls that still wait in other threads raise `CancelledError`."""
+        """Close all connections and end the thread. Pending calls in other threads raise `CancelledError`."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -68,32 +68,32 @@ class Client:
     def submit(
         self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
     ) -> list[Answer]:
-        """As `AsyncClient.submit`."""
-        asked = list(requests)  # here, not in the other thread: an iterable may be bound to its own
-        span = current_traceparent() if traceparent is None else traceparent  # the same for the span of this thread
+        """Blocks as `AsyncClient.submit` awaits."""
+        asked = list(requests)  # iterated here, not in the other thread: an iterable may only work in its own thread
+        span = current_traceparent() if traceparent is None else traceparent  # read here: the current span belongs to this thread
         return self._call(lambda client: client.submit(asked, deadline_s=deadline_s, receipts=receipts, traceparent=span))
 
     def transaction(self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S, receipts: bool = True) -> Answer | None:
-        """As `AsyncClient.transaction`."""
+        """Blocks as `AsyncClient.transaction` awaits."""
         return self._call(lambda client: client.transaction(transaction_id, deadline_s=deadline_s, receipts=receipts))
 
     def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
-        """As `AsyncClient.state`."""
+        """Blocks as `AsyncClient.state` awaits."""
         return self._call(lambda client: client.state(state, deadline_s=deadline_s))
 
     def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
-        """As `AsyncClient.notary`."""
+        """Blocks as `AsyncClient.notary` awaits."""
         return self._call(lambda client: client.notary(deadline_s=deadline_s))
 
     def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
-        """As `AsyncClient.notary_name`."""
+        """Blocks as `AsyncClient.notary_name` awaits."""
         return self._call(lambda client: client.notary_name(deadline_s=deadline_s))
 
     def _call(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
         async def asked() -> T:
             return await ask(self._client)
 
-        # Under the lock, so that no call comes after the stop, where nobody would ever end it.
+        # Hold the lock, so that no call is scheduled after the stop: the loop would never complete it.
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed; make another")
@@ -101,7 +101,7 @@ class Client:
         try:
             return future.result()
         finally:
-            # Interrupted (Ctrl-C): the attempt is given up too. Once it is done this does nothing.
+            # On Ctrl-C, cancel the attempt too. This does nothing once the future is done.
             future.cancel()
 
     def _run(self, started: "_Started") -> None:
@@ -110,10 +110,10 @@ class Client:
         except Exception as problem:
             if started.done():
                 raise
-            started.set_exception(problem)  # no loop could be made: whoever makes the client must know, not wait
+            started.set_exception(problem)  # no loop could be made: `__init__` must raise, not wait for ever
 
     async def _live(self, started: "_Started") -> None:
-        """The whole life of the thread; when it ends, asyncio.run cancels whatever is still asked."""
+        """Keep the asyncio client open until `close`. Then `asyncio.run` cancels all pending calls."""
         stop = asyncio.Event()
         async with self._client:
             started.set_result((asyncio.get_running_loop(), stop))

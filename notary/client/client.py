@@ -1,4 +1,4 @@
-"""The client for asyncio; `blocking.Client` is the same for everybody else."""
+"""`AsyncClient`: the client for asyncio programs; `blocking.Client` is the client for all others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,16 +36,16 @@ LOOKUP_DEADLINE_S = 10.0
 
 
 class AsyncClient:
-    """A party's client of one notary, over any number of its workers' URLs, which are asked in the order given until one answers.
+    """A party's client of one notary. It tries the workers' URLs in the given order until one answers.
 
-    `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; left out, it is asked of the
-    notary once. `tls` (see `tls_context`) is for an authority or a certificate of one's own.
+    `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; without it, the client gets the name once
+    from the notary. `tls` (see `tls_context`) is for a private certificate authority or a client certificate.
 
-    Each outcome comes with a receipt, which is checked by `verifier_keys`; without them by the key that is trusted on first use, which
-    `known_notaries` says and keeps (`KnownNotaries`). An outcome that no receipt proves is no outcome: `Unproven`.
+    Each outcome comes with a receipt, which is verified with `verifier_keys`. Without them it is verified with the key that is trusted on
+    first use, which `known_notaries` reports and stores (`KnownNotaries`). An outcome without a valid receipt raises `Unproven`.
 
-    Safe to share between the tasks of one event loop; to be closed, so use it with `async with`. `ConfigurationError` for URLs, names or
-    keys that cannot be.
+    The tasks of one event loop may share it. It must be closed: use it with `async with`. Raises `ConfigurationError` for URLs, names or
+    keys that are not valid. `patience` is the retry policy.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. What is still being asked fails."""
+        """Close all connections. Pending calls fail."""
         await self._transport.close()
 
     async def submit(
         self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
     ) -> list[Answer]:
-        """Have the requests decided as one submission; their answers, in order, when all are decided.
+        """Submit the requests as one submission. Returns their answers, in order, when all are decided.
 
-        The same bytes are sent, again and again, to URL after URL until each request has an answer. Raises `Malformed` before
-        anything is sent, `Refused`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if not even the notary's
-        name could be had by then. `receipts=False` asks for answers without them, and believes the worker.
+        The client sends the same bytes to one URL after the other until each request has an answer. Raises `Malformed` before it sends
+        anything, `Refused`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if no worker even returned the
+        notary's name by then. `receipts=False` requests answers without receipts, and trusts the worker.
 
-        `traceparent` (W3C Trace Context) names the span that the
-        notary's spans belong to; None: the caller's current span, if OpenTelemetry is in use and there is one.
+        `traceparent` (W3C Trace Context) names the parent of the notary's spans. With None the parent is the caller's current OpenTelemetry
+        span, if there is one.
         """
         ends = asyncio.get_running_loop().time() + deadline_s
         if self._signer is None:
             raise ConfigurationError("to submit, the client must be given a party and its signer")
-        asked = list(requests)  # once only: an iterator would be empty the second time
+        asked = list(requests)  # iterated once: an iterator would be empty the second time
         name = await self._name(ends, trusted=receipts)
-        # All of it before the first byte is sent: what is wrong with the input is found here, not at a worker.
+        # Encode and check everything before the first byte is sent, so that bad input raises here and not at a worker.
         known = _Known(prepare(asked, name, self.party, self._signer), self._trust if receipts else None)
         span = current_traceparent() if traceparent is None else traceparent
         headers = {"traceparent": span} if span else None
@@ -112,10 +112,10 @@ class AsyncClient:
     async def transaction(
         self, transaction_id: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S, receipts: bool = True
     ) -> Answer | None:
-        """The decision of a transaction, with a receipt that proves it; None if the worker that answered has not decided it (yet).
+        """Returns the decision of a transaction, with a receipt that proves it; None if the answering worker has not decided it (yet).
 
-        None is not "no": only a submission makes a transaction decided. `receipts=False` asks for no receipt, and believes the worker.
-        Raises `Malformed`, `Refused`, `Unproven`, `Unreachable`.
+        None does not mean that the transaction was rejected. `receipts=False` requests no receipt, and trusts the worker. Raises
+        `Malformed`, `Refused`, `Unproven`, `Unreachable`.
         """
         wanted = canonical_id(transaction_id)
 
@@ -128,21 +128,26 @@ class AsyncClient:
         return await self._with_receipt(answer, deadline_s) if receipts and answer is not None else answer
 
     async def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
-        """Whether a state is consumed, as far as the worker that answered has read, and as it says: nothing proves it. Raises `Malformed`,
-        `Refused`, `Unreachable`."""
+        """Returns the consumer of a state, as far as the answering worker has read the log. No receipt proves this answer.
+
+        Raises `Malformed`, `Refused`, `Unreachable`.
+        """
         wanted = format_state(parse_state(format_state(state) if isinstance(state, bytes) else state, "state"))
         return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), deadline_s)
 
     async def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
-        """Return the notary's name, keys and limits, as the worker says. Raises `Refused`, `Unreachable`."""
+        """Returns the notary's name, keys and limits, as the worker reports them. Raises `Refused`, `Unreachable`."""
         return await self._notary(asyncio.get_running_loop().time() + deadline_s)
 
     async def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
-        """The name as it was given; else the notary's, once its key is trusted. Raises `Refused`, `Unproven`, `Unreachable`."""
+        """Returns the name that the caller gave; without one, the notary's own name once its key is trusted.
+
+        Raises `Refused`, `Unproven`, `Unreachable`.
+        """
         return await self._name(asyncio.get_running_loop().time() + deadline_s, trusted=True)
 
     async def _name(self, ends: float, *, trusted: bool) -> str:
-        """The notary's name. `trusted`: afterwards there are keys to check receipts by."""
+        """Returns the notary's name. `trusted` makes sure that there are keys to verify receipts with afterwards."""
         if trusted and not self._has_met and not (self._notary_name and self._trust.is_given):
             await self._meet(ends)
         return self._notary_name or (await self._notary(ends)).name
@@ -163,7 +168,7 @@ class AsyncClient:
         return notary
 
     async def _meet(self, ends: float) -> bool:
-        """Ask the notary for its verifier key; whether there is one more to trust than before. Raises `Unproven` for another key."""
+        """Get the notary's verifier keys. Returns true if there is a new trusted key. Raises `Unproven` for an untrusted one."""
         has_more = False
 
         def check(notary: NotaryDescription, url: str) -> None:
@@ -178,7 +183,7 @@ class AsyncClient:
         return has_more
 
     async def _proven(self, ask: Callable[[], Awaitable[T]], ends: float) -> T:
-        """The same as `ask`. Where a receipt has a key that is not known, that key may have followed from a known one meanwhile."""
+        """Returns the result of `ask`. On an unknown key it gets the notary's keys once more, since the key may have been rotated."""
         try:
             return await ask()
         except Unproven as problem:
@@ -196,7 +201,7 @@ class AsyncClient:
 
         def read(reply: Reply) -> Answer | None:
             if reply.status == 404 and reply.is_problem:
-                return None  # this worker has not come that far
+                return None  # this worker has not read that far yet
             proven = msgspec.structs.replace(answer, receipt=_found(reply).decode(errors="replace"))
             return _checked(self._trust, proven, reply.url)
 
@@ -212,17 +217,17 @@ class AsyncClient:
 
 
 class _Known:
-    """What is known of a submission's outcome, and who said so."""
+    """The answers received so far for one submission, and the URL of each."""
 
     def __init__(self, prepared: Prepared, trust: Trust | None) -> None:
-        """`trust`: receipts are checked by it; None: there are none."""
+        """`trust` verifies the receipts; None means that the answers have none."""
         self.prepared = prepared
         self._trust = trust
         self.answers: list[Answer | None] = [None] * len(prepared.requests)
         self._from = [""] * len(prepared.requests)
 
     def read(self, reply: Reply) -> list[Answer] | None:
-        """Take in a reply: all answers once there are all, None while some are missing."""
+        """Add a reply. Returns all answers once there are all, None while some are missing."""
         if reply.status not in (200, 202):
             raise refused(reply)
         told = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)

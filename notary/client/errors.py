@@ -1,15 +1,15 @@
-"""What a caller may conclude when there is no full answer.
+"""The client's errors, and the conclusion that a caller may draw from each.
 
-| error | happened | do |
+| error | meaning | remedy |
 |---|---|---|
 | `ordering.errors.Malformed` | nothing was sent | correct the request at `where` |
-| `Unreachable` | surely nothing was applied | the same again, later |
-| `Unanswered` | some are undecided, or decided and we do not know | the same requests again: they have the same ids (R7) |
-| `Refused` | this submission is refused, by all who were asked | read `detail`; correct the submission, the key or the party |
-| `Unproven` | a worker gave an outcome that no receipt proves: it is none | read `reason`; ask elsewhere |
-| `Contradiction` | a worker broke the notary's promise | keep it as evidence and tell the operator |
+| `Unreachable` | surely nothing was applied | retry later |
+| `Unanswered` | the outcome of some requests is unknown | submit the same requests again: they have the same ids (R7) |
+| `Refused` | every worker that the client tried rejected the call | read `detail`; correct the submission, the key or the party |
+| `Unproven` | a worker returned an outcome without a valid receipt; it does not count | read `reason`; try other workers |
+| `Contradiction` | a worker broke the notary's promise | keep it as evidence and inform the operator |
 
-`Unanswered`, `Refused`, `Unproven` and `Contradiction` carry `answers`, what was decided before: those stand.
+`Unanswered`, `Refused`, `Unproven` and `Contradiction` carry `answers`: decisions received before the error, which stay valid.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from ordering.errors import NotaryError, NotReady, OutcomeUnknown
 
 
 def told(reasons: Mapping[str, str]) -> str:
-    """URL -> what went wrong there last, as one line."""
+    """Renders the last failure of each URL as one line."""
     return "; ".join(f"{url}: {reason}" for url, reason in reasons.items()) or "no URL was asked"
 
 
 class Unreachable(NotReady):
-    """No URL gave an answer before the deadline, and nothing that could be applied was sent. `reasons`: URL -> the last failure."""
+    """No URL answered before the deadline, and no submission was sent. `reasons`: URL -> its last failure."""
 
     def __init__(self, what: str, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
@@ -35,7 +35,7 @@ class Unreachable(NotReady):
 
 
 class Unanswered(OutcomeUnknown):
-    """The deadline passed. `answers` stand beside `transaction_ids` (hex), None where the outcome is unknown."""
+    """The deadline passed. `answers` has one item for each of `transaction_ids` (hex); None where the outcome is unknown."""
 
     def __init__(
         self, deadline_s: float, transaction_ids: Sequence[str], answers: Sequence[Answer | None], reasons: Mapping[str, str]
@@ -51,11 +51,11 @@ class Unanswered(OutcomeUnknown):
 
 
 class Refused(NotaryError):
-    """A worker refused the call with a problem document (RFC 9457). For 401 and 403 each other URL was asked too, and none took it.
+    """A worker rejected the call with a 4xx status. For 401 and 403 the client tried each other URL too, and none accepted the call.
 
-    `type` is the contract's, such as `/problems/bad-signature`, or `about:blank` where the answer was no problem document.
-    `answers` holds what an earlier 202 had decided, else None for each; it is empty for lookups. None is not "surely undecided":
-    an attempt of the same call whose answer was lost may have been decided before this one was refused.
+    `type` is the type of the problem document (RFC 9457), such as `/problems/bad-signature`; `about:blank` where the reply was none.
+    `answers` holds the decisions of an earlier 202, else None for each request; it is empty for lookups. None does not mean undecided: an
+    earlier attempt of the same call, whose reply was lost, may have led to a decision.
     """
 
     def __init__(self, url: str, status: int, type_: str, title: str, detail: str) -> None:
@@ -70,10 +70,10 @@ class Refused(NotaryError):
 
 
 class Unproven(NotaryError):
-    """A worker gave an outcome without a receipt that proves it, and no other URL gave a proven one. What is so is not known by it.
+    """A worker returned an outcome without a valid receipt, and no other URL returned a proven one. The outcome stays unknown.
 
-    `reason` is one of `notary.verify.Reason`, such as `bad-signature`. `answers` holds what was proven before, else None for each; it is
-    empty for lookups.
+    `reason` is one of `notary.verify.Reason`, such as `bad-signature`. `answers` holds the outcomes proven before, else None for each
+    request; it is empty for lookups.
     """
 
     def __init__(self, url: str, problem: NotVerified, about: str = "an outcome") -> None:
@@ -87,8 +87,8 @@ class Unproven(NotaryError):
 class Contradiction(NotaryError):
     """Two decisions for one transaction that cannot both be true: evidence against the notary. Keep it.
 
-    `first` and `second` are the answers, `first_url` and `second_url` who gave them. `answers` holds what is
-    known besides, beside all `transaction_ids` of the submission.
+    `first` and `second` are the answers, `first_url` and `second_url` their senders. `answers` holds the other answers received so far,
+    one item for each of `transaction_ids`.
     """
 
     def __init__(self, first: Answer, first_url: str, second: Answer, second_url: str) -> None:

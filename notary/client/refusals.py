@@ -1,10 +1,10 @@
-"""The knowledge of one call once a worker has refused its party (401, 403), or given an outcome that is not proven. Pure.
+"""URLs that rejected the party of one call (401, 403) or returned an unproven outcome, and the decision to give up. Pure.
 
-Workers read the file of parties each for themselves, so one may not know yet whom another one knows. Therefore no refusal of this kind is
-the last word before every other URL has been asked once more; those that refused are not asked again. And what one worker has taken in,
-another one cannot refuse any more: from then on its outcome is found out, or unknown.
+Each worker reads the parties file by itself, so one worker may not know a party yet that another knows. Such a rejection is therefore final
+only after every other URL was tried once more; a URL that rejected is not tried again in this call. Once one worker has admitted the
+submission, a rejection by another no longer counts: the call ends with an outcome, or with the outcome unknown.
 
-An outcome that is not proven is treated alike: another worker may prove it. Where none does, that is what the call comes to.
+An unproven outcome is treated the same way: another worker may prove it. If none does, the call raises `Unproven`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from notary.client.errors import Refused, Unproven
 
 
 class Refusals:
-    """The refusals of one call over these URLs."""
+    """The rejections and unproven outcomes of one call over these URLs."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -23,28 +23,31 @@ class Refusals:
 
     @property
     def by_url(self) -> Mapping[str, Refused | Unproven]:
-        """Who refused, and how."""
+        """The error of each URL that rejected the call or did not prove its outcome."""
         return self._by_url
 
     @property
     def first(self) -> Refused | Unproven | None:
-        """What the call comes to if nobody says otherwise; None while it was not refused, or where that does not matter."""
+        """The error to raise if no URL gives a valid answer: an `Unproven` first, else the first `Refused`.
+
+        None while there is no such error, and for a `Refused` after another worker admitted the submission.
+        """
         unproven = next((problem for problem in self._by_url.values() if isinstance(problem, Unproven)), None)
         return unproven or (None if self._taken_in else next(iter(self._by_url.values()), None))
 
     def refused(self, url: str, problem: Refused | Unproven) -> None:
-        """This URL refuses, or does not prove what it says; raises the first refusal when there is nobody left to ask."""
+        """Record the error of a URL. Raises `first` when no URL is left to try."""
         self._by_url[url] = problem
         self._check()
 
     def failed(self, url: str) -> None:
-        """This URL gave no answer; raises as `refused` does."""
+        """Record that a URL gave no answer. Raises as `refused` does."""
         if self._by_url:
             self._in_vain.add(url)
             self._check()
 
     def taken_in(self) -> None:
-        """Some worker has it, and has not decided all of it yet."""
+        """Record that a worker admitted the submission and has not decided all of it yet (202)."""
         self._taken_in = True
 
     def _check(self) -> None:

@@ -1,8 +1,7 @@
 """Requests from a file or a pipe: one JSON object a line, or one JSON array of them (docs/command-line.md, submit).
 
-Lines are read one by one, so that a file may be larger than memory and a pipe may never end; an array is read whole, for it has
-no other end than its last byte. Empty lines are passed over. Each request is checked as it is read, so that an error names the
-line, or the array's item, counted from 1.
+Lines are read one by one, so a file may be larger than memory and a pipe may never end. An array is read completely, since only its last
+byte ends it. Empty lines are skipped. Each request is checked when it is read; an error names the line or the array's item, counted from 1.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class RequestRead(msgspec.Struct, frozen=True):
-    """A request and where it stood, such as `requests.jsonl line 17`."""
+    """A request and its place in the input, such as `requests.jsonl line 17`."""
 
     where: str
     transaction_id: str
@@ -31,7 +30,7 @@ class RequestRead(msgspec.Struct, frozen=True):
 
 
 def read_requests(stream: IO[bytes], name: str, notary_name: str) -> Iterator[RequestRead]:
-    """The requests of `stream`, called `name` in errors. `Malformed` at the first that breaks the contract; OSError as it comes."""
+    """Yields the requests of a file or pipe; errors call it `name`. Raises `Malformed` at the first bad request, and `OSError`."""
     number = 0
     begun = False
     while line := stream.readline(LINE_BYTES_MAX + 1):

@@ -1,7 +1,7 @@
-"""Requests as programs write them, a submission's bytes, and cutting many requests into submissions.
+"""Requests as programs write them, a submission's bytes, and the splitting of many requests into submissions.
 
-A request is a `TransactionRequest` or the contract's JSON object as a mapping. Both go through `payload.decode_submission`, the
-very code of the workers: what passes here passes there, and the transaction ids are theirs.
+A request is a `TransactionRequest` or the contract's JSON object as a mapping. Both go through `payload.decode_submission`, the code that
+the workers run. So a request that passes here passes there, and both compute the same transaction ids.
 """
 
 from binascii import b2a_base64
@@ -17,10 +17,10 @@ from payload import SUBMISSION_BYTES_MAX, Request, decode_submission, signed_mes
 T = TypeVar("T")
 
 BATCH_REQUESTS_MAX: Final = 100
-"""Requests of one submission, unless told: enough to spread the cost of a signature, few enough to answer soon."""
+"""Default for the requests of one submission: enough to amortize the cost of a signature, few enough to be answered soon."""
 
 BATCH_BYTES_MAX: Final = SUBMISSION_BYTES_MAX - 4096
-"""What the requests of one submission may take up: party and signature, however escaped, fit in what is left."""
+"""Default for the bytes of one submission's requests: party and signature, however escaped, fit into the rest of a submission."""
 
 
 class TimeWindow(msgspec.Struct, frozen=True, rename={"from_ms": "from", "until_ms": "until"}):
@@ -31,21 +31,21 @@ class TimeWindow(msgspec.Struct, frozen=True, rename={"from_ms": "from", "until_
 
 
 class TransactionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is asked about one transaction (docs/formats.md, Request). Checked when it is submitted, not when it is made."""
+    """A request to decide one transaction (docs/formats.md, Request). It is checked when it is submitted, not when it is created."""
 
     inputs: Sequence[str] = ()
     """State references, `<64 hex>:<index>`."""
     references: Sequence[str] = ()
     time_window: TimeWindow | None = None
     content_hash: str
-    """64 lower-case hex digits for everything else in the transaction."""
+    """A hash of everything else in the transaction, 64 lower-case hex digits."""
 
 
 RequestLike: TypeAlias = TransactionRequest | Mapping[str, Any]
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A submission ready to send, any number of times: always these bytes."""
+    """A signed submission, ready to send; every attempt sends the same `body`."""
 
     requests: tuple[Request, ...]
     body: bytes
@@ -57,11 +57,11 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signer: Signer) -> Prepared:
-    """Encode, check and sign a submission. `Malformed` names the request and the field, such as `requests[3].inputs[0]`."""
+    """Encode, check and sign a submission. Raises `Malformed`, which names the request and the field, such as `requests[3].inputs[0]`."""
     encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
     name = _encode(party, "party")
     decoded = decode_submission(_submission(name, b"", encoded), notary_name).requests
-    # The ids are what is signed, so the signature comes last; it is made once, and the bytes never change again.
+    # The signature covers the ids, so it is made last. It is made once, so that every attempt sends the same bytes.
     signature = signer.sign(signed_message(notary_name, party, [request.transaction_id for request in decoded]))
     body = _submission(name, b2a_base64(signature, newline=False), encoded)
     if len(body) > SUBMISSION_BYTES_MAX:
@@ -72,40 +72,40 @@ def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signe
 
 
 def transaction_ids(requests: Iterable[RequestLike], notary_name: str) -> tuple[str, ...]:
-    """The ids that these requests have at that notary, 64 hex digits each; `Malformed` as for `prepare`."""
+    """Returns the ids that these requests have at that notary, 64 hex digits each. Raises `Malformed` as `prepare` does."""
     encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
     return tuple(each.transaction_id.hex() for each in decode_submission(_submission(b'"-"', b"", encoded), notary_name).requests)
 
 
 def encode_request(request: RequestLike, where: str = "") -> bytes:
-    """The request's JSON; `Malformed` at `where` for what JSON cannot say. Whether it is a good request is not looked at."""
+    """Encodes a request as JSON, without checking it. Raises `Malformed` at `where` for values that JSON cannot express."""
     return _encode(request, where)
 
 
 def submissions(
     requests: Iterable[RequestLike], requests_max: int = BATCH_REQUESTS_MAX, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[RequestLike]]:
-    """The requests, in their order, in lists that each fit one submission. Takes from the iterable no more than it must."""
+    """Yields the requests, in their order, in lists that each fit one submission. The iterable is read lazily."""
     return batches(requests, lambda request: len(encode_request(request)), requests_max, bytes_max)
 
 
 def batches(
     items: Iterable[T], bytes_of: Callable[[T], int], requests_max: int = BATCH_REQUESTS_MAX, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[T]]:
-    """`submissions` for whatever stands for a request, given how many bytes its JSON has.
+    """Splits items that represent requests as `submissions` does; `bytes_of` returns the length of an item's JSON.
 
-    One that is too large by itself comes alone: submitting it says what is wrong.
+    An item that is too large by itself forms a list alone; submitting it raises the error.
     """
     batch: list[T] = []
     batch_bytes = 0
     for item in items:
-        item_bytes = bytes_of(item) + 1  # and a comma
+        item_bytes = bytes_of(item) + 1  # the JSON array's comma
         if batch and batch_bytes + item_bytes > bytes_max:
             yield batch
             batch, batch_bytes = [], 0
         batch.append(item)
         batch_bytes += item_bytes
-        # At once, not when the next one comes: that may take long on a pipe.
+        # Yield a full batch at once, since the next item may take long to arrive on a pipe.
         if len(batch) >= requests_max:
             yield batch
             batch, batch_bytes = [], 0

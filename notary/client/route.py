@@ -1,8 +1,8 @@
-"""Which URL to ask next, and when. Pure: times and chance come in.
+"""`Route`: chooses the URL of the next attempt, and its time. Pure: times and random numbers are arguments.
 
-The URL that answered last is asked first, for it is likely to answer again. One that failed is left alone for a while, longer
-each time, and never less than its `Retry-After`; so the first failure costs nothing but a step to the next URL, and only when
-all have failed is there a pause. Shared by all calls of a client: what one call learns about a URL, the others need not.
+The URL that answered last is tried first, since it is likely to answer again. A URL that failed gets a back-off, which doubles with each
+failure and is never shorter than its `Retry-After`. So after a first failure the next URL is tried at once, and the client waits only when
+all URLs have failed. All calls of a client share one route.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -11,18 +11,18 @@ import msgspec
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait for what; all in seconds. The deadline of a call goes before all of them."""
+    """The retry policy, in seconds. The deadline of a call overrides every limit here."""
 
     wait_s_max: int = 10
-    """For how long a worker is asked to hold the call open until all is decided (`Prefer: wait`)."""
+    """The long poll: the longest time for which a worker should hold a call open until all is decided (`Prefer: wait`)."""
     attempt_s_max: float = 15.0
-    """One attempt, from connecting to the last byte; after it the next URL is asked."""
+    """The longest attempt, from connecting to the last byte; after it the client tries the next URL."""
     connect_s_max: float = 3.0
     backoff_s_first: float = 0.1
     backoff_s_max: float = 5.0
 
     def pause_s(self, failures: int, chance: float) -> float:
-        """How long to leave alone what failed `failures` times in a row: doubling, and by `chance` (0..1) up to half less."""
+        """Returns the back-off after that many failures in a row: it doubles each time, and `chance` (0..1) takes off up to half of it."""
         whole = min(self.backoff_s_max, self.backoff_s_first * 2.0 ** min(failures - 1, 30))
         return whole * (0.5 + 0.5 * chance)
 
@@ -35,7 +35,7 @@ class _Place(msgspec.Struct):
 
 
 class Route:
-    """The URLs of one notary, and what is known of each. Times are of one monotonic clock, in seconds."""
+    """The URLs of one notary, with the failures and back-off of each. All times are seconds of one monotonic clock."""
 
     def __init__(self, urls: Sequence[str], patience: Patience, chance: Callable[[], float]) -> None:
         self._places = [_Place(url) for url in urls]
@@ -44,31 +44,31 @@ class Route:
         self._preferred = 0
 
     def next(self, now: float, without: Container[str] = ()) -> tuple[str, float]:
-        """(URL, the time before which it must not be asked): the preferred one, else the next in turn that may be asked first.
+        """Returns (URL, the time before which it must not be tried): the URL that may be tried first, by turn from the preferred one on.
 
-        One of those `without` is not meant; there must be others.
+        URLs in `without` are left out; there must be others.
         """
         turns = self._places[self._preferred :] + self._places[: self._preferred]
         place = min([place for place in turns if place.url not in without], key=lambda place: max(place.not_before, now))
         return place.url, place.not_before
 
     def answered(self, url: str) -> None:
-        """It gave a good answer: it is asked first from now on."""
+        """Record a good answer: this URL is tried first from now on."""
         place = self._find(url)
         place.failures, place.not_before = 0, float("-inf")
         self._preferred = self._places.index(place)
 
     def slow(self, url: str) -> None:
-        """It is there, but could not decide in time: another one is asked first, if there is one."""
+        """Record an answer without all decisions: another URL is tried first from now on, if there is one."""
         place = self._find(url)
         place.failures, place.not_before = 0, float("-inf")
         if self._places[self._preferred] is place:
             self._preferred = (self._preferred + 1) % len(self._places)
 
     def failed(self, url: str, started: float, now: float, retry_after_s: float) -> None:
-        """An attempt that began at `started` brought nothing."""
+        """Record a failed attempt that began at `started`, and extend the back-off of its URL."""
         place = self._find(url)
-        # Attempts in flight together fail together: that is one failure, not one each.
+        # Attempts in flight at the same time fail together, which counts as one failure.
         if started >= place.failed_at:
             place.failures += 1
             place.failed_at = now

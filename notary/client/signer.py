@@ -16,9 +16,9 @@ _MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out FILE`
 
 
 class Signer:
-    """Signs messages for a party. `sign` gives Ed25519's 64 bytes, or an ECDSA P-256 signature in DER.
+    """Signs messages for a party. `sign` returns Ed25519's 64 bytes, or an ECDSA P-256 signature in DER.
 
-    Made from a PEM file (`from_file`, `from_pem`), or from any function that signs, such as a hardware module's.
+    Create it from a PEM key (`from_file`, `from_pem`), or from any signing function, such as a hardware module's.
     """
 
     def __init__(self, sign: Callable[[bytes], bytes]) -> None:
@@ -26,7 +26,7 @@ class Signer:
 
     @classmethod
     def from_pem(cls, pem: bytes, password: bytes | None = None, source: str = "the key") -> "Signer":
-        """From a PEM private key; `ConfigurationError`, naming `source`, if it is none that a notary takes."""
+        """Returns the signer of a PEM private key. Raises `ConfigurationError`, naming `source`, for a key that no notary accepts."""
         try:
             key = load_pem_private_key(pem, password)
         except TypeError:
@@ -47,6 +47,6 @@ class Signer:
 
     @classmethod
     def from_file(cls, path: str | Path, password: bytes | None = None) -> "Signer":
-        """From a PEM file; `ConfigurationError`, naming it, if it cannot be read or used, or if others may read or write it."""
+        """Returns the signer of a PEM file. Raises `ConfigurationError` if the file cannot be read or used, or is open to other users."""
         pem = read_secret(Path(path), "the key", "Give the private key's PEM file")
         return cls.from_pem(pem, password, f"the key {path}")

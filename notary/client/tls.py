@@ -1,4 +1,4 @@
-"""TLS of a client that does not trust what its machine trusts, or that has to show a certificate of its own."""
+"""TLS settings of a client with a private certificate authority, or with a client certificate."""
 
 import ssl
 from pathlib import Path
@@ -12,9 +12,9 @@ def tls_context(
 ) -> ssl.SSLContext:
     """Returns the context that `AsyncClient` and `Client` take as `tls`.
 
-    `ca_file`: PEM certificates of the authorities by which the notary's workers are known, in place of those that this machine trusts.
-    `cert_file` and `key_file`: what this client shows where a worker asks for it, PEM, the key without a password; the key may stand in the
-    certificate's file, and others may not read or write it. Raises `ConfigurationError`, which names the file.
+    `ca_file`: PEM certificates of the authorities that issued the workers' certificates; they replace those that this machine trusts.
+    `cert_file` and `key_file`: the client certificate and its key, PEM, the key without a password. The key may be in the certificate's
+    file. The file with the key must not be open to other users. Raises `ConfigurationError`, which names the file.
     """
     if key_file is not None and cert_file is None:
         raise ConfigurationError(f"the TLS key {key_file} is of no use without its certificate: give both")

@@ -1,13 +1,13 @@
-"""One attempt at one URL, and attempts until the deadline: all of HTTP that the client knows, on httpx.
+"""`Transport`: one attempt at one URL, and attempts until the deadline; the client's only HTTP code, on httpx.
 
-What may follow from a reply is decided here, once:
+It maps each reply to the next step:
 
-| reply | means |
+| reply | next step |
 |---|---|
-| none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, nonsense | ask the next URL; `Retry-After` is honoured |
-| 401, 403 | this worker does not know the party, or not this key, yet perhaps another one does: each other URL is asked too |
-| any other 4xx | final: `Refused` |
-| 2xx | the caller's `read` makes something of it, or raises `Malformed`: nonsense, see above; or `Unproven`: each other URL is asked too |
+| none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; `Retry-After` is honoured |
+| 401, 403 | this worker does not know the party or its key, another may: try each other URL too |
+| any other 4xx | final: raise `Refused` |
+| 2xx | the caller's `read` decodes it; or raises `Malformed`: see above; or `Unproven`: try each other URL too |
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from ordering.ids import excerpt
 T = TypeVar("T")
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What is read of a reply. The largest that a notary has cause to send is a tenth of that."""
+"""The longest reply that the client reads. The largest reply of a notary is a tenth of that."""
 
 _TRY_AGAIN: Final = (408, 425, 429)
 _ASK_THE_OTHERS: Final = (401, 403)
@@ -42,7 +42,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}").fullmatch
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What one attempt brought: a whole reply, whatever it says."""
+    """The complete reply of one attempt, of any status."""
 
     url: str
     status: int
@@ -51,12 +51,12 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def retry_after_s(self) -> float:
-        """`Retry-After`, in seconds from now; 0 when there is none that can be read."""
+        """`Retry-After`, in seconds from now; 0 when there is none that can be parsed."""
         return _retry_after_s(self.headers.get("retry-after", ""))
 
     @property
     def is_problem(self) -> bool:
-        """Whether it is an RFC 9457 problem document, as every refusal of a notary is."""
+        """True for an RFC 9457 problem document, the form of every error reply of a notary."""
         content_type: str = self.headers.get("content-type", "")
         return content_type.partition(";")[0].strip().lower() == _PROBLEM
 
@@ -68,7 +68,7 @@ class _Problem(msgspec.Struct):
 
 
 class _Unusable(Exception):
-    """This attempt brought nothing; the message is the reason."""
+    """An attempt failed; the message is the reason."""
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         self.retry_after_s = retry_after_s
@@ -76,7 +76,7 @@ class _Unusable(Exception):
 
 
 class Exhausted(Exception):
-    """The deadline passed, or would pass before any URL may be asked again. `reasons`: URL -> what went wrong there last."""
+    """The deadline passed, or would pass before any URL may be tried again. `reasons`: URL -> its last failure."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
         self.reasons = reasons
@@ -84,10 +84,13 @@ class Exhausted(Exception):
 
 
 def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClient:
-    """A client of workers; the caller limits whole exchanges. Raises `ConfigurationError` for an environment that it cannot use."""
+    """Returns an httpx client without read timeouts: the caller limits each exchange as a whole.
+
+    Raises `ConfigurationError` for proxy or certificate variables in the environment that httpx cannot use.
+    """
     try:
         return httpx.AsyncClient(
-            # The whole attempt has a limit, so single reads need none.
+            # The attempt as a whole has a limit, so single reads need none.
             timeout=httpx.Timeout(None, connect=connect_s_max),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             headers={"User-Agent": f"kafka-notary/{VERSION}"},
@@ -95,14 +98,14 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
             verify=True if tls is None else tls,
         )
     except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
-        # All else that it is given is ours; a SOCKS proxy needs a package that may not be there.
+        # All other arguments are constants, so the environment is the cause; a SOCKS proxy needs a package that may be missing.
         raise ConfigurationError(
             f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
         ) from None
 
 
 def current_traceparent() -> str:
-    """The caller's span in OpenTelemetry, as W3C Trace Context writes it; empty without one, or where nobody has imported OpenTelemetry."""
+    """Returns the caller's OpenTelemetry span in W3C Trace Context form; empty without one, or if OpenTelemetry is not imported."""
     opentelemetry = sys.modules.get("opentelemetry.trace")
     if opentelemetry is None:
         return ""
@@ -111,7 +114,7 @@ def current_traceparent() -> str:
 
 
 class Transport:
-    """The URLs of a notary and the connections to them. To be used in one event loop, by any number of tasks."""
+    """The URLs of a notary and the connections to them. Any number of tasks of one event loop may use it."""
 
     def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
         self.urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
@@ -135,11 +138,11 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """What `read` makes of the first reply that it can use, asking URL after URL until the loop's time `ends`.
+        """Try one URL after the other until the loop's time `ends`. Returns the first result of `read` that is not None.
 
-        `read` raises `Malformed` for nonsense, `Unproven` for what no receipt proves, and returns None for an answer that leaves something
-        open: then the same is sent again, after the reply's `Retry-After`, elsewhere if possible. Raises `Exhausted`, `Refused` or
-        `Unproven`, and what else `read` does.
+        `read` raises `Malformed` for a reply that breaks the contract, and `Unproven` for an outcome without a valid receipt. It returns
+        None for an incomplete answer: then the same bytes are sent again, after the reply's `Retry-After`, to another URL if possible.
+        Raises `Exhausted`, `Refused`, `Unproven`, and any other error of `read`.
         """
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
@@ -174,7 +177,7 @@ class Transport:
                 if clock() < ends:
                     reasons[url] = str(problem)
                 else:
-                    # The deadline itself cut this attempt short: an earlier reason says more.
+                    # The deadline itself cancelled this attempt, so an earlier failure of this URL says more.
                     reasons.setdefault(url, str(problem))
                 self._route.failed(url, started, clock(), problem.retry_after_s)
                 refusals.failed(url)
@@ -191,12 +194,12 @@ class Transport:
             unfinished += 1
             reasons[url] = "not all is decided yet"
             self._route.slow(url)
-            # Never at once, even where a worker says so: an undecided submission that is sent again costs the log its bytes.
+            # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
             resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
 
     async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
-        """One attempt: the whole reply, or `_Unusable`. A cancelled or late one closes its connection."""
-        # Where there are other URLs, one that hangs must not use up all the time that is left.
+        """Make one attempt. Returns the complete reply or raises `_Unusable`. A cancelled or late attempt closes its connection."""
+        # If there are other URLs, one that hangs must not use up all the time that is left.
         share_s = left_s if len(self.urls) == 1 else max(left_s / 2, min(left_s, 1.0))
         limit_s = min(share_s, self._patience.attempt_s_max)
         headers = dict(more)
@@ -223,7 +226,7 @@ class Transport:
 
 
 def explained(url: str, problem: httpx.RequestError) -> str:
-    """Return the problem of an attempt, and what to do where one side speaks TLS and the other does not, or trusts nobody who signed."""
+    """Renders the error of an attempt; adds a remedy for an untrusted certificate, and where only one side speaks TLS."""
     said = str(problem)
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
@@ -235,7 +238,7 @@ def explained(url: str, problem: httpx.RequestError) -> str:
 
 
 def refused(reply: Reply) -> Refused:
-    """A 4xx as the error that it is; `Malformed` for a status that a notary has no cause to send."""
+    """Returns the `Refused` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
     if not 400 <= reply.status < 500:
         raise Malformed(f"status {reply.status}, which nothing in the contract explains")
     problem = _problem(reply)
@@ -257,7 +260,7 @@ def _problem(reply: Reply) -> _Problem:
 
 
 def _retry_after_s(value: str) -> float:
-    """Both forms of RFC 9110, 10.2.3: seconds, or a date by the wall clock."""
+    """Parses both forms of RFC 9110, 10.2.3: seconds, or a date of the wall clock. Returns seconds from now; 0 for neither."""
     value = value.strip()
     if _SECONDS(value):
         return float(value)
@@ -269,7 +272,7 @@ def _retry_after_s(value: str) -> float:
 
 
 def checked_url(url: str) -> str:
-    """The URL, if it can be a worker's; else raises `ConfigurationError`."""
+    """Returns the URL if it can be a worker's. Raises `ConfigurationError`."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL as problem:

@@ -1,8 +1,9 @@
-"""Which verifier keys prove an answer: those that the caller gives, or the one that the notary showed when its URLs were first used.
+"""`Trust`: the verifier keys that prove an answer: the caller's, or the key that the notary showed on first use of its URLs.
 
 Keys of the first use are kept in a file, a line for each URL: the URL, the verifier key, the notary's name as a JSON string. A later line
-for the same URL takes the place of an earlier one. Lines are only ever appended, under a lock, so that two programs trust one key.
-Trust goes forward: a key that the trusted one endorsed (docs/formats.md, Key history) is trusted too, and takes its line.
+for the same URL replaces an earlier one. Lines are only appended, under a lock, so that two programs trust the same key.
+
+Trust goes forward: a key that the trusted key endorsed (docs/formats.md, Key history) is trusted too, and gets a new line.
 """
 
 import fcntl
@@ -27,7 +28,7 @@ _HEAD: Final = "# Notaries whose verifier keys were trusted on first use: URL, v
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A line of the file."""
+    """A line of the known notaries' file; `line` is its number, from 1."""
 
     url: str
     key: VerifierKey
@@ -36,16 +37,16 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class KnownNotaries:
-    """The file of keys that were trusted on first use. `say` gets what a person should read, and by default writes it to stderr."""
+    """The file of keys that were trusted on first use. `say` gets messages for a person; by default it writes them to stderr."""
 
     def __init__(self, file: str | Path | None = None, say: Callable[[str], None] | None = None) -> None:
-        """No `file`: the one that `NOTARY_KNOWN_NOTARIES` names, else `notary/known-notaries` in `$XDG_CONFIG_HOME` or `~/.config`."""
+        """Without `file`: the file named by `NOTARY_KNOWN_NOTARIES`, else `notary/known-notaries` in `$XDG_CONFIG_HOME` or `~/.config`."""
         self._given = file
         self.say = say or _on_stderr
 
     @property
     def file(self) -> Path:
-        """Where it is. Raises `ConfigurationError` where there is no home to look in."""
+        """The path of the file. Raises `ConfigurationError` when there is no home directory."""
         if given := self._given or os.environ.get(FILE_VARIABLE):
             return Path(given)
         try:
@@ -54,7 +55,10 @@ class KnownNotaries:
             raise ConfigurationError(f"there is no place to keep the notary's verifier key: {problem}. {_INSTEAD}") from None
 
     def find(self, urls: Sequence[str]) -> Known | None:
-        """The line of the first of these URLs that has one. Raises `ConfigurationError`, also for URLs with lines of different notaries."""
+        """Returns the line of the first of these URLs that has one; None without any.
+
+        Raises `ConfigurationError` for a file that cannot be used, and for URLs with lines of different notaries.
+        """
         try:
             with self.file.open(encoding="utf-8") as opened:
                 if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
@@ -66,7 +70,10 @@ class KnownNotaries:
             raise self._unusable(problem) from None
 
     def keep(self, urls: Sequence[str], key: VerifierKey, name: str, instead_of: VerifierKey | None = None) -> Known:
-        """Keep a key for these URLs, durably; what another program has kept for them meanwhile stands, unless it is `instead_of`."""
+        """Append a key for these URLs, durably. Returns the line now in force.
+
+        A key that another program has appended for them meanwhile stays in force, unless it is `instead_of`. Raises `ConfigurationError`.
+        """
         file = self.file
         try:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,7 +82,7 @@ class KnownNotaries:
                 text = opened.read()
                 if (known := self._find(text, urls)) is not None and known.key != instead_of:
                     return known
-                # A crash here leaves a line cut off, which is refused with its number.
+                # A crash during this write may leave a cut-off line, which later reads report with its number.
                 added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in urls])
                 opened.write(added if text else _HEAD + added)
                 opened.flush()
@@ -116,10 +123,10 @@ _INSTEAD: Final = "Give the notary's verifier key (--verifier-key), or another f
 
 
 class Trust:
-    """The verifier keys by which one client checks receipts. Empty until the notary was met, unless keys are given."""
+    """The verifier keys with which one client verifies receipts. Without given keys it is empty until `meet`."""
 
     def __init__(self, urls: Sequence[str], given: Sequence[str] | str, known: KnownNotaries | None) -> None:
-        """Raises `ConfigurationError` for a verifier key that is none."""
+        """Raises `ConfigurationError` for a malformed verifier key."""
         try:
             self.keys = [parse_verifier_key(key) for key in ([given] if isinstance(given, str) else given)]
         except NotVerified as problem:
@@ -130,9 +137,9 @@ class Trust:
         self._line: Known | None = None
 
     def meet(self, notary: NotaryDescription) -> bool:
-        """Learn the notary's keys from a worker's description; returns whether there is a new one.
+        """Learn the notary's keys from a worker's description. Returns true if there is a new key.
 
-        Raises `NotVerified` unless its key follows from one that is trusted, and `ConfigurationError` where a first use cannot be kept.
+        Raises `NotVerified` unless the notary's key follows from a trusted one, and `ConfigurationError` when a first use cannot be stored.
         """
         shown = parse_verifier_key(notary.verifier_key)
         if not self.keys:
@@ -151,7 +158,7 @@ class Trust:
         return met
 
     def check(self, answer: Answer) -> None:
-        """Raise `NotVerified` unless the answer comes with a receipt that proves it under one of the keys."""
+        """Raise `NotVerified` unless the answer has a receipt that proves it under one of the keys."""
         if answer.receipt is None:
             raise NotVerified("malformed-receipt", "the decision came without a receipt")
         try:
@@ -163,7 +170,7 @@ class Trust:
 
     @property
     def source(self) -> str:
-        """Where the keys come from, for messages."""
+        """The origin of the keys, for messages."""
         if self._line is None:
             return "those are the keys that were given"
         return (
@@ -174,7 +181,7 @@ class Trust:
     def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
         self._line = self._known.find(self._urls)
         if self._line is None:
-            # Said first: what cannot be said is not trusted.
+            # The warning comes first: if it cannot be shown, the key must not be trusted.
             self._known.say(
                 f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its verifier"
                 f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"

@@ -1,8 +1,8 @@
 """index: one worker's RocksDB store (R8): consumed states, decisions, and how far it has read.
 
-The log is the truth; the index is what one worker made of it. It is written by one write batch a step, which holds the step's rows *and*
-the offsets to read again from, so they are kept or lost together. It need not fsync: what a machine's crash takes off its end is read
-again from the log. What it must never do is run ahead of its log, or belong to another: it refuses to open then.
+The log is the truth; the index is one worker's materialized view of it. Each step is one write batch: the step's rows *and* the offsets to
+read again from, so they are kept or lost together. The index need not fsync: the worker reads again from the log what a machine's crash
+cut off. The index must never be ahead of its log, nor belong to another log: it refuses to open then.
 
 | column family | key | value |
 |---|---|---|
@@ -10,16 +10,17 @@ again from the log. What it must never do is run ahead of its log, or belong to 
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
 | `positions` | u64 position | transaction id |
 | `tiles` | u8 level, u64 tile index | the tree's tiles, partial ones as far as they go (`notary.tree`) |
-| `meta` | see `rows` | format version, notary name, log identity, offsets, log time, lives |
+| `meta` | see `rows` | format version, notary name, log identity, offsets, log time, incarnations |
 
 | file | subject |
 |---|---|
 | `rows` | the rows of `states`, `positions` and `meta`, to the byte (pure) |
-| `store` | what the index asks of a disk, as an interface |
-| `rocks` | `RocksStore`: that disk in RocksDB; its options, and their reading back |
+| `store` | `Store`: the storage interface that the index needs |
+| `rocks` | `RocksStore`: that interface on RocksDB; sets the options and reads them back |
 | `tiles` | `StoredTree`: the tree of the decisions, read from and written to tiles |
-| `index` | `Index`: apply a step, answer a question |
-| `view` | `viewing`: all rows as of one moment, beside the worker that writes them |
+| `index` | `Index`: applies a step, answers queries |
+| `scrub` | reads every row once, to find corrupt blocks early |
+| `view` | `viewing`: a snapshot of all rows, taken while the worker goes on writing |
 """
 
 from notary.index.index import Consumed, Index

@@ -1,4 +1,4 @@
-"""The index itself: apply a step and make it durable in one write batch (R8); answer what clients ask."""
+"""`Index`: applies a step in one write batch (R8) and answers queries."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,25 +25,25 @@ ROWS_AT_ONCE: Final = 16
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """Who consumed a state, and at which position."""
+    """The transaction that consumed a state, and its position."""
 
     transaction_id: TransactionId
     position: int
 
     @property
     def by_hash(self) -> bytes:
-        """What clients are told of the consumer: the SHA-256 of its transaction id."""
+        """The SHA-256 of the consumer's transaction id: clients get this hash instead of the id."""
         return sha256(self.transaction_id).digest()
 
 
 class Index:
-    """One worker's index, open. Not for two threads: one worker, one loop."""
+    """One worker's open index. Not thread-safe: only the worker's event loop uses it."""
 
     def __init__(self, store: Store, directory: Path, worker_name: str) -> None:
         """Use `Index.open` or `Index.over`."""
         self._worker_name = worker_name
         self.broken = ""
-        """Why memory and disk differ since a write that failed: until the next start nothing is told."""
+        """The error of a failed write, after which memory and disk differ; empty before. Every query fails with it until a restart."""
         self._store = store
         self.directory = directory
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
@@ -66,9 +66,10 @@ class Index:
         worker_name: str = "",
         settings: IndexSettings | None = None,
     ) -> "Index":
-        """The index in that directory, made if there is none; refuses one of another notary, log or newer format (`ConfigurationError`).
+        """Open the index in that directory; create it if it is missing.
 
-        `worker_name`: whose it is, to tell its own checkpoints from others'.
+        Raises `ConfigurationError` for an index of another notary, log or format version, `Condemned` for a quarantined one, and `Fatal`
+        for a damaged one. `worker_name` is the owner of the index: its own checkpoints do not confirm its root.
         """
         store = RocksStore.open(directory, settings or IndexSettings())
         return cls.over(
@@ -81,7 +82,7 @@ class Index:
 
     @classmethod
     def over(cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, worker_name: str = "") -> "Index":
-        """The same on a store that is open, which is closed again if it is refused; `directory` is what messages call it."""
+        """Open the index in a store that is open already; on an error the store is closed. Messages name `directory`."""
         try:
             with reading(directory):
                 _check_owner(store, directory, notary_name, log_identity)
@@ -95,14 +96,14 @@ class Index:
             raise
 
     def close(self) -> None:
-        """Close the store and let go of its directory's lock. Nothing is lost without it."""
+        """Close the store and release the lock of its directory. A process that ends without this loses nothing."""
         self._store.close()
 
     # ---- the step ----
 
     @property
     def position_next(self) -> int:
-        """How many decisions there are: the position that the next one gets."""
+        """The number of decisions, which is also the position of the next one."""
         return int(self._position_next)
 
     @property
@@ -111,12 +112,16 @@ class Index:
         return int(self._log_time_ms)
 
     def joiner_state(self) -> JoinerState:
-        """Where the joiner goes on (R8, R10). Raises `Fatal` for rows that do not fit together."""
+        """Returns the state from which the joiner resumes (R8, R10). Raises `Fatal` when the rows are inconsistent."""
         with reading(self.directory):
             return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
-        """Decide the step's batches; when this returns they are in the store, with the offsets that go with them."""
+        """Decide the step's batches, and write the decisions and the step's offsets in one write batch.
+
+        Returns the decisions of each batch, in the order of its requests. Raises `Fatal` when the batch cannot be written or rows cannot be
+        read. Raises `Condemned` when a row or this step's checkpoints show that the index is wrong.
+        """
         decided, consumed = self._look_up(ready)
         result = decide(ready.batches, self._position_next, decided, consumed)
         batch = self._store.new_batch()
@@ -153,11 +158,11 @@ class Index:
                 agreement = observe(agreement, self._places(ready, result.outcomes), self._worker_name, position_next, self.tree.root_at)
             if agreement != self.agreement:
                 put(rows.AGREEMENT_KEY, _encode(agreement), meta)
-        # A crash before this line: the step never was, its records are read again. After it: decided, for ever.
+        # A crash before this line leaves nothing of the step: its records are read again. After it the decisions stand for ever.
         try:
             self._store.write(batch)
         except Exception as problem:  # rocksdict raises bare Exception
-            # The tree in memory is ahead of the rows now: nothing may be told from them any more.
+            # The tree in memory is ahead of the rows now, so no more queries may be answered from them.
             self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
             raise Fatal(self.broken) from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
@@ -169,12 +174,12 @@ class Index:
         return result.outcomes
 
     def take_outcome_counts(self) -> list[int]:
-        """New decisions by outcome byte, since this was last asked."""
+        """Returns the number of new decisions for each outcome byte since the last call."""
         counts, self._outcome_counts = self._outcome_counts, [0] * len(Outcome)
         return counts
 
     def condemn(self, why: str) -> Condemned:
-        """Mark the index as wrong, on the disk, for ever; the error to stop with."""
+        """Quarantine the index: mark it as wrong on the disk, for ever. Returns the error with which the worker must stop."""
         self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
         batch = self._store.new_batch()
         batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
@@ -186,19 +191,19 @@ class Index:
         return Condemned(_condemned(self.directory, why))
 
     def _flush(self) -> None:
-        """What condemns an index must outlive the machine: nothing of it is in the log."""
+        """Sync the store. The quarantine mark must survive a crash of the machine, since the log does not hold it."""
         self._store.flush()
 
     def audit(self, tile: int) -> None:
-        """Hold the rows of one tile's decisions against the tree, and the tile against the one above it. Raises `Condemned`.
+        """Compare the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Condemned`.
 
-        What another program, or a disk, changed in old rows would else be noticed only by whoever asks for them.
+        Without this audit, an old row that a program or a disk changed would be noticed only when a client asks for it.
         """
         first = tile * TILE_WIDTH
         self.leaves_at(first, min(TILE_WIDTH, self.position_next - first))
 
     def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
-        """The step's roots, each with the size of our tree at its place."""
+        """Returns the step's checkpoint records, each with the size of our tree at its place in the log."""
         sizes = [int(self._position_next)]
         for decisions in outcomes:
             sizes.append(max([sizes[-1], *[decision.position + 1 for decision in decisions]]))
@@ -206,7 +211,10 @@ class Index:
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """Rows that do not fit the tree, or are none, condemn the index, whoever meets them. What cannot be read now is only `Fatal`."""
+        """Guard reads: a row that is malformed or contradicts the tree quarantines the index (`Condemned`).
+
+        A row that cannot be read now raises `Fatal` only.
+        """
         if self.broken:
             raise Fatal(self.broken)
         try:
@@ -218,7 +226,7 @@ class Index:
             raise
 
     def _look_up(self, ready: Ready) -> tuple[dict[TransactionId, Decision], dict[StateRef, TransactionId]]:
-        """What the store has on the step's ids and states: one batched get for each of the two families."""
+        """Returns the decided ids and the consumed states among those of the step; one batched get for each of the two families."""
         ids: list[TransactionId] = []
         states: list[StateRef] = []
         for batch in ready.batches:
@@ -239,21 +247,21 @@ class Index:
                 consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
         return decided, consumed
 
-    # ---- questions ----
+    # ---- queries ----
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
-        """The decision of a transaction, None when this worker has none."""
+        """Returns the decision of a transaction; None when this worker has none. Raises `Condemned` or `Fatal`."""
         with self._sound():
             row = self._decisions.get(transaction_id)
             if row is None:
                 return None
-            # What is answered must have its receipt: a row that was changed on the disk does not leave this worker.
+            # Every answer must have its receipt, so a row that was changed on the disk must not leave this worker.
             decision = from_row(transaction_id, row)
             self.tree.check(decision.position, [leaf(decision)])
             return decision
 
     def decisions(self, transaction_ids: Sequence[TransactionId]) -> list[Decision] | None:
-        """The decisions of all these transactions, None when there is one that this worker has not decided."""
+        """Returns the decisions of all these transactions; None when this worker has not decided one of them."""
         found: list[Decision] = []
         for transaction_id in transaction_ids:
             decision = self.decision(transaction_id)
@@ -263,10 +271,10 @@ class Index:
         return found
 
     def leaves_at(self, first: int, count: int) -> list[bytes]:
-        """The leaves of `count` positions that there are, from the first on, made from their rows and held against the tree."""
+        """Returns the leaves of `count` decided positions from `first` on, made from their rows and compared with the tree."""
         leaves: list[bytes] = []
         with self._sound():
-            # A row may be long (10,000 conflicts are 690 kB), so not all at once.
+            # A row may be long (10,000 conflicts are 690 kB), so rows are read a few at a time.
             for start in range(first, first + count, ROWS_AT_ONCE):
                 places = range(start, min(start + ROWS_AT_ONCE, first + count))
                 ids = [id_ for id_ in self._positions.get([rows.U64.pack(at) for at in places]) if id_ is not None]
@@ -278,24 +286,24 @@ class Index:
         return leaves
 
     def tile(self, level: int, index: int, width: int) -> bytes:
-        """The first `width` hashes of a tile that is there, held against the tile above."""
+        """Returns the first `width` hashes of a stored tile, after comparing it with the tile above it."""
         with self._sound():
             return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
-        """The transaction decided at that position."""
+        """Returns the id of the transaction decided at that position; None when there is none."""
         with self._sound():
             id_: bytes | None = self._positions.get(rows.U64.pack(position))
         return id_
 
     def consumed(self, state: StateRef) -> Consumed | None:
-        """Who consumed the state, None when nobody has."""
+        """Returns the transaction that consumed the state, and its position; None while the state is not consumed."""
         with self._sound():
             row = self._states.get(state)
             return None if row is None else Consumed(*rows.state_of(row))
 
     def contents(self) -> Mapping[str, list[tuple[bytes, bytes]]]:
-        """Every row of the families that are the same in all workers, for comparing small indexes row by row."""
+        """Returns every row of the families that are the same in all workers, to compare small indexes row by row."""
         return {
             STATES: list(self._states.items()),
             DECISIONS: list(self._decisions.items()),
@@ -304,7 +312,7 @@ class Index:
         }
 
     def _check_end(self) -> None:
-        """The rows must end where the progress says: files that were lost or put back one by one do not go unnoticed."""
+        """Raise `Fatal` unless the rows end at the position of the progress row: this finds files that were lost or restored one by one."""
         position_next = self.position_next
         id_last = self.transaction_at(position_next - 1) if position_next else None
         decision_last = None if id_last is None else self.decision(id_last)
@@ -322,7 +330,7 @@ class Index:
         return _rows_with(self._meta, prefix)
 
 
-# Sets in one order: the same log makes the same bytes in every process.
+# Sets are encoded in one order, so that the same log makes the same bytes in every process.
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _agreement_decoder = msgspec.msgpack.Decoder(Agreement)
 _log_state_decoder = msgspec.msgpack.Decoder(LogState)
@@ -339,12 +347,12 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
 
 
 def decode_log_state(row: bytes) -> LogState:
-    """Decodes the row of the log state; `CorruptRecord` when it is none."""
+    """Decodes the row of the log state. Raises `CorruptRecord`."""
     return _decode(_log_state_decoder, row)
 
 
 def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: int) -> JoinerState:
-    """The joiner's state of the rows of `META`; `CorruptRecord` when they do not fit together."""
+    """Decodes the joiner's state from the rows of `META`. Raises `CorruptRecord` when they are inconsistent."""
     lives = tuple([rows.life_of(key, value) for key, value in _rows_with(meta, rows.LIFE_PREFIX)])
     effects = sorted([rows.effect_of(value) for _, value in _rows_with(meta, rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
     if effects and effects[-1].seen - effects[0].seen != len(effects) - 1:
@@ -381,7 +389,7 @@ def _condemned(directory: Path, why: str) -> str:
 
 
 def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str) -> None:
-    """Mark a new index as ours; refuse one that is not."""
+    """Write notary, log and format version into a new index. Raises `ConfigurationError` for an index where one of them is another."""
     meta, handle = store.family(META), store.handle(META)
     version = meta.get(rows.FORMAT_KEY)
     ours = {

@@ -1,8 +1,8 @@
-"""`RocksStore`: the index's store in RocksDB; the options of each column family, and the refusals.
+"""`RocksStore`: the index's store in RocksDB, and the options of each column family.
 
-RocksDB takes options at every open and says nothing when they are not the wanted ones: opened without its families named, a store works on
-with an 8 MiB cache and no bloom filter, at a fraction of the speed. So what is in force is read back after opening, from the OPTIONS file
-that RocksDB writes then and from its properties, and wrong settings refuse to start.
+RocksDB takes options at every open and reports nothing when it ignores some. A store opened without its families named runs with an 8 MiB
+cache and no bloom filter, at a fraction of the speed. So `check_settings` reads back the options in force after opening, from RocksDB's
+properties and from the OPTIONS file that it writes then. A worker with other settings than the wanted ones does not start.
 """
 
 import contextlib
@@ -32,43 +32,46 @@ from ordering.errors import ConfigurationError, Fatal
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
-"""The families that are asked for keys they mostly do not have: a bloom filter answers those without reading.
+"""The families where most lookups find nothing: a bloom filter answers those without reading a block.
 
-Their keys are hashes, so what a sorted memtable compares a new one with is not in the processor's cache. Theirs are hash tables, which the
-thread that flushes them sorts; RocksDB hashes a part of the key that it calls the prefix, here all of it (docs/performance.md).
+Their keys are hashes, so in a sorted memtable nearly every key comparison would miss the processor's cache. Their memtables are hash tables
+instead, which the flushing thread sorts. RocksDB hashes a part of the key that it calls the prefix, here all of it (docs/performance.md).
 """
 BUCKET_BYTES: Final = 256
-"""A memtable's bytes for each bucket of its hash table: two or three rows share a bucket when it is full. A bucket above 256 is sorted."""
+"""A memtable's bytes for each bucket of its hash table: when the memtable is full, two or three rows share a bucket.
+
+RocksDB keeps a bucket of more than 256 rows sorted.
+"""
 _NOT_WRITABLE: Final = (os.strerror(errno.EROFS), os.strerror(errno.EACCES), os.strerror(errno.EPERM))
 _NAME_ANOTHER: Final = (
     "Name a folder that this process may write, on a disk that is not read-only, by `[index] directory` (NOTARY_INDEX_DIRECTORY):"
     " docs/runbook.md, 'A folder cannot be written'"
 )
 PREFIX_BYTES_MAX: Final = 128
-"""The longest prefix that rocksdict cuts, and longer than any key."""
+"""The longest prefix that rocksdict can extract; it is longer than any key."""
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
-    """How much memory the index may use, and nothing that changes a decision."""
+    """Memory and threads that the index may use. No setting changes a decision."""
 
     cache_bytes: int = 256 << 20
     write_buffer_bytes: int = 64 << 20
     bloom_bits_per_key: int = 16
-    """Of every 1,000 keys that a table does not have, one makes it read a block; with 10 bits, ten."""
+    """With 16 bits, one of 1,000 lookups for a missing key reads a block of the table for nothing; with 10 bits, ten do."""
     background_jobs: int = 2
 
 
 class RocksFamily:
-    """A `Family`. rocksdict's own `items` ends without a word where a block cannot be read; this raises."""
+    """A `Family` in RocksDB. rocksdict's own `items` ends silently at a block that cannot be read; this one raises."""
 
     def __init__(self, family: Any) -> None:
         self.get = family.get
         self._family = family
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """All rows from that key on, in the order of the keys."""
+        """Yields all rows from that key on, in the order of the keys."""
         in_order = ReadOptions()
-        in_order.set_total_order_seek(True)  # or a hash table would show one bucket
+        in_order.set_total_order_seek(True)  # without this, a hash table yields one bucket only
         found = self._family.iter(in_order)
         if from_key is None:
             found.seek_to_first()
@@ -81,41 +84,44 @@ class RocksFamily:
 
 
 class RocksStore:
-    """A `Store`: a write batch is in RocksDB's write-ahead log, which is not synchronised, when `write` returns."""
+    """A `Store` in RocksDB. When `write` returns, the batch is in RocksDB's write-ahead log, which is not synced."""
 
     def __init__(self, store: Rdict) -> None:
         self._store = store
         self._families: dict[str, Any] = {name: store.get_column_family(name) for name in FAMILIES}
-        # The handles keep the store, and with it the lock, as long as they live.
+        # The handles keep the store open, and its lock held, as long as they exist.
         self._handles: dict[str, Any] = {name: store.get_column_family_handle(name) for name in FAMILIES}
 
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
-        """The store in that directory, made if there is none. Raises `ConfigurationError` or `Fatal` with what to do."""
+        """Open the store in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
         return cls(open_store(directory, settings))
 
     def family(self, name: str) -> Family:
-        """The rows of a family, to read."""
+        """Returns the rows of a family, for reading."""
         return RocksFamily(self._families[name])
 
     def handle(self, name: str) -> Any:
-        """What stands for a family in a batch."""
+        """Returns the handle by which a batch names a family."""
         return self._handles[name]
 
     def new_batch(self) -> WriteBatch:
-        """An empty batch."""
+        """Returns an empty batch."""
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
-        """All of the batch or nothing of it."""
+        """Write all of the batch or nothing of it."""
         self._store.write(batch)
 
     def flush(self) -> None:
-        """What was written outlives the machine."""
+        """Sync the write-ahead log: everything written so far survives a crash of the machine."""
         self._store.flush_wal(True)
 
     def close(self) -> None:
-        """Let go of the files and their lock. What closing cannot write any more, on a full disk say, is read again from the log (R8)."""
+        """Close the files and release their lock.
+
+        Rows that RocksDB cannot write any more, for example on a full disk, are read again from the log (R8).
+        """
         families, self._families, self._handles = self._families, {}, {}
         for opened in (*families.values(), self._store):
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
@@ -123,7 +129,7 @@ class RocksStore:
 
 
 def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = False) -> Rdict:
-    """The store in that directory, made if there is none. Raises `ConfigurationError` or `Fatal` with what to do."""
+    """Open RocksDB in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
     families = _family_options(settings, looked_up=() if read_only else LOOKED_UP)
     try:
         if not read_only:
@@ -137,12 +143,12 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
             column_families=dict(families),
             access_type=AccessType.read_only() if read_only else AccessType.read_write(),
         )
-    except Exception as problem:  # rocksdict raises bare Exception for everything that RocksDB says
+    except Exception as problem:  # rocksdict raises bare Exception for every RocksDB error
         text = str(problem)
         if any(reason in text for reason in _NOT_WRITABLE):
-            # A worker writes to its index, whoever looks at one links its files into a folder in it.
+            # Readers need to write too: `viewing` links the files into a folder inside the index.
             raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
-        # By the file's name: RocksDB also says "block", of what is corrupt.
+        # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
         if "No space left on device" in text:
@@ -164,7 +170,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
 
 
 def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> None:
-    """Read back what is in force; `Fatal` names the first setting that is not the wanted one."""
+    """Read back the settings in force. Raises `Fatal`, which names the first setting that is not the wanted one."""
     in_force = _options_in_force(directory)
     wanted: dict[tuple[str, str], str] = {
         ("DBOptions", "max_background_jobs"): str(settings.background_jobs),
@@ -208,14 +214,14 @@ def _database_options(settings: IndexSettings) -> Options:
     options.set_max_background_jobs(settings.background_jobs)
     options.set_max_total_wal_size(4 * settings.write_buffer_bytes)
     options.set_keep_log_file_num(2)
-    options.set_allow_concurrent_memtable_write(False)  # hash tables do not have it, and one thread writes
-    # A torn tail of the write-ahead log is what a machine's crash leaves: the rows and offsets up to there are whole.
+    options.set_allow_concurrent_memtable_write(False)  # hash tables do not support it, and only one thread writes
+    # A machine's crash leaves a torn tail of the write-ahead log; the batches before it are complete, rows and offsets.
     options.set_bytes_per_sync(1 << 20)
     return options
 
 
 def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mapping[str, Options]:
-    """Those of each family; who goes through all rows in their order, as an export does, looks nothing up."""
+    """Returns the options of each family. A reader that scans all rows in order, as an export does, needs no `looked_up` families."""
     cache = Cache(settings.cache_bytes)
     families: dict[str, Options] = {"default": Options(raw_mode=True)}
     for family in FAMILIES:
@@ -230,20 +236,20 @@ def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mappin
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(settings.write_buffer_bytes)
         if family in looked_up:
-            # The same for what is still in memory: without it a step of 4-input requests costs a fifth more.
+            # The bloom filter for rows still in memory: without it a step of 4-input requests costs a fifth more.
             options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
             options.set_memtable_whole_key_filtering(True)
             options.set_memtable_factory(MemtableFactory.hash_link_list(_buckets(settings)))  # type: ignore[call-arg]  # rocksdict's stub
             options.set_prefix_extractor(SliceTransform.create_max_len_prefix(PREFIX_BYTES_MAX))
         options.set_level_compaction_dynamic_level_bytes(True)
-        # Ids and hashes do not compress; what does (positions, states of one transaction) is small.
+        # Ids and hashes do not compress; the fields that do (positions, states of one transaction) are small.
         options.set_compression_type(DBCompressionType.none())
         families[family] = options
     return families
 
 
 def _options_in_force(directory: Path) -> dict[tuple[str, str], str]:
-    """(section, [family.]name) -> value, of the OPTIONS file that RocksDB wrote when it opened the store."""
+    """Parses the OPTIONS file that RocksDB wrote when it opened the store. Returns (section, [family.]name) -> value."""
     files = sorted(directory.glob("OPTIONS-*"), key=lambda path: path.name)
     if not files:
         return {}

@@ -1,4 +1,6 @@
-"""The rows of the index, to the byte (big-endian). Pure.
+"""Row formats of the index, to the byte (big-endian). Pure.
+
+Some keys keep older words: `life` is an incarnation, a `stream` is a topic-partition, a `doubt` is an open suspicion.
 
 | meta key | value |
 |---|---|
@@ -6,11 +8,11 @@
 | `notary` | the notary's name, UTF-8 |
 | `log` | the log's identity, UTF-8 |
 | `progress` | u64 next position, i64 log time |
-| `log state` | what the log says of itself, MessagePack of `joiner.LogState` |
-| `doubts` | MessagePack: how many records others last agreed on, and per worker name the open doubt about it (R10) |
-| `agreement` | what is known of the other workers' roots, MessagePack of `notary.agreement.Agreement` |
-| `offset` + i32 stream | u64 next offset; stream -1 is the ordering topic |
-| `mark` + i32 stream | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
+| `log state` | the log's own description, such as keys and versions: MessagePack of `joiner.LogState` |
+| `doubts` | MessagePack: the number of records that others last agreed on; per suspected worker name, the open suspicion (R10) |
+| `agreement` | the comparison of the workers' roots: MessagePack of `notary.agreement.Agreement` |
+| `offset` + i32 topic-partition | u64 next offset; topic-partition -1 is the ordering topic |
+| `mark` + i32 topic-partition | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
 | `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, u16 format version, 16-byte nonce, worker name |
 """
@@ -49,34 +51,34 @@ _TILE = Struct(">BQ")
 
 
 def tile_key(level: int, index: int) -> bytes:
-    """The key of a tile: u8 level, u64 index."""
+    """Returns the key of a tile: u8 level, u64 index."""
     return _TILE.pack(level, index)
 
 
 def offset_key(stream: int) -> bytes:
-    """The meta key of a stream's next offset."""
+    """Returns the meta key of a topic-partition's next offset."""
     return OFFSET_PREFIX + _STREAM.pack(stream)
 
 
 def stream_of(key: bytes) -> int:
-    """The stream of an offset key."""
+    """Returns the topic-partition of an offset key."""
     (stream,) = _STREAM.unpack_from(key, len(OFFSET_PREFIX))
     return int(stream)
 
 
 def life_key(incarnation: int) -> bytes:
-    """The meta key of a life."""
+    """Returns the meta key of an incarnation."""
     return LIFE_PREFIX + U64.pack(incarnation)
 
 
 def life_row(life: Life) -> bytes:
-    """The meta value of a life."""
+    """Returns the meta value of an incarnation."""
     row = _LIFE.pack(life.sequence_last, life.active_at_ms, life.fenced, life.format_version, life.nonce)
     return row + life.name.encode()
 
 
 def life_of(key: bytes, row: bytes) -> Life:
-    """The life of a meta row; `CorruptRecord` when it is none."""
+    """Decodes the incarnation of a meta row. Raises `CorruptRecord`."""
     try:
         (incarnation,) = U64.unpack_from(key, len(LIFE_PREFIX))
         sequence_last, active_at_ms, fenced, format_version, nonce = _LIFE.unpack_from(row)
@@ -86,17 +88,17 @@ def life_of(key: bytes, row: bytes) -> Life:
 
 
 def mark_key(stream: int) -> bytes:
-    """The meta key of a topic-partition's mark."""
+    """Returns the meta key of a topic-partition's mark."""
     return MARK_PREFIX + _STREAM.pack(stream)
 
 
 def mark_row(mark: Mark) -> bytes:
-    """The meta value of a mark."""
+    """Returns the meta value of a mark."""
     return _MARK.pack(mark.offset, mark.fingerprint)
 
 
 def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
-    """The topic-partition and mark of a meta row; `CorruptRecord` when it is none."""
+    """Decodes the topic-partition and mark of a meta row. Raises `CorruptRecord`."""
     try:
         (stream,) = _STREAM.unpack_from(key, len(MARK_PREFIX))
         return int(stream), Mark(*_MARK.unpack(row))
@@ -105,21 +107,21 @@ def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
 
 
 def effect_key(seen: int) -> bytes:
-    """The meta key of an effect: a later one takes the place of that which is kept no longer."""
+    """Returns the meta key of an effect: each effect replaces the one `HISTORY_KEPT` records earlier, which is no longer kept."""
     return EFFECT_PREFIX + U32.pack(seen % HISTORY_KEPT)
 
 
 def effect_row(effect: Effect) -> bytes:
-    """The meta value of an effect.
+    """Returns the meta value of an effect.
 
     u64 seen, 32-byte history, u64 offset, i64 append time, 32-byte fingerprint, i32 partition (-1: none), u64 content offset, 32-byte
-    content fingerprint, i64 offset of the first record skipped before it (-1: none), 32-byte hash of those skipped.
+    content fingerprint, i64 offset of the first record skipped before it (-1: none), 32-byte hash of the skipped records.
     """
     return _EFFECT.pack(*msgspec.structs.astuple(effect))
 
 
 def effect_of(row: bytes) -> Effect:
-    """The effect of a meta row; `CorruptRecord` when it is none."""
+    """Decodes the effect of a meta row. Raises `CorruptRecord`."""
     try:
         effect = Effect(*_EFFECT.unpack(row))
     except error as problem:
@@ -130,12 +132,12 @@ def effect_of(row: bytes) -> Effect:
 
 
 def state_row(transaction_id: TransactionId, position: int) -> bytes:
-    """The value under a consumed state."""
+    """Returns the row of a consumed state: 32-byte transaction id, u64 position."""
     return _STATE.pack(transaction_id, position)
 
 
 def state_of(row: bytes) -> tuple[TransactionId, int]:
-    """(consuming transaction id, its position) of a row of `states`; `CorruptRecord` when it is none."""
+    """Decodes a row of `states`: (consuming transaction id, its position). Raises `CorruptRecord`."""
     if len(row) != _STATE.size:
         raise CorruptRecord(f"an index row of a state has {len(row)} bytes, not {_STATE.size}")
     transaction_id, position = _STATE.unpack(row)

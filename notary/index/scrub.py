@@ -1,10 +1,11 @@
-"""Reads a whole index from its disk, beside the worker that writes it: rotten bytes are found before somebody asks for them.
+"""Scrubs an index: reads every row from the disk while the worker goes on writing, so that corrupt blocks are found before a client asks.
 
-RocksDB checks a block's checksum when it reads the block, so a row that nobody asks for may be rotten for years. This goes through every
-row of every family, in a process of its own with the lowest priority, and rests four times as long as it works. It reads views of the
+RocksDB checks a block's checksum only when it reads the block, so a row that no client asks for may stay corrupt for years. The scrub reads
+every row of every family, in its own process with the lowest priority. It sleeps four times as long as it works. It reads views of the
 index (`view`), a part at a time, so that no deleted file is kept for long.
 
-`python -P -m notary.index.scrub DIRECTORY` ends with 0 when all rows could be read, with 1 and the reason on stdout when one could not.
+`python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 1, and the reason on stdout, when a row
+is corrupt or cannot be read; with 2 and the reason when there is no index that it can open.
 """
 
 import os
@@ -28,7 +29,7 @@ EXIT_SOUND, EXIT_ROTTEN, EXIT_COULD_NOT = 0, 1, 2
 
 
 def scrub(directory: Path, rest: Callable[[float], None], now_s: Callable[[], float]) -> int:
-    """Read every row once; how many there are. Raises `Fatal` for the first that cannot be read or is no row."""
+    """Read every row once. Returns their number. Raises `Fatal` for the first row that cannot be read or decoded."""
     read = 0
     for family in FAMILIES:
         key: bytes | None = None
@@ -60,7 +61,7 @@ def _part(part: Iterator[tuple[bytes, bytes]], family: str, directory: Path) -> 
 
 
 def main(directory: Path) -> int:
-    """One round; its exit code."""
+    """Scrub the index once at the lowest priority. Returns the exit code."""
     os.nice(19)
     try:
         scrub(directory, time.sleep, time.monotonic)

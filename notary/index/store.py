@@ -1,13 +1,13 @@
-"""What the index asks of a disk: a `Store` of five families of rows, sorted by key, written in batches.
+"""`Store`: the storage interface that the index needs: five families of rows, sorted by key, written in batches.
 
 The contract of every implementation:
 
-- **All or nothing.** A batch is there whole or not at all, whatever crashes. What is written is read at once.
-- **In order.** After a crash of the machine the last batches may be missing (nothing is synchronised but by `flush`), but never one
-  before another that is there. The log is the truth, and rows and offsets are lost together (R8).
-- What cannot be read or written raises `Exception`, of any kind: RocksDB's binding has no other.
+- **Atomic.** After any crash a batch is there completely or not at all. Reads see a batch as soon as it is written.
+- **In order.** After a crash of the machine the last batches may be missing, since only `flush` syncs. No batch is there after a missing
+  one. The log is the truth, and rows and offsets are lost together (R8).
+- A read or write that fails raises an `Exception` of any type: RocksDB's binding has no type of its own.
 
-`RocksStore` implements it, and the simulator's disk does, with its faults drawn from a seed.
+`RocksStore` implements it, and so does the simulator's disk, which draws its faults from a seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay 
 
 
 class Family(Protocol):
-    """One family's rows."""
+    """The rows of one family."""
 
     @overload
     def get(self, key: bytes) -> bytes | None: ...
@@ -33,7 +33,7 @@ class Family(Protocol):
     def get(self, key: Sequence[bytes]) -> list[bytes | None]: ...
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """All rows from that key on, in the order of the keys."""
+        """Yields all rows from that key on, in the order of the keys."""
         ...
 
 
@@ -41,7 +41,7 @@ class Batch(Protocol):
     """Rows to be written together."""
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
-        """Write, or write over, one row of the family that the handle stands for."""
+        """Add one row to the batch, for the family of that handle; it overwrites a row with the same key."""
         ...
 
 
@@ -49,33 +49,33 @@ class Store(Protocol):
     """The families of one index."""
 
     def family(self, name: str) -> Family:
-        """The rows of a family, to read."""
+        """Returns the rows of a family, for reading."""
         ...
 
     def handle(self, name: str) -> Any:
-        """What stands for a family in a batch."""
+        """Returns the handle by which a batch names a family."""
         ...
 
     def new_batch(self) -> Batch:
-        """An empty batch."""
+        """Returns an empty batch."""
         ...
 
     def write(self, batch: Any) -> None:
-        """All of the batch or nothing of it."""
+        """Write all of the batch or nothing of it."""
         ...
 
     def flush(self) -> None:
-        """What was written outlives the machine."""
+        """Sync: everything written so far survives a crash of the machine."""
         ...
 
     def close(self) -> None:
-        """Let go of it. Nothing is lost without."""
+        """Release files and locks. A process that ends without this loses nothing."""
         ...
 
 
 @contextmanager
 def reading(directory: Path) -> Iterator[None]:
-    """What cannot be read, or is no row, is `Fatal`: an index that lost something must not answer."""
+    """Raise `Fatal` for a row that cannot be read or decoded in this block: an index that lost a row must not answer."""
     try:
         yield
     except CorruptRecord as problem:

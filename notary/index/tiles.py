@@ -1,4 +1,4 @@
-"""`StoredTree`: the tree of the decisions in the index. Its tiles are written in the same batch as the decisions (R8, R9)."""
+"""`StoredTree`: the Merkle tree of the decisions in the index. Its tiles are written in the same batch as the decisions (R8, R9)."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -25,17 +25,17 @@ from notary.tree import (
 from ordering.errors import CorruptRecord
 
 INSIDES_KEPT: Final = 64
-"""How many full tiles are kept taken apart, for receipts: about 50 kB each."""
+"""Full tiles kept in memory with their inner hashes, for receipts: about 50 kB each."""
 
 
 class StoredTree:
-    """The tree as far as the index goes. Whoever holds a `View` of it may read on while it grows."""
+    """The tree of all decisions in the index. A `View` of it stays readable while the tree grows."""
 
     def __init__(self, size: int, family: Any, directory: Path) -> None:
-        """Raises `Fatal` when the tiles at the edge are not those of a tree of that size."""
+        """Raises `Fatal` when the tiles at the right edge are not those of a tree of that size."""
         self._family = family
         self._directory = directory
-        self._fresh: dict[tuple[int, int], bytes] = {}  # the tiles of the last step: it may ask for roots before it is written
+        self._fresh: dict[tuple[int, int], bytes] = {}  # the last step's tiles: roots are computed before the step is written
         with reading(directory):
             edge = read_edge(size, self.tile)
             if [len(tile) for tile in edge] != [width * HASH_BYTES for width in edge_widths(size)]:
@@ -47,11 +47,11 @@ class StoredTree:
 
     @property
     def size(self) -> int:
-        """How many leaves there are."""
+        """The number of leaves."""
         return self._tree.size
 
     def append(self, decisions: Sequence[Decision], put: Callable[[bytes, bytes], None]) -> None:
-        """Append the decisions' leaves; `put` gets the rows of the tiles that changed."""
+        """Append the decisions' leaves, and call `put` with the key and row of each tile that changed."""
         if not decisions:
             return
         self._fresh = self._tree.append([leaf_hash(leaf(decision)) for decision in decisions])
@@ -60,17 +60,17 @@ class StoredTree:
         self._view = None
 
     def view(self) -> View:
-        """The tree as it is now; the same object until it grows."""
+        """Returns the tree at its present size; the same object until the tree grows."""
         if self._view is None:
             self._view = View(self._tree.size, self._tree.edge, self._inside)
         return self._view
 
     def root_at(self, size: int) -> bytes:
-        """The root of the first `size` decisions."""
+        """Returns the root of the first `size` decisions, 32 bytes."""
         return self.view().root if size == self.size else self._root_at(size)
 
     def tile(self, level: int, index: int) -> bytes:
-        """The bytes of a tile that is in the tree, as far as it goes now."""
+        """Returns the present bytes of a tile; a tile at the right edge may be partial. Raises `Fatal` for a missing or malformed one."""
         with reading(self._directory):
             tile: bytes | None = self._fresh.get((level, index)) or self._family.get(rows.tile_key(level, index))
             if tile is None or not tile or len(tile) % HASH_BYTES or len(tile) > TILE_BYTES:
@@ -78,7 +78,7 @@ class StoredTree:
             return tile
 
     def check(self, first: int, leaves: Sequence[bytes]) -> None:
-        """Hold leaves, made from rows that were read, against the tree; `CorruptRecord` names the first that is another."""
+        """Compare leaves, made from rows, with the tree from position `first` on. Raises `CorruptRecord` for the first that differs."""
         for at, leaf_read in enumerate(leaves, first):
             tile, place = divmod(at, TILE_WIDTH)
             hashes = self.sound_tile(0, tile) if at < self.size else b""
@@ -86,7 +86,7 @@ class StoredTree:
                 raise CorruptRecord(f"the decision at position {at} is not the leaf of the tree there: one of them was changed")
 
     def sound_tile(self, level: int, index: int) -> bytes:
-        """A tile as far as it goes now, that is what the tiles above it say. Raises `CorruptRecord`."""
+        """Returns the present bytes of a tile whose hash is in the tiles above it. Raises `CorruptRecord` when it is not."""
         edge = self._tree.edge[level] if level < len(self._tree.edge) else None
         if edge is not None and index == (self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH:
             return b"".join(edge[0])

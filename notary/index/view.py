@@ -1,19 +1,19 @@
-"""`viewing`: an index as it was at one moment, read beside the worker that goes on writing it.
+"""`viewing`: a consistent snapshot of an index, read while its worker goes on writing.
 
-RocksDB's two ways to open a store that another process writes do not give one moment. A read-only instance reads the list of table files
-(MANIFEST) first and the write-ahead logs later. When a flush comes between, its log is gone and its table file is not in the list yet:
-the rows of that flush are silently missing, in some families and not in others. A secondary instance reads in the same order, and
+RocksDB's two ways to open a store that another process writes do not give a consistent snapshot. A read-only instance reads the list of
+table files (MANIFEST) first and the write-ahead logs later. When a flush comes between, its log is gone and its table file is not in the
+list yet: the rows of that flush are silently missing, in some families and not in others. A secondary instance reads in the same order, and
 `Checkpoint` needs the worker's own handle.
 
-So the files are linked first, into a folder of their own inside the index, and the read-only instance is opened on the links:
+So `viewing` first makes hard links to the files, in a folder inside the index, and opens the read-only instance on the links:
 
-- Table files never change. A write-ahead log only grows; whatever end of it is read, it ends at some write batch (R8).
-- The list grows too, so of it a copy is made, up to the length that it had before the links were made.
-- All that goes together only if meanwhile no flush or compaction was entered and no log begun. So the list and the names of the logs are
-  looked at before and after, and if they moved it is done again. It takes milliseconds.
+- Table files never change. A write-ahead log only grows; wherever reading stops, it stops at the end of a write batch (R8).
+- The MANIFEST grows too, so it is copied, up to the length that it had before the links were made.
+- The files form a snapshot only if, meanwhile, no flush or compaction was recorded and no log was begun. So `_link` compares the MANIFEST
+  and the names of the logs before and after, and links again if they changed. It takes milliseconds.
 
-An open instance has all of its files open, so the links are removed as soon as it is there: the worker's disk keeps what it deletes
-meanwhile no longer than the view lives, and nothing when this process is killed (but for the links, if it is killed in that moment).
+An open instance has all of its files open, so the links are removed once it is open. Files that the worker deletes meanwhile take disk
+space only as long as the view is open, and none when this process is killed. Only the links stay, if it is killed while they exist.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, Transa
 ATTEMPTS_MAX: Final = 1_000
 SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
 LINKS: Final = ".export-"
-"""How the folder of the links begins. RocksDB takes no notice of it."""
+"""The prefix of the folder for the links. RocksDB ignores such a folder."""
 _CURRENT = "CURRENT"
 
 
 class IndexView:
-    """One moment of an index. `offsets_next`: per stream, as in `Index.joiner_state`."""
+    """A snapshot of an index. `offsets_next`: by topic-partition, as in `Index.joiner_state`."""
 
     def __init__(self, store: Rdict, directory: Path) -> None:
         """Use `viewing`."""
@@ -64,28 +64,28 @@ class IndexView:
         self.root = StoredTree(self.position_next, self._family(TILES), directory).view().root
 
     def decisions(self) -> Iterator[Decision]:
-        """All of them, in the order of their ids. Raises `Fatal` for what cannot be read."""
+        """Yields all decisions, in the order of their transaction ids. Raises `Fatal` for a row that cannot be read or decoded."""
         with reading(self._directory):
             for id_, row in self._rows(DECISIONS, TRANSACTION_ID_BYTES):
                 yield from_row(id_, row)
 
     def states(self) -> Iterator[tuple[StateRef, TransactionId, int]]:
-        """All consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
+        """Yields all consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
         with reading(self._directory):
             for state, row in self._rows(STATES, STATE_REF_BYTES):
                 yield (state, *rows.state_of(row))
 
     def rows_of(self, family: str, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Every row of a family from that key on, as it stands on the disk."""
+        """Yields every row of a family from that key on, undecoded."""
         return self._family(family).items(from_key=from_key)
 
     def joiner_state(self) -> JoinerState:
-        """Where a joiner goes on from this moment, as `Index.joiner_state`. Raises `Fatal` for rows that do not fit together."""
+        """Returns the state from which a joiner resumes, as `Index.joiner_state` does. Raises `Fatal` when the rows are inconsistent."""
         with reading(self._directory):
             return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
 
     def _format_version(self) -> int:
-        """Asked before anything else is read: what follows may mean something else in another version."""
+        """Returns the format version. It is read before all other rows, which may mean something else in another version."""
         (version,) = rows.U32.unpack(self._fact(rows.FORMAT_KEY))
         if version != INDEX_FORMAT_VERSION:
             raise ConfigurationError(
@@ -118,7 +118,7 @@ class IndexView:
 
 @contextlib.contextmanager
 def viewing(directory: Path) -> Iterator[IndexView]:
-    """A view of the index in that directory for the length of a block; a worker may have it open, and does not notice.
+    """Open a view of the index in that directory for the length of a block. A worker that has the index open is not disturbed.
 
     Raises `ConfigurationError` where there is no index, or one of another format; `Fatal` for one that is damaged.
     """
@@ -152,7 +152,7 @@ def _open(directory: Path) -> Rdict:
 
 
 def _link(directory: Path, links: Path) -> bool:
-    """Link the files of one moment; False when the store changed meanwhile."""
+    """Link the files of one snapshot. Returns False when the store changed meanwhile."""
     before = _moment(directory)
     if before is None:
         return False
@@ -162,7 +162,7 @@ def _link(directory: Path, links: Path) -> bool:
             content = file_list.read(length)
         for file in os.scandir(directory):
             if file.name.endswith(".sst") or file.name in logs:
-                with contextlib.suppress(FileNotFoundError):  # nobody needs it any more, or the store has changed
+                with contextlib.suppress(FileNotFoundError):  # the file was obsolete, or the store has changed: `_moment` finds that
                     os.link(file.path, links / file.name)
     except FileNotFoundError:
         return False
@@ -177,7 +177,7 @@ def _link(directory: Path, links: Path) -> bool:
 
 
 def _moment(directory: Path) -> tuple[str, int, frozenset[str]] | None:
-    """What moves with each flush, compaction and new log: the list of files, its length, the logs. None while it is being replaced."""
+    """Returns MANIFEST name, its length and the log names: each flush, compaction and new log changes them. None during a replacement."""
     try:
         manifest = (directory / _CURRENT).read_text().strip()
         length = (directory / manifest).stat().st_size

@@ -1,19 +1,19 @@
-"""receipts: what outsiders check. Signed checkpoints and inclusion proofs in public formats, so that tools of others read them too.
+"""receipts: signed checkpoints and inclusion proofs in public formats, which outsiders can verify with other tools too.
 
-A receipt (C2SP tlog-proof) says: the decision at this position is a leaf of the tree with this root, and the notary signed that root. It
-holds no secret, needs no server to check, and two of one notary can never contradict each other without showing it: their trees would not
-be consistent.
+A receipt (C2SP tlog-proof) proves that the decision at this position is a leaf of the tree with this root, and that the notary signed that
+root. It holds no secret, and verifying it needs no server. Two receipts of one notary that contradict each other expose the notary: their
+trees are not consistent.
 
 | file | subject |
 |---|---|
-| `refusal` | `NotVerified`, the one error of everything that is checked, and its reasons |
+| `refusal` | `NotVerified`, the one error of all verification, and its reasons |
 | `note` | C2SP signed notes and the keys that verify them |
 | `checkpoint` | C2SP checkpoints: origin, size, root |
 | `proof` | C2SP tlog-proofs, as text |
 | `key_history` | the notary's keys, each endorsed by the one before it |
-| `issue` | `Issuer`: the notary's side; one signature for each tree size |
+| `issue` | `Issuer`: makes checkpoints and receipts in the notary; one signature for each tree size |
 
-Everything but `issue` is what `notary.verify` stands on: no Kafka, no RocksDB, no asyncio.
+`notary.verify` uses every module but `issue`; they need no Kafka, no RocksDB and no asyncio.
 """
 
 from notary.receipts.checkpoint import Checkpoint, checkpoint_of

@@ -1,4 +1,4 @@
-"""C2SP checkpoints: what the notary signs. Three lines: origin, tree size, root (C2SP tlog-checkpoint); no extension lines."""
+"""C2SP checkpoints, the text that the notary signs: origin, tree size, root, a line each (C2SP tlog-checkpoint); no extension lines."""
 
 import re
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ _decimal = re.compile("0|[1-9][0-9]{0,18}").fullmatch
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The tree of the first `size` decisions of the notary of that origin has this root (32 bytes)."""
+    """The root (32 bytes) of the tree of the first `size` decisions of the notary with that origin."""
 
     origin: str
     size: int
     root: bytes
 
     def text(self) -> str:
-        """The text that is signed."""
+        """Returns the text to sign."""
         return f"{self.origin}\n{self.size}\n{to_base64(self.root)}\n"
 
 
 def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> Checkpoint:
-    """The checkpoint of a signed note; `NotVerified` unless one of the keys signed it and has its origin for a name."""
+    """Opens a signed note and decodes its checkpoint. Raises `NotVerified` unless one of the keys, named like the origin, signed it."""
     text, signed_by = open_note(note, keys, "malformed-checkpoint")
     lines = text[:-1].split("\n")
     if len(lines) != 3:
@@ -48,7 +48,7 @@ def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> Checkpoint:
 
 
 def decimal(text: str) -> int | None:
-    """The number of a canonical decimal below 2^63; None for anything else."""
+    """Parses a canonical decimal below 2^63; returns None for anything else."""
     if _decimal(text) is None or (number := int(text)) > SIZE_MAX:
         return None
     return number

@@ -1,9 +1,9 @@
-"""`Issuer`: checkpoints and receipts of the tree as it is now. One signature for each tree size, however many receipts it goes into.
+"""`Issuer`: makes checkpoints and receipts of the tree at its present size. It signs each tree size once, for any number of receipts.
 
 Nothing in a receipt depends on the worker: Ed25519 signs without randomness, so the same size gives the same bytes everywhere.
 
-Receipts are written as the JSON strings that answers hold, bytes from the start: as texts they cost four times as much, for the dash of
-a signature line makes every letter of a Python string two bytes wide.
+Receipts are built as bytes, in the JSON string form that answers hold. As Python strings they cost four times as much: the dash of a
+signature line makes every character of the string two bytes wide.
 """
 
 from binascii import b2a_base64
@@ -20,44 +20,44 @@ from notary.tree import TILE_HEIGHT, TILE_WIDTH, View, siblings
 
 GROUP_HEIGHT: Final = 4
 GROUP_WIDTH: Final = 1 << GROUP_HEIGHT
-"""Neighbouring receipts are made in groups: above a group, and below its tile, all say the same."""
+"""The number of neighbouring receipts that share the hashes above their group; these are computed once for the group."""
 GROUPS_KEPT: Final = 1_024
-"""About 4 MB; who asks for receipts from all over a large tree makes each anew."""
+"""Groups kept in memory, about 4 MB. Requests for receipts spread over a large tree miss this cache."""
 _NEW_LINE: Final = b"\\n"
 _BEGINNING: Final = b'"' + HEAD.encode().replace(b"\n", _NEW_LINE)
 
 
 class Issuer:
-    """Signs for one origin, out of a tree that grows."""
+    """Signs checkpoints of one origin's growing tree, and makes receipts from it."""
 
     def __init__(self, origin: str, key: Ed25519PrivateKey, view: Callable[[], View]) -> None:
-        """`view`: the tree at its present size; the same object as long as it has not grown."""
+        """`view` returns the tree at its present size; the same object as long as it has not grown."""
         self._origin = origin
         self._key = key
         self._view = view
         self._signed: View | None = None
         self._checkpoint = ""
         self._ending = b""
-        # By number: the lines of the group's own hashes at each height, and all that follows in each of its receipts.
+        # Per group number: the lines of the group's own hashes at each height, and the ending that all its receipts share.
         self._groups: dict[int, tuple[list[list[bytes]], bytes]] = {}
         self.signatures = 0
 
     def sign_with(self, key: Ed25519PrivateKey) -> None:
-        """From now on sign with another key: the notary's key was rotated."""
+        """Sign with this key from now on: the notary's key was rotated."""
         self._key, self._signed = key, None
 
     def checkpoint(self) -> str:
-        """The signed checkpoint of the tree as it is now."""
+        """Returns the signed checkpoint of the tree at its present size."""
         self._sign()
         return self._checkpoint
 
     def receipt(self, position: int) -> str:
-        """The receipt of the decision at that position, which is in the tree."""
+        """Returns the receipt of the decision at that position, which must be in the tree."""
         receipt: str = msgspec.json.decode(self.receipt_json(position))
         return receipt
 
     def receipt_json(self, position: int) -> bytes:
-        """The same as a JSON string."""
+        """Returns the receipt as `receipt` does, encoded as a JSON string."""
         view = self._sign()
         assert 0 <= position < view.size, f"there is no decision {position} in a tree of {view.size}"
         group, at = divmod(position, GROUP_WIDTH)

@@ -1,8 +1,8 @@
-"""The notary's keys, one after the other: each new key endorsed by the one before it.
+"""The notary's keys in order: each new key is endorsed by the key before it.
 
-An endorsement is a signed note by the key that goes, of four lines: `notary/key/v1`, the origin, the verifier key that goes, the one that
-comes. So whoever knows the first key can follow to the last, with what `GET /v1/notary` lists and nothing else. Trust goes forward only:
-the newest key says nothing about the older ones, one of which may have been replaced because it was stolen.
+An endorsement is a note signed by the old key, of four lines: `notary/key/v1`, the origin, the old verifier key, the new verifier key. A
+client that knows the first key can follow to the last with the list of `GET /v1/notary` alone. Trust goes forward only: the newest key does
+not vouch for older ones, one of which may have been replaced because it was stolen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,25 @@ from notary.receipts.refusal import NotVerified
 from ordering.ids import excerpt
 
 ENDORSEMENT_HEAD: Final = "notary/key/v1"
-"""The first line of an endorsement; no notary may have it for an origin, so that it is never taken for a checkpoint."""
+"""The first line of an endorsement. No notary may have it as its origin, so an endorsement is never mistaken for a checkpoint."""
 KEYS_MAX: Final = 10_000
 
 
 class HistoricKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key of the history: `endorsement` is a signed note by the key before it, None for the first."""
+    """A key of the history; `endorsement` is a note signed by the key before it, None for the first key."""
 
     verifier_key: str
     endorsement: str | None = None
 
 
 def endorse(previous: VerifierKey, private_key: Ed25519PrivateKey, following: VerifierKey) -> HistoricKey:
-    """The following key, endorsed by the previous one."""
+    """Returns the following key, endorsed by the previous one."""
     note = sign_note(_text(previous, following), [(previous.name, private_key)])
     return HistoricKey(str(following), note)
 
 
 def decode_history(encoded: bytes) -> tuple[HistoricKey, ...]:
-    """The history of a JSON array of keys, or of what `GET /v1/notary` answers; `NotVerified` ("malformed-key") for anything else."""
+    """Decodes a history: a JSON array of keys, or an answer of `GET /v1/notary`. Raises `NotVerified` ("malformed-key")."""
     try:
         found = msgspec.json.decode(encoded)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
@@ -43,7 +43,7 @@ def decode_history(encoded: bytes) -> tuple[HistoricKey, ...]:
 
 
 def history_of(found: object) -> tuple[HistoricKey, ...]:
-    """The same of what a JSON parser made of it."""
+    """Converts parsed JSON, a list of keys or a mapping with the member `keys`. Raises `NotVerified` ("malformed-key")."""
     if isinstance(found, Mapping):
         found = found.get("keys")
     try:
@@ -56,7 +56,7 @@ def history_of(found: object) -> tuple[HistoricKey, ...]:
 
 
 def follow(trusted: Sequence[VerifierKey], history: Sequence[HistoricKey]) -> list[VerifierKey]:
-    """The trusted keys, and those of the history that follow from one of them; `NotVerified` when an endorsement on the way is bad."""
+    """Returns the trusted keys and the history's keys that follow from one of them. Raises `NotVerified` for a bad endorsement."""
     found = dict.fromkeys(trusted)
     previous: VerifierKey | None = None
     for historic in history:
@@ -70,7 +70,7 @@ def follow(trusted: Sequence[VerifierKey], history: Sequence[HistoricKey]) -> li
 
 def _check(previous: VerifierKey, key: VerifierKey, endorsement: str | None) -> None:
     if key.name != previous.name:
-        # Else a notary that someone trusts could speak for another one.
+        # Without this check, one trusted notary could introduce keys for another notary.
         raise NotVerified("bad-endorsement", f"{previous} can only be followed by a key of the same name, not by {key}")
     if endorsement is None:
         raise NotVerified("bad-endorsement", f"{key} follows {previous} without an endorsement")

@@ -4,7 +4,7 @@
     <blank line>
     — <key name> base64(4-byte key id, 64-byte signature)
 
-Lines of keys that are not known say nothing and are passed over; one of a known key that does not verify refuses the whole note.
+Signature lines of unknown keys are skipped. One signature of a known key that does not verify makes the whole note invalid.
 """
 
 import binascii
@@ -33,14 +33,14 @@ _no_name = re.compile(r"[\s+\x00-\x1f\ud800-\udfff]").search
 
 
 class VerifierKey(msgspec.Struct, frozen=True):
-    """A key that notes are checked with. Its text form is `<name>+<key id, 8 hex digits>+<base64 of 0x01 and the public key>`."""
+    """A public key that verifies notes. Its text form is `<name>+<key id, 8 hex digits>+<base64 of 0x01 and the public key>`."""
 
     name: str
     public_key: bytes
 
     @property
     def key_id(self) -> bytes:
-        """The 4 bytes by which a signature line names its key: they bind the name and the kind of key too."""
+        """The 4 bytes by which a signature line names its key; a hash of the key's name, type and bytes."""
         return sha256(self.name.encode() + b"\n" + ED25519 + self.public_key).digest()[:KEY_ID_BYTES]
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class VerifierKey(msgspec.Struct, frozen=True):
 
 
 def parse_verifier_key(text: str) -> VerifierKey:
-    """The key of its text form; `NotVerified` ("malformed-key") when it is none."""
+    """Parses the text form of a key. Raises `NotVerified` ("malformed-key")."""
     name, first, rest = text.strip().partition("+")
     key_id, second, encoded = rest.partition("+")
     if not first or not second or not is_key_name(name):
@@ -63,12 +63,12 @@ def parse_verifier_key(text: str) -> VerifierKey:
 
 
 def is_key_name(name: str) -> bool:
-    """Whether a note's key may have that name: not empty, no white space, no control characters, no `+`, UTF-8."""
+    """Returns true if a note's key may have that name: not empty, no white space, no control characters, no `+`, UTF-8."""
     return bool(name) and _no_name(name) is None
 
 
 def sign_note(text: str, signers: Sequence[tuple[str, Ed25519PrivateKey]]) -> str:
-    """The note of a text that ends in a newline, signed by (name, key) in that order. Ed25519: the same bytes every time."""
+    """Returns the note of a text that ends in a newline, signed by each (name, key) in that order. Ed25519 makes it deterministic."""
     assert text.endswith("\n"), "the text of a note ends in a newline"
     lines = [text, "\n"]
     for name, key in signers:
@@ -78,7 +78,14 @@ def sign_note(text: str, signers: Sequence[tuple[str, Ed25519PrivateKey]]) -> st
 
 
 def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tuple[str, list[VerifierKey]]:
-    """(text, the known keys that signed it); `NotVerified` when none did, one of them did not verify, or it is no note (`malformed`)."""
+    """Verifies a note. Returns (its text, the known keys that signed it).
+
+    Raises `NotVerified` with one of these reasons:
+
+    - `malformed`: the note does not parse, or a known key signed it twice;
+    - "bad-signature": the signature of a known key does not verify;
+    - "unknown-key": no known key signed it; "wrong-origin": no signature even has the name of a known key.
+    """
     if len(note) > NOTE_BYTES_MAX:
         raise NotVerified(malformed, f"a note of {len(note)} characters is too long: at most {NOTE_BYTES_MAX}")
     if (control := _control_character(note)) is not None:
@@ -113,7 +120,7 @@ def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tupl
     if not signed_by:
         there = ", ".join([_shown(*other) for other in others[:3]])
         trusted = ", ".join([_shown(key.name, key.key_id) for key in keys[:3]]) or "none"
-        # Whoever asked the wrong notary looks elsewhere than one whose notary has a new key.
+        # Two different mistakes: the note is from another notary, or the right notary has a new key.
         elsewhere = bool(keys) and not {name for name, _ in others} & {key.name for key in keys}
         raise NotVerified(
             "wrong-origin" if elsewhere else "unknown-key", f"signed by {there}, and the keys that are trusted here are: {trusted}"
@@ -122,12 +129,12 @@ def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tupl
 
 
 def to_base64(data: bytes) -> str:
-    """RFC 4648, section 4, with padding."""
+    """Returns RFC 4648 base64 (section 4), with padding."""
     return binascii.b2a_base64(data, newline=False).decode()
 
 
 def from_base64(text: str, malformed: Reason, what: str) -> bytes:
-    """The bytes of canonical base64: one text only for each bytes."""
+    """Decodes canonical base64, in which each byte string has exactly one text. Raises `NotVerified` (`malformed`)."""
     try:
         data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -138,7 +145,7 @@ def from_base64(text: str, malformed: Reason, what: str) -> bytes:
 
 
 def _signature_line(line: str, malformed: Reason) -> tuple[str, bytes, bytes]:
-    """(key name, key id, signature) of a line."""
+    """Returns (key name, key id, signature) of a signature line. Raises `NotVerified` (`malformed`)."""
     name, space, encoded = line.removeprefix(_DASH).partition(" ")
     if not line.startswith(_DASH) or not space or not is_key_name(name):
         raise NotVerified(malformed, f"a signature line is `\u2014 <key name> <base64>`, this is {excerpt(line, 120)}")
@@ -149,5 +156,5 @@ def _signature_line(line: str, malformed: Reason) -> tuple[str, bytes, bytes]:
 
 
 def _shown(name: str, key_id: bytes) -> str:
-    """A key in a message: its name may come from outside, and go to a terminal."""
+    """Returns a key's name and id for a message. The name is escaped: it may come from outside and go to a terminal."""
     return f"{excerpt(name)} ({key_id.hex()})"

@@ -1,4 +1,4 @@
-"""C2SP tlog-proofs, as text: what a receipt is.
+"""Receipts: C2SP tlog-proofs, as text.
 
     c2sp.org/tlog-proof@v1
     index <position>
@@ -6,7 +6,7 @@
     <blank line>
     <checkpoint>
 
-Ours have no `extra` line: there is nothing that is not signed.
+The notary's receipts have no `extra` line, so they hold no unsigned data.
 """
 
 from typing import Final
@@ -21,11 +21,11 @@ from ordering.ids import excerpt
 
 HEAD: Final = "c2sp.org/tlog-proof@v1\nindex "
 HASHES_MAX: Final = 63
-"""A tree of less than 2^63 leaves has no longer path."""
+"""The longest path in a tree of fewer than 2^63 leaves."""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """A parsed receipt: nothing in it has been checked but its form."""
+    """A parsed receipt; only its form has been checked."""
 
     index: int
     hashes: tuple[bytes, ...]
@@ -33,7 +33,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 def proof_of(receipt: str) -> Proof:
-    """The parts of a receipt; `NotVerified` ("malformed-receipt") when it is none."""
+    """Parses a receipt. Raises `NotVerified` ("malformed-receipt")."""
     if len(receipt) > NOTE_BYTES_MAX:
         raise _malformed(f"a receipt of {len(receipt)} characters is too long")
     if not receipt.startswith(HEAD):

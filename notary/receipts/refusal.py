@@ -1,4 +1,4 @@
-"""`NotVerified`: why something that was checked is not believed."""
+"""`NotVerified`: the error for every receipt, checkpoint, key or tile that fails verification."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -22,17 +22,17 @@ Reason: TypeAlias = Literal[
     "wrong-tile",
     "bad-endorsement",
 ]
-"""One word for programs; the message says the same to people, with the values."""
+"""The machine-readable cause; the message gives the same cause for people, with the values."""
 
 
 _CHARACTERS_MAX: Final = 1000
 
 
 class NotVerified(NotaryError):
-    """What was given does not prove what it should; `reason` says in one word why."""
+    """A verification failed; `reason` is the machine-readable cause."""
 
     def __init__(self, reason: Reason, what: str) -> None:
         self.reason: Reason = reason
-        # Much of it is quoted from whoever made what was checked, and goes to a terminal.
+        # The message quotes untrusted input and may go to a terminal, so it is cut and escaped.
         self.what = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in what[:_CHARACTERS_MAX]])
         super().__init__(f"{reason}: {self.what}")

@@ -1,18 +1,19 @@
 """tree: one append-only Merkle tree over the decisions (RFC 6962), kept as tiles (C2SP tlog-tiles). Pure.
 
-The leaves are the decisions in order of position, so every worker that read as far has the same tree, and one root says whether two
-workers agree on everything up to there (R9). A proof is a few hashes of the tree that tie one leaf, or an older root, to a root.
+The leaves are the decisions in order of position, so all workers that have read the same part of the log have the same tree. Comparing one
+root shows whether two workers agree on every decision up to there (R9). A proof is a few hashes of the tree that tie one leaf, or an older
+root, to a root.
 
-Tiles are how it is kept: tile (level L, index N) holds the hashes at height 8 L, numbers 256 N to 256 N + 255, 32 bytes each; at the right
-edge a tile is partial. A tile that is full never changes.
+The tree is stored in tiles: tile (level L, index N) holds the hashes at height 8 L, numbers 256 N to 256 N + 255, 32 bytes each. At the
+right edge a tile is partial. A full tile never changes.
 
 | file | subject |
 |---|---|
 | `hashing` | leaves, nodes, the empty tree |
-| `tiles` | `Tree`: append leaves, get the tiles that changed |
+| `tiles` | `Tree`: appends leaves, returns the tiles that changed |
 | `view` | `View`: the root and the proofs of a tree at one size, made from its tiles |
-| `proofs` | inclusion and consistency, checked without tiles |
-| `paths` | `tile/0/x001/234.p/5`: where a tile is served and kept |
+| `proofs` | verification of inclusion and consistency proofs, without tiles |
+| `paths` | `tile/0/x001/234.p/5`: the path under which a tile is served and stored |
 """
 
 from notary.tree.hashing import EMPTY_ROOT, HASH_BYTES, leaf_hash, node_hash

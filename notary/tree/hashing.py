@@ -1,4 +1,4 @@
-"""The hashes of RFC 6962, section 2.1: a leaf and a node can never be taken for each other, since each has a prefix of its own."""
+"""The hashes of RFC 6962, section 2.1. Leaves and nodes have different prefixes, so neither can be mistaken for the other."""
 
 from hashlib import sha256
 from typing import Final
@@ -11,10 +11,10 @@ EMPTY_ROOT: Final = sha256(b"").digest()
 
 
 def leaf_hash(leaf: bytes) -> bytes:
-    """SHA-256(0x00, leaf)."""
+    """Returns SHA-256(0x00, leaf)."""
     return sha256(LEAF_PREFIX + leaf).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """SHA-256(0x01, left, right)."""
+    """Returns SHA-256(0x01, left, right)."""
     return sha256(NODE_PREFIX + left + right).digest()

@@ -1,10 +1,11 @@
-"""Where a tile is served and kept: `tile/<L>/<N>[.p/<W>]`, and `tile/entries/<N>[.p/<W>]` for the leaves (C2SP tlog-tiles).
+"""Tile paths: `tile/<L>/<N>[.p/<W>]`, and `tile/entries/<N>[.p/<W>]` for the leaves (C2SP tlog-tiles).
 
     tile/0/x001/x234/067        level 0, index 1234067, full
     tile/1/000.p/17             level 1, index 0, the first 17 hashes
     tile/entries/000.p/17       the leaves of tile/0/000.p/17
 
-The index is cut into groups of three digits, all but the last with an `x` before it, so that no file has the name of a folder.
+Tiles are served and stored under these paths. The index is cut into groups of three digits, all but the last with an `x` before it, so that
+no file has the name of a folder.
 """
 
 import re
@@ -15,7 +16,7 @@ import msgspec
 from notary.tree.tiles import TILE_HEIGHT, TILE_WIDTH
 
 LEVEL_MAX: Final = 63
-"""What tlog-tiles allows; no tree reaches it."""
+"""The highest level that tlog-tiles allows; no tree reaches it."""
 INDEX_MAX: Final = (1 << 63 - TILE_HEIGHT) - 1
 """The last tile of level 0 that a tree of less than 2^63 leaves can have."""
 
@@ -28,7 +29,7 @@ _PATH_CHARACTERS_MAX: Final = 64
 
 
 class TilePath(msgspec.Struct, frozen=True):
-    """The first `width` hashes of a tile, TILE_WIDTH of them when it is full; of the leaves themselves when `level` is None."""
+    """The first `width` hashes of a tile, TILE_WIDTH for a full one; when `level` is None, the first `width` leaves."""
 
     level: int | None
     index: int
@@ -36,7 +37,7 @@ class TilePath(msgspec.Struct, frozen=True):
 
 
 def parse_tile_path(path: str) -> TilePath | None:
-    """What a path names, without the prefix and its slash; None unless it is the one path of a tile."""
+    """Parses a path without leading slash or URL prefix. Returns None unless it is the canonical path of a tile."""
     if len(path) > _PATH_CHARACTERS_MAX or (found := _path(path)) is None:
         return None
     level = None if found["level"] is None else int(found["level"])
@@ -48,7 +49,7 @@ def parse_tile_path(path: str) -> TilePath | None:
 
 
 def format_tile_path(level: int | None, index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a tile; `level` None for the bundle of its leaves."""
+    """Returns the path of a tile; `level` None for the bundle of its leaves."""
     assert level is None or 0 <= level <= LEVEL_MAX, f"no tile has level {level}"
     assert 0 <= index <= INDEX_MAX, f"no tile has index {index}"
     assert 0 < width <= TILE_WIDTH, f"no tile has width {width}"

@@ -1,6 +1,6 @@
-"""Checking proofs (RFC 9162, sections 2.1.3.2 and 2.1.4.2, which say how to verify what RFC 6962 defines).
+"""Verification of the proofs that RFC 6962 defines, by the algorithms of RFC 9162, sections 2.1.3.2 and 2.1.4.2.
 
-The other side of `view`: it shares no code with the making but the two hashes, and needs no tiles.
+`view` makes the proofs. This module shares only the two hash functions with it, and needs no tiles.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Reason: TypeAlias = Literal["index-out-of-range", "proof-too-short", "proof-too-
 
 
 class ProofError(Exception):
-    """A proof that does not prove; `reason` is one word for what is wrong with it."""
+    """A proof that is not valid; `reason` is the machine-readable cause."""
 
     def __init__(self, reason: Reason, what: str) -> None:
         self.reason: Reason = reason
@@ -41,7 +41,7 @@ def check_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], 
 
 
 def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
-    """Raise `ProofError` unless the tree with `old_root` is the beginning of that with `new_root` (RFC 9162, 2.1.4.2)."""
+    """Raise `ProofError` unless the tree with `old_root` is a prefix of the tree with `new_root` (RFC 9162, 2.1.4.2)."""
     if not 0 <= old <= new:
         raise ProofError("index-out-of-range", f"a tree of {old} leaves is no beginning of one of {new}")
     if old in (0, new):

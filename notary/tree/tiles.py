@@ -1,7 +1,7 @@
-"""`Tree`: append leaf hashes; get the tiles that changed, and a view that makes proofs (C2SP tlog-tiles, tile height 8).
+"""`Tree`: appends leaf hashes and returns the tiles that changed (C2SP tlog-tiles, tile height 8).
 
 It holds the right edge only: per level the hashes inside the tile that is not full yet, at every height of it. Appending a leaf costs one
-node hash on average. What is full lies in tiles and is never needed to append.
+node hash on average. Appending never reads a full tile.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,24 +15,24 @@ TILE_WIDTH: Final = 1 << TILE_HEIGHT
 TILE_BYTES: Final = TILE_WIDTH * HASH_BYTES
 
 ReadTile: TypeAlias = Callable[[int, int], bytes]
-"""(level, index) -> the tile's bytes as far as it goes; at least as many hashes as were asked to be there when it is read."""
+"""(level, index) -> the tile's present bytes. They may hold more hashes than the caller's tree has, and never fewer."""
 
 Inside: TypeAlias = list[list[bytes]]
-"""What a tile is made of: at [height] the hashes at that height above its own, left to right, 0 to TILE_HEIGHT; whole subtrees only."""
+"""A tile's hashes and their nodes: at [height] the nodes at that height (0 to TILE_HEIGHT), left to right; complete subtrees only."""
 
 
 class Tree:
     """The right edge of a tree of `size` leaves."""
 
     def __init__(self, size: int = 0, edge: Sequence[bytes] = ()) -> None:
-        """The tree of that size; `edge` holds the bytes of its partial tile at each level, level 0 first, as `edge_widths` says."""
+        """`edge` holds the bytes of the partial tile at each level, level 0 first; `edge_widths` gives their lengths in hashes."""
         widths = edge_widths(size)
         assert [len(tile) for tile in edge] == [width * HASH_BYTES for width in widths], f"this is not the edge of a tree of {size}"
         self.size = size
         self.edge: list[Inside] = [inside_of(tile) for tile in edge]
 
     def append(self, leaf_hashes: Sequence[bytes]) -> dict[tuple[int, int], bytes]:
-        """Append leaves; the tiles that are new or longer now, by (level, index)."""
+        """Append leaves. Returns the tiles that are new or longer now, by (level, index)."""
         changed: dict[tuple[int, int], bytes] = {}
         level, hashes = 0, leaf_hashes
         while hashes:
@@ -44,7 +44,7 @@ class Tree:
         return changed
 
     def _append_at(self, level: int, hashes: Sequence[bytes], changed: dict[tuple[int, int], bytes]) -> list[bytes]:
-        """Append hashes at a level; those of the level above that were finished by it."""
+        """Append hashes at a level. Returns the hashes for the level above: one for each tile that this completed."""
         finished: list[bytes] = []
         index = (self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH
         at = 0
@@ -62,14 +62,14 @@ class Tree:
 
 
 def inside_of(tile: bytes) -> Inside:
-    """The hashes inside a tile, from its bytes."""
+    """Returns the hashes of a tile, from its bytes, and the nodes over them."""
     inside = _empty()
     _grow(inside, [tile[at : at + HASH_BYTES] for at in range(0, len(tile), HASH_BYTES)])
     return inside
 
 
 def tile_widths(size: int) -> Iterator[tuple[int, int, int]]:
-    """(level, index, width) of every tile of a tree of that size, partial ones too."""
+    """Yields (level, index, width) for every tile of a tree of that size, partial tiles too."""
     level, count = 0, size
     while count:
         full, rest = divmod(count, TILE_WIDTH)
@@ -80,7 +80,7 @@ def tile_widths(size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def edge_widths(size: int) -> list[int]:
-    """How many hashes the partial tile of each level has, level 0 first; 0 where the last tile is full."""
+    """Returns the number of hashes in the partial tile of each level, level 0 first; 0 where the last tile is full."""
     widths = []
     while size:
         widths.append(size % TILE_WIDTH)
@@ -89,7 +89,7 @@ def edge_widths(size: int) -> list[int]:
 
 
 def read_edge(size: int, read: ReadTile) -> list[bytes]:
-    """The bytes of the partial tile at each level of a tree of that size, out of tiles that may have grown since."""
+    """Returns the bytes of the partial tile at each level of a tree of that size. The tiles read may have grown since."""
     return [
         read(level, (size >> (TILE_HEIGHT * level)) // TILE_WIDTH)[: width * HASH_BYTES] if width else b""
         for level, width in enumerate(edge_widths(size))
@@ -101,11 +101,11 @@ def _empty() -> Inside:
 
 
 def _grow(inside: Inside, hashes: Sequence[bytes]) -> None:
-    """Append to the lowest row, and to each row above it the nodes that are whole now."""
+    """Append to the lowest row, and to each row above it the nodes that are complete now."""
     inside[0] += hashes
     for height in range(TILE_HEIGHT):
         row, above = inside[height], inside[height + 1]
-        # Written out, not `node_hash`: this line is half of what the tree costs a worker.
+        # `node_hash` is inlined here: this line is half of the tree's CPU cost in a worker.
         made = [sha256(NODE_PREFIX + row[at] + row[at + 1]).digest() for at in range(2 * len(above), len(row) - 1, 2)]
         if not made:
             return

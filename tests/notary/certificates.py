@@ -1,4 +1,4 @@
-"""Certificate authorities of a test's own, and what they issue."""
+"""Certificate authorities of a test, and the certificates that they issue."""
 
 import datetime
 import ipaddress
@@ -21,7 +21,7 @@ class Pair(NamedTuple):
     key: bytes
 
     def put(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """Write both into a folder, as a renewal does: each replaced whole, one after the other."""
+        """Write both into a folder, as a renewal does: each file is replaced atomically, one after the other."""
         files = folder / f"{name}.pem", folder / f"{name}-key.pem"
         for file, content in zip(files, self, strict=True):
             new = file.with_suffix(".new")
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """One that issues certificates, for servers on loopback and for clients."""
+    """An authority that issues certificates for servers on loopback and for clients."""
 
     def __init__(self, name: str = "Authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -46,11 +46,11 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """Its own certificate."""
+        """The authority's own certificate, PEM."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     def put(self, file: Path) -> Path:
-        """Write its own certificate."""
+        """Write the authority's own certificate."""
         file.write_bytes(self.pem)
         return file
 
@@ -79,7 +79,7 @@ class Authority:
 
 
 def serial_of(certificate: bytes) -> int:
-    """The number of a certificate, PEM or DER: no two have the same."""
+    """Returns the serial number of a certificate, PEM or DER; it is unique."""
     if certificate.startswith(b"-----"):
         return x509.load_pem_x509_certificate(certificate).serial_number
     return x509.load_der_x509_certificate(certificate).serial_number

@@ -1,4 +1,4 @@
-"""What the notary's tests share: a party, and one worker on an embedded log that most tests ask."""
+"""Fixtures that the notary's tests share: a party, and one worker on an embedded log that most tests use."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.notary.process import NotaryDirectory, NotaryProcess
 
 @pytest.fixture(scope="session")
 def bank() -> Bank:
-    """A party that the shared worker knows, with an Ed25519 key."""
+    """A party with an Ed25519 key, registered with the shared worker."""
     return Bank()
 
 
@@ -25,7 +25,7 @@ def notary_directory(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> No
 
 @pytest.fixture(scope="session")
 def worker(notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
-    """A worker with the settings that it has by itself; tests leave it as they found it."""
+    """The shared worker, with default settings; tests leave it unchanged."""
     with NotaryProcess.start(notary_directory.config) as process:
         yield process
         assert process.stop() == 0
@@ -33,7 +33,7 @@ def worker(notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
 
 @pytest.fixture
 def notary_process() -> Iterator[Callable[..., NotaryProcess]]:
-    """Start workers as `NotaryProcess.start` does; those still running when the test ends are killed."""
+    """Starts workers as `NotaryProcess.start` does; those still running when the test ends are killed."""
     started: list[NotaryProcess] = []
 
     def start(config: Path, *arguments: object, **options: object) -> NotaryProcess:
@@ -47,7 +47,7 @@ def notary_process() -> Iterator[Callable[..., NotaryProcess]]:
 
 @pytest.fixture
 def own_directory(tmp_path: Path, bank: Bank) -> NotaryDirectory:
-    """A notary of the test's own, which knows the bank."""
+    """A separate notary for one test, with the bank registered."""
     directory = NotaryDirectory.create(tmp_path / "notary")
     directory.register(bank)
     return directory

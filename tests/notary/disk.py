@@ -1,4 +1,4 @@
-"""A disk that is watched, fails and loses power: for tests of what is written step by step.
+"""A watched disk with failures and power losses, for tests of code that writes step by step.
 
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(patch, file)
@@ -6,7 +6,7 @@
         ...
     for content in disk.after_power_losses(): ...
 
-What is written, renamed and removed meanwhile happens on the real disk too, but nothing is synced there.
+Writes, renames and removals also happen on the real disk, but nothing is synced there.
 """
 
 import functools
@@ -19,13 +19,13 @@ import pytest
 
 
 class Killed(BaseException):
-    """As by SIGKILL: nobody gets to tidy up."""
+    """A kill, as by SIGKILL: no cleanup code handles it."""
 
 
 class Disk:
-    """What a process asks of the disk, step by step; and what a disk may hold after a loss of power at any moment of it.
+    """The disk operations of a process, step by step, and the contents that a power loss at any moment may leave.
 
-    Until a directory is synced any of its names' changes may be lost or kept, each for itself; a file's content is there once it is synced.
+    Until a directory is synced, each change of its names may be lost or kept separately; a file's content is kept once it is synced.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, *files: Path) -> None:
@@ -39,7 +39,7 @@ class Disk:
             patch.setattr(os, name, functools.partial(getattr(self, f"_{name}"), getattr(os, name)))
 
     def fail_after(self, steps: int, problem: type[BaseException]) -> None:
-        """The step after so many raises this, once."""
+        """Raise this error once, at the step after that many."""
         self._left, self._problem = steps, problem
 
     def _count(self) -> None:
@@ -77,14 +77,14 @@ class Disk:
         self._known.discard(str(file))
 
     def is_settled(self) -> bool:
-        """Whether a loss of power now would change nothing."""
+        """True if a power loss now would change nothing."""
         named = [at for at, (what, *_) in enumerate(self._steps) if what in ("create", "move", "unlink")]
         return all(("sync", str(Path(self._steps[at][1]).parent)) in self._steps[at:] for at in named)
 
     def after_power_losses(self) -> Iterator[dict[str, bytes]]:
-        """Every content that the disk may have."""
+        """Yields every content that the disk may have after a power loss."""
         for cut in range(len(self._steps) + 1):
-            contents = list(self._before.values())  # of each file ever, by its number
+            contents = list(self._before.values())  # the content of each file that ever existed, by its number
             synced: dict[str, int | None] = {name: number for number, name in enumerate(self._before)}
             now = dict(synced)
             pending: list[dict[str, int | None]] = []

@@ -1,4 +1,4 @@
-"""A proxy in front of a real worker that changes what the worker answers, on its way to the client."""
+"""A proxy in front of a real worker that changes the worker's answers to the client."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ Twist = Callable[[list[dict[str, Any]]], None]
 
 
 class Liar:
-    """`target` answers; `twist` changes the decisions of a POST before they leave, `described` what `GET /v1/notary` says."""
+    """A proxy for `target`; `twist` changes the decisions in the answer to a POST, `described` the answer of `GET /v1/notary`."""
 
     def __init__(self, target: str, twist: Twist = lambda decisions: None) -> None:
         self.target = target
@@ -46,7 +46,7 @@ class Liar:
 
 @contextmanager
 def lying(target: str, twist: Twist = lambda decisions: None) -> Iterator[Liar]:
-    """A liar that serves on loopback."""
+    """Yields a `Liar` that serves on loopback."""
     liar = Liar(target, twist)
 
     class Handler(BaseHTTPRequestHandler):

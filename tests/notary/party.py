@@ -1,6 +1,6 @@
-"""Parties for tests: who signs, and what is signed, written from the contract alone (Request, Submission).
+"""Parties for tests: keys, requests and signatures, written from the contract alone (Request, Submission).
 
-Nothing of `payload` is used, so that what the service checks is held against something else than itself.
+This module uses nothing of `payload`, so that the service is compared with an independent implementation.
 """
 
 import base64
@@ -27,17 +27,17 @@ _RUN = uuid.uuid4().hex
 
 
 def fresh_hash() -> str:
-    """64 hex digits that no test has used, in any process."""
+    """Returns 64 hex digits that no test in any process has used."""
     return hashlib.sha256(f"{_RUN} {next(_serial)}".encode()).hexdigest()
 
 
 def fresh_state() -> str:
-    """A state that nobody has consumed."""
+    """Returns a state that no transaction has consumed."""
     return f"{fresh_hash()}:0"
 
 
 def spend(*inputs: str, **members: Any) -> RequestObject:
-    """A request that consumes these states, or a fresh one; its content is fresh."""
+    """Returns a request that consumes these states, or a fresh one; its content is fresh."""
     given = {"inputs": list(inputs)} if inputs or members else {"inputs": [fresh_state()]}
     return {**given, "content_hash": fresh_hash(), **members}
 
@@ -52,16 +52,16 @@ class Bank:
 
     @property
     def public_pem(self) -> bytes:
-        """The public key."""
+        """The public key, PEM."""
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     @property
     def private_pem(self) -> bytes:
-        """The private key."""
+        """The private key, PEM."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def certificate_pem(self) -> bytes:
-        """The public key in a certificate of its own."""
+        """Returns the public key in a self-signed certificate, PEM."""
         subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Bank")])
         since = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         return (
@@ -71,28 +71,28 @@ class Bank:
         )
 
     def sign(self, message: bytes) -> bytes:
-        """A signature of the kind that goes with the key."""
+        """Returns a signature of the kind of its key."""
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             return self.key.sign(message)
         return self.key.sign(message, ec.ECDSA(hashes.SHA256()))
 
     def message(self, requests: Sequence[RequestObject]) -> bytes:
-        """What is signed for these requests."""
+        """Returns the message to sign for these requests."""
         ids = [bytes.fromhex(transaction_id(request, self.notary)) for request in requests]
         return b"notary/submission/v1\n" + _text(self.notary) + _text(self.name) + len(ids).to_bytes(4, "big") + b"".join(ids)
 
     def submission(self, *requests: RequestObject, **members: Any) -> dict[str, Any]:
-        """A submission, signed; `members` replace its own."""
+        """Returns a signed submission; `members` replace its own."""
         signature = base64.b64encode(self.sign(self.message(requests))).decode()
         return {"party": self.name, "signature": signature, "requests": list(requests), **members}
 
     def body(self, *requests: RequestObject, **members: Any) -> bytes:
-        """The same as JSON."""
+        """Returns a signed submission as JSON."""
         return json.dumps(self.submission(*requests, **members)).encode()
 
 
 def transaction_id(request: RequestObject, notary: str = NOTARY) -> str:
-    """The transaction id of a well-formed request."""
+    """Returns the transaction id of a well-formed request."""
     hashed = b"notary/transaction/v1\n" + _text(notary)
     for member in ("inputs", "references"):
         states = sorted(bytes.fromhex(ref[:64]) + int(ref[65:]).to_bytes(4, "big") for ref in request.get(member, ()))

@@ -5,7 +5,7 @@
     with NotaryProcess.start(directory.config, "worker-1") as worker:
         httpx.post(worker.url + "/v1/submissions", ...)
 
-Kafka tests make the directory with `kafka=cluster.bootstrap`. No test waits for a time: the ready line on stdout says when.
+Kafka tests make the directory with `kafka=cluster.bootstrap`. Tests wait for the ready line on stdout, never for a time.
 """
 
 import os
@@ -27,7 +27,7 @@ COMPLAINTS = ("Traceback", "ResourceWarning", "was never awaited", "was destroye
 
 
 class NotaryDirectory:
-    """What `notary init` makes."""
+    """A notary's directory, as `notary init` makes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class NotaryDirectory:
         self.register_pem(bank.name, bank.public_pem)
 
     def register_pem(self, name: str, pem: bytes) -> None:
-        """Run it with any key or certificate."""
+        """Run `notary party add` with any key or certificate."""
         file = self.path / "public-key.pem"
         file.write_bytes(pem)
         assert cli.main(["party", "add", name, "--public-key", str(file), "--config", str(self.config)]) == 0
@@ -55,7 +55,7 @@ class NotaryDirectory:
 
 
 class NotaryProcess:
-    """A worker that is ready, or was."""
+    """A worker process that is ready, or has been ready."""
 
     def __init__(self, process: "subprocess.Popen[str]", stderr: IO[str], name: str, url: str, ready_line: str) -> None:
         """Use `start`."""
@@ -76,7 +76,7 @@ class NotaryProcess:
         settings: Mapping[str, object] | None = None,
         flags: Sequence[str] = (),
     ) -> Self:
-        """Run `notary serve` until it says that it is ready; `settings` are environment variables without `NOTARY_`."""
+        """Run `notary serve` until its ready line; `settings` are environment variables without `NOTARY_`."""
         stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the process
         process = serve(config, name, listen, settings=settings, flags=flags, stderr=stderr)
         assert process.stdout is not None
@@ -95,10 +95,10 @@ class NotaryProcess:
         self.kill()
 
     def stderr(self) -> str:
-        """What it said so far."""
+        """The text written to stderr so far."""
         if self._stderr.closed:
             return ""
-        # The process writes where its own copy of the descriptor stands, so reading must not move that.
+        # The process writes at its own descriptor's position, so reading must not move that.
         return os.pread(self._stderr.fileno(), 64 << 20, 0).decode(errors="replace")
 
     def signal(self, number: int) -> None:
@@ -107,7 +107,7 @@ class NotaryProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end of the process. Returns its exit code."""
         code = self.process.wait(EXIT_S_MAX)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -115,7 +115,7 @@ class NotaryProcess:
         return code
 
     def stop(self) -> int:
-        """SIGTERM, if it has none yet, and its exit code; fails if it complained about anything that is a bug."""
+        """Send SIGTERM if needed. Returns the exit code; fails if stderr shows a bug."""
         if self.process.poll() is None and not self._was_told_to_end:
             self.signal(signal.SIGTERM)
         self.process.wait(EXIT_S_MAX)
@@ -123,7 +123,7 @@ class NotaryProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL, whatever it does; nothing if it has ended."""
+        """Send SIGKILL, unless the process has ended."""
         if self.process.poll() is None:
             self.process.kill()
         self.wait()
@@ -136,7 +136,7 @@ class NotaryProcess:
 
 
 def is_running(pid: int) -> bool:
-    """False for a process that has ended, even if nobody has asked for its exit code yet."""
+    """Returns false for a process that has ended, even before its parent has read its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -152,7 +152,7 @@ def serve(
     flags: Sequence[str] = (),
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> "subprocess.Popen[str]":
-    """`notary serve`, started and not waited for."""
+    """Start `notary serve` without waiting for it."""
     environment = {variable: text for variable, text in os.environ.items() if not variable.startswith("NOTARY_")}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default::ResourceWarning"}
     environment |= {f"NOTARY_{variable}": str(value) for variable, value in (settings or {}).items()}
@@ -161,7 +161,7 @@ def serve(
 
 
 def serve_in_vain(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> tuple[int, str]:
-    """Exit code and stderr of a `notary serve` that should refuse to start."""
+    """Returns exit code and stderr of a `notary serve` that should not start."""
     process = serve(config, name, listen, settings=settings)
     try:
         ready, told = process.communicate(timeout=EXIT_S_MAX)

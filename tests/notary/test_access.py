@@ -1,4 +1,4 @@
-"""Files as pods get them: who may read a secret, and what helps when this process may not. Other users are played by child processes."""
+"""Secret files as pods get them: access rights, and the remedy when this process may not read. Child processes play other users."""
 
 import asyncio
 import os
@@ -28,14 +28,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user can be p
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody may look into, unlike pytest's own."""
+    """A folder that every user may read, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
 
 def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
-    """Returns the error that a user gets who does this, or "done"."""
+    """Returns the error of a call by another user, or "done"."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:
@@ -60,7 +60,7 @@ def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
 
 @needs_root
 def test_a_mounted_secret_is_taken(folder: Path) -> None:
-    """Root's file, mode 440, with the pod's group: the process that is in that group may have it as its key."""
+    """A file of root with mode 440 and the pod's group is accepted as a key by a process in that group."""
     file = folder / "k.pem"
     keys.create(file)
     os.chown(file, 0, POD_GROUP)
@@ -75,7 +75,7 @@ def test_a_mounted_secret_is_taken(folder: Path) -> None:
     ("mode", "owner"), [(0o444, 0), (0o640, 0), (0o460, 0), (0o450, 0), (0o440, NOBODY)], ids=["others", "640", "write", "execute", "owner"]
 )
 def test_what_more_can_read_is_refused(folder: Path, mode: int, owner: int) -> None:
-    """Nothing else of a group's: neither with another mode, nor where somebody else than root has given the group."""
+    """Any other group-readable file is rejected: with another mode, or with an owner other than root."""
     file = folder / "k.pem"
     keys.create(file)
     os.chown(file, owner, POD_GROUP)
@@ -88,7 +88,7 @@ def test_what_more_can_read_is_refused(folder: Path, mode: int, owner: int) -> N
 
 @needs_root
 def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
-    """Root, who can read all, does not take what another group can read."""
+    """Root, who can read everything, rejects a file that another group can read."""
     file = folder / "k.pem"
     keys.create(file)
     os.chown(file, 0, POD_GROUP)
@@ -112,12 +112,12 @@ SECRETS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "client's TLS key": ("pair-key.pem", lambda folder: tls_context(None, folder / "pair.pem", folder / "pair-key.pem")),
     "client's one file": ("both.pem", lambda folder: tls_context(None, folder / "both.pem")),
 }
-"""Every file with a secret that the product reads, and what reads it."""
+"""Every file with a secret that the product reads, and the function that reads it."""
 
 
 @pytest.mark.parametrize("kind", SECRETS)
 def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
-    """A file that the world can read, or write, is refused: file, mode, what to do. 600 is taken, and 440 of root and a group of ours."""
+    """A secret that everyone can read or write is rejected with file, mode and remedy. Mode 600, and 440 of root and our group, pass."""
     name, use = SECRETS[kind]
     keys.create(folder / "k.pem")
     pair = Authority().server()
@@ -143,7 +143,7 @@ def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
 @needs_root
 @pytest.mark.parametrize("what", ["key", "parties", "configuration", "history"])
 def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
-    """Mode 400 in a pod that is not root: who this is, whose the file is, and what to set in the pod; not `notary init`."""
+    """With mode 400 in a pod that is not root, the error names the user, the file's owner and the pod's setting, not `notary init`."""
     file = folder / "file"
     key = keys.create(folder / "k.pem").public_key()
     file.write_text("")
@@ -163,7 +163,7 @@ def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
 
 @needs_root
 def test_a_folder_on_the_way_that_is_closed(folder: Path) -> None:
-    """Then the file's own mode is nothing that could be told."""
+    """If a folder on the path is closed, the error does not name the file's own mode, which cannot be read."""
     (folder / "in").mkdir(0o700)
     keys.create(folder / "in" / "k.pem")
     told = as_user(NOBODY, [], lambda: keys.load(folder / "in" / "k.pem"))
@@ -187,7 +187,7 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@
 
 @needs_root
 def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
-    """A folder that this user may not write is told with the setting that names another one; it is no damage."""
+    """An index folder that this user may not write raises an error that names the setting, and not a damaged index."""
     told = as_user(NOBODY, [], lambda: open_store(folder / "index" / "w", IndexSettings()))
     assert told.startswith(f"ConfigurationError: the index {folder / 'index' / 'w'} cannot be made: Permission denied")
     assert "NOTARY_INDEX_DIRECTORY" in told
@@ -195,7 +195,7 @@ def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
 
 @needs_root
 def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
-    """The same for the log, which is neither damaged nor open elsewhere."""
+    """The same error for a log names neither damage nor another process."""
     EmbeddedLog.create(folder / "log", 4)
     (folder / "notary.toml").write_text('name = "O=N"\norigin = "notary.example/x"\n')
     config = load(folder / "notary.toml", {}, {})
@@ -207,7 +207,7 @@ def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("exists", [False, True], ids=["new", "there"])
 def test_an_index_on_a_file_system_that_is_read_only(folder: Path, exists: bool) -> None:
-    """As where the configuration's folder is a mounted ConfigMap: no damage, and not in use by another process either."""
+    """A read-only file system, such as a mounted ConfigMap, is reported neither as damage nor as in use by another process."""
     index = folder / "index" / "w"
     if exists:
         open_store(index, IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=1 << 20)).close()

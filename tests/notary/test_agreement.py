@@ -1,4 +1,4 @@
-"""R9: who is wrong when roots differ, told from the log. Each history is read by every worker, each with roots of its own."""
+"""R9: the log alone shows the wrong worker when roots differ. Every worker reads the same history, each with its own roots."""
 
 import random
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_ti
 
 
 def read(own: bytes, *records: RootSeen | VoteVoid, size: int = 10, name: str = "x") -> Agreement:
-    """What a worker with that root at every size makes of the records, one a step."""
+    """Returns the agreement of a worker with that root at every size after reading the records, one a step."""
     agreement = Agreement()
     for record in records:
         agreement = observe(agreement, [(record, size)], name, size, lambda _: own)
@@ -28,7 +28,7 @@ def read(own: bytes, *records: RootSeen | VoteVoid, size: int = 10, name: str = 
 
 
 def play(roots: Mapping[str, bytes], first: str, electorate: str | None = None, order: tuple[str, ...] = ()) -> dict[str, Agreement]:
-    """`first` writes a checkpoint; then whoever must vote does, in that order; all read the same log."""
+    """`first` writes a checkpoint; then each worker that must vote does, in that order; all read the same log."""
     order = order or tuple(sorted(roots))
     log = [seen(first, roots[first], electorate=electorate or "".join(roots))]
     while True:
@@ -51,14 +51,14 @@ def silent(states: Mapping[str, Agreement]) -> set[str]:
 
 
 def test_same_roots_are_agreed() -> None:
-    """A checkpoint with our root says that both agree up to there, and nothing else happens."""
+    """A checkpoint with our root records that both workers agree up to its size, and changes nothing else."""
     agreement = read(RIGHT, seen("a", RIGHT), seen("b", RIGHT, 9))
     assert (agreement.agreed_size, agreement.dispute, agreement.condemned) == (10, None, "")
     assert (agreement.incarnation_last, agreement.size_last) == (ord("b"), 10)
 
 
 def test_the_wrong_one_is_condemned_whoever_writes_first() -> None:
-    """The history that breaks `a reader with another root stops`: the wrong worker writes, and all the right ones would be gone."""
+    """The wrong worker writes first and is still the one quarantined: a rule `stop at another root` would stop all the right workers."""
     for first in "abc":
         for order in permutations("abc"):
             states = play({"a": RIGHT, "b": RIGHT, "c": WRONG}, first, order=order)
@@ -68,26 +68,26 @@ def test_the_wrong_one_is_condemned_whoever_writes_first() -> None:
 
 
 def test_one_against_one_is_silence() -> None:
-    """Of two workers nobody can say which is wrong: neither answers, neither is condemned."""
+    """With two workers and two roots neither side has a majority: neither answers, and neither is quarantined."""
     states = play({"a": RIGHT, "b": WRONG}, "b")
     assert (silent(states), condemned(states)) == ({"a", "b"}, set())
 
 
 def test_a_third_that_replays_settles_it() -> None:
-    """A worker that replays the log later votes as it passes the dispute, and the wrong one is condemned."""
+    """A third worker that replays the log votes when it reaches the disputed size, and the wrong worker is quarantined."""
     states = play({"a": RIGHT, "b": WRONG, "d": RIGHT}, "b", electorate="ab", order=("a", "b", "d"))
     assert (silent(states), condemned(states)) == ({"b"}, {"b"})
 
 
 def test_one_voice_condemns_nobody() -> None:
-    """Where only the writer was active, its root alone is no majority: its own replay must not be condemned by what it said when wrong."""
+    """If only the writer was active, its root alone is no majority: its own replay is not quarantined by its earlier wrong root."""
     agreement = read(RIGHT, seen("a", WRONG, electorate="a"))
     assert agreement.disputed
     assert not agreement.condemned
 
 
 def test_absent_workers_count() -> None:
-    """Two wrong ones that come first are no majority of five, however quick they are."""
+    """Two wrong workers that vote first are no majority of five."""
     roots = {"a": RIGHT, "b": RIGHT, "c": RIGHT, "d": WRONG, "e": WRONG}
     for order in permutations(roots):
         states = play(roots, "d", order=order)
@@ -96,14 +96,14 @@ def test_absent_workers_count() -> None:
 
 
 def test_three_roots() -> None:
-    """Two that agree are a majority of three; with three roots nobody wins."""
+    """Two workers with one root are a majority of three; with three different roots no root wins."""
     assert condemned(play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")) == {"c"}
     states = play({"a": RIGHT, "b": OTHER, "c": WRONG}, "c")
     assert (silent(states), condemned(states)) == ({"a", "b", "c"}, set())
 
 
 def test_first_vote_of_a_name_counts() -> None:
-    """A worker cannot outvote others by writing again, nor take its word back."""
+    """Only the first vote of a worker counts: it can neither outvote others by writing again nor change its vote."""
     votes = [seen("c", WRONG, electorate="abc")] * 5
     agreement = read(RIGHT, *votes, seen("c", RIGHT))
     assert agreement.disputed
@@ -111,7 +111,7 @@ def test_first_vote_of_a_name_counts() -> None:
 
 
 def test_a_checkpoint_ahead_is_compared_when_we_get_there() -> None:
-    """A root of a size that this worker has not reached says nothing yet, and is not forgotten."""
+    """A root of a size that this worker has not reached is kept, and compared when it gets there."""
     ahead = seen("c", WRONG, 12)
     agreement = read(RIGHT, ahead)
     assert (agreement.pending, agreement.disputed) == ((ahead,), False)
@@ -122,7 +122,7 @@ def test_a_checkpoint_ahead_is_compared_when_we_get_there() -> None:
 
 
 def test_checkpoints_far_ahead_are_bounded() -> None:
-    """Whoever writes a thousand checkpoints of trees that nobody has fills no memory, and does not hide the nearest."""
+    """A thousand checkpoints of sizes far ahead do not fill memory, and do not displace the nearest ones."""
     agreement = read(RIGHT, *[seen("c", WRONG, 10**6 - n) for n in range(1000)])
     assert len(agreement.pending) == PENDING_MAX
     assert min(one.size for one in agreement.pending) == 10**6 - 999
@@ -130,14 +130,14 @@ def test_checkpoints_far_ahead_are_bounded() -> None:
 
 
 def test_condemned_stays() -> None:
-    """Nothing that comes later makes a condemned index good."""
+    """No later checkpoint ends a quarantine."""
     agreement = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
     assert agreement.condemned
     assert observe(agreement, [(seen("c", WRONG), 10), (seen("d", WRONG), 10)], "x", 10, lambda _: WRONG).condemned == agreement.condemned
 
 
 def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
-    """The message names the positions between the last size agreed on and the one that differs."""
+    """The message names the positions between the last agreed size and the first that differs."""
     agreement = observe(Agreement(), [(seen("a", RIGHT, 4), 10)], "x", 10, lambda _: RIGHT)
     for record in (seen("a", RIGHT, 9), seen("b", RIGHT, 9)):
         agreement = observe(agreement, [(record, 10)], "x", 10, lambda _: WRONG)
@@ -145,7 +145,7 @@ def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
 
 
 def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
-    """The wrong one that wrote first is told the positions that the others never confirmed."""
+    """The message of a worker that only agreed with itself names all positions up to the difference."""
     states = play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")
     assert "from 0 to 9" in states["c"].condemned
     assert read(RIGHT, seen("a", RIGHT), name="a").agreed_size == 0
@@ -153,13 +153,13 @@ def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
 
 
 def test_a_dispute_names_who_has_said_what() -> None:
-    """The operator sees each root with its workers, and who has not been heard."""
+    """The report shows each root with its workers, and the workers that have not voted."""
     told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.told()
     assert told == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
 
 
 def test_turns_go_round() -> None:
-    """The next life after the last writer comes an interval later; the others one after the other, should it be gone."""
+    """The next incarnation after the last writer may write an interval later; each further one waits another interval."""
     agreement = Agreement(incarnation_last=2, log_time_last_ms=1000)
     assert [turn_comes_ms(agreement, one, [1, 2, 3], 10) for one in (3, 1, 2)] == [1010, 1020, 1030]
     assert turn_comes_ms(agreement, 4, [1, 2, 3], 10) is None
@@ -172,7 +172,7 @@ def test_turns_go_round() -> None:
 )
 @settings(max_examples=300, deadline=None)
 def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tuple[str, int, bool]], cuts: list[int]) -> None:
-    """However records are split over steps, and stored between them, a worker thinks the same; a right majority is never condemned."""
+    """The split of records into steps, with a store between them, does not change the result; a right majority is never quarantined."""
     electorate = "".join(sorted({*names, "a", "b", "c"}))
     history = [seen(name, RIGHT if name in "abc" or right else WRONG, size, electorate) for name, size, right in records]
     one_by_one = read(RIGHT, *history, size=12)
@@ -186,7 +186,7 @@ def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tup
 
 
 def test_names_out_of_the_log_are_quoted() -> None:
-    """Whoever may register can put anything into a name; it commands no terminal and fills no page."""
+    """A worker name from the log is escaped and shortened in messages, since anyone who may register chooses its text."""
     many = "".join(map(chr, range(200, 400)))
     names = ["\x1b[31m\nall is well", *[f"x{number}" for number in range(50)]]
     told = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.told()
@@ -196,7 +196,7 @@ def test_names_out_of_the_log_are_quoted() -> None:
 
 
 def test_what_is_settled_stays_settled() -> None:
-    """A vote that comes twice, and the electorate having grown meanwhile, opens nothing again; who differs later is only wrong itself."""
+    """A repeated vote does not open a settled size again, even with more voters by then; a worker that differs later is only outvoted."""
     agreement = read(RIGHT, seen("c", WRONG), seen("a", RIGHT), seen("b", RIGHT))
     assert not agreement.disputed
     for late in (seen("a", RIGHT, electorate="abcdefgh"), seen("d", WRONG, electorate="abcdefgh")):
@@ -206,20 +206,20 @@ def test_what_is_settled_stays_settled() -> None:
 
 
 def test_a_vote_said_again_carries_the_newer_electorate() -> None:
-    """Who left for good, and was fenced since, no longer blocks: votes are said again, and count those who have one by then."""
+    """A worker that left for good and was fenced stops blocking once the votes are repeated: these count the voters of that time."""
     agreement = read(RIGHT, *[seen(name, root, electorate="abcdefg") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))])
     assert agreement.disputed
     assert not observe(agreement, [(seen("a", RIGHT, electorate="abc"), 10)], "b", 10, lambda _: RIGHT).disputed
 
 
 def _settled(*more: RootSeen | VoteVoid) -> Agreement:
-    """As `b` sees it: `c` was outvoted at 10 decisions, then what comes more."""
+    """Returns the state of `b`: `c` was outvoted at 10 decisions, and then the other records follow."""
     records = (seen("c", WRONG), seen("a", RIGHT), seen("b", RIGHT), *more)
     return read(RIGHT, *records, size=20, name="b")
 
 
 def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
-    """The settled dispute stays settled when the outvoted worker's checkpoint comes once more, however many sizes were compared since."""
+    """A settled size stays settled when the outvoted worker's checkpoint appears again, also after other sizes were compared."""
     agreement = _settled(seen("a", RIGHT, 12), seen("b", RIGHT, 15), seen("c", WRONG))
     assert (agreement.disputed, agreement.condemned, agreement.votes.size) == (False, "", 15)
     again = observe(agreement, [(seen("c", WRONG, 12), 20), (seen("c", WRONG, 10), 20)], "b", 20, lambda _: RIGHT)
@@ -227,18 +227,18 @@ def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
 
 
 def test_an_older_incarnation_of_who_was_outvoted_opens_nothing() -> None:
-    """Copies of what an earlier incarnation of the outvoted worker wrote are as old news as those of the one that was outvoted."""
+    """Copies of checkpoints of an earlier incarnation of the outvoted worker open no disagreement."""
     assert not _settled(seen("a", RIGHT, 12), seen("c", OTHER, 4, incarnation=1)).disputed
 
 
 def test_a_new_incarnation_of_who_was_outvoted_is_heard() -> None:
-    """A worker that was outvoted and has replayed the log votes again, and a difference opens a dispute again."""
+    """A worker that was outvoted and has replayed the log votes again; a new difference then opens a disagreement."""
     assert _settled(seen("a", RIGHT, 12), seen("c", WRONG, 14, incarnation=200)).disputed
     assert not _settled(seen("a", RIGHT, 12), seen("c", RIGHT, 14, incarnation=200)).disputed
 
 
 def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:
-    """A vote of the outvoted worker at a smaller size opens a dispute there: it waits there for ours, and would else never be condemned."""
+    """A vote of the outvoted worker at a smaller size opens a disagreement there: it waits for our vote, and is then quarantined."""
     agreement = _settled(seen("a", RIGHT, 12), seen("c", WRONG, 7))
     assert (agreement.disputed, agreement.votes.size) == (True, 7)
     agreement = observe(agreement, [(seen("a", RIGHT, 7), 20), (seen("b", RIGHT, 7), 20)], "b", 20, lambda _: RIGHT)
@@ -248,7 +248,7 @@ def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:
 
 
 def test_a_vote_of_who_is_retired_is_void() -> None:
-    """The owner retires the wrong one of two: its vote is void, it is no voter any more, and the other answers again."""
+    """The owner retires the wrong one of two workers: its vote is void, it is no longer a voter, and the other serves again."""
     one_against_one = [seen("a", RIGHT, electorate="ab"), seen("b", WRONG, electorate="ab")]
     assert read(RIGHT, *one_against_one, name="a").disputed
     agreement = read(RIGHT, *one_against_one, VoteVoid("b"), name="a")
@@ -257,7 +257,7 @@ def test_a_vote_of_who_is_retired_is_void() -> None:
 
 
 def test_who_is_retired_blocks_no_majority() -> None:
-    """A name that has a vote and is gone blocks: when the owner retires it, those who have voted are enough."""
+    """A voter that is gone blocks a majority; once the owner retires it, the votes so far are enough."""
     votes = [seen(name, root, electorate="abcd") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))]
     assert read(RIGHT, *votes, name="a").disputed
     assert not read(RIGHT, *votes, VoteVoid("d"), name="a").disputed
@@ -265,14 +265,14 @@ def test_who_is_retired_blocks_no_majority() -> None:
 
 
 def test_a_vote_ahead_of_our_tree_is_void_too() -> None:
-    """A checkpoint of a size that this worker has not reached is forgotten when its writer is retired."""
+    """A checkpoint of a size that this worker has not reached is dropped when its writer is retired."""
     agreement = read(RIGHT, seen("c", WRONG, 12), VoteVoid("c"))
     assert agreement.pending == ()
     assert not observe(agreement, [], "x", 12, lambda _: RIGHT).disputed
 
 
 def test_a_void_without_a_dispute_changes_nothing() -> None:
-    """Retiring a worker whose root was ours, or who has said nothing, opens and settles nothing; condemned stays condemned."""
+    """Retiring a worker that agreed with us, or has not voted, changes nothing; a quarantined index stays quarantined."""
     agreement = read(RIGHT, seen("a", RIGHT))
     for name in ("a", "nobody"):
         assert observe(agreement, [(VoteVoid(name), 10)], "x", 10, lambda _: RIGHT) == agreement
@@ -281,7 +281,7 @@ def test_a_void_without_a_dispute_changes_nothing() -> None:
 
 
 class Simulated:
-    """A worker of a simulated notary: at each place of the log it has a tree size, and one root for each size."""
+    """A simulated worker: it has a tree size at each place of the log, and one root for each size."""
 
     def __init__(self, name: str, wrong_from: int | None, extra: int) -> None:
         self.name = name
@@ -295,7 +295,7 @@ class Simulated:
         return b"%032d" % size if self.wrong_from is None or size <= self.wrong_from else b"w%031d" % size
 
     def size(self) -> int:
-        """A wrong worker may also have decided more, such as one that lost a decision and decides its retry anew."""
+        """The tree's size there; a wrong worker may have decided more, for example when it lost a decision and decided the retry again."""
         return self.decided + (self.extra if self.wrong_from is not None and self.decided > self.wrong_from else 0)
 
     def step(self, log: list[int | RootSeen], count: int) -> None:
@@ -318,9 +318,10 @@ class Simulated:
 @pytest.mark.seconds
 @pytest.mark.parametrize("names", ["abc", "abcde"])
 def test_one_wrong_worker_is_always_condemned_and_no_other(names: str) -> None:
-    """Random histories: checkpoints cross, votes come late and in any order, readers split the log as they like; then all read on.
+    """In random histories the one wrong worker is always quarantined, and all others serve again in the end.
 
-    One is wrong from some size on, perhaps with decisions more than the others. In the end it is condemned and all others answer.
+    Checkpoints cross, votes come late and in any order, and readers split the log into any steps. The wrong worker is wrong from some size
+    on, perhaps with more decisions than the others. In the end all workers read the rest of the log.
     """
     for seed in range(1500):
         draw = random.Random(f"{names}/{seed}")
@@ -339,7 +340,7 @@ def test_one_wrong_worker_is_always_condemned_and_no_other(names: str) -> None:
                 log.append(draw.randint(1, 3))
             elif moment < 300 and not worker.agreement.disputed and not behind and draw.random() < 0.5:
                 log.append(RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate))
-        # Faults end: everyone reads to the end, says its votes, and there are checkpoints again from whoever answers.
+        # Faults end here: all workers read to the end and vote, and the serving workers write checkpoints again.
         for _ in range(40):
             for worker in workers:
                 worker.step(log, 10_000)

@@ -1,4 +1,4 @@
-"""Configuration: file, environment, flags; and errors that name the file and the key."""
+"""Configuration from file, environment and flags; errors name the file and the key."""
 
 import re
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
 
 
 def loaded(tmp_path: Path, text: str = "", flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a file with name, origin and `text`."""
+    """Returns the configuration of a file with name, origin and `text`."""
     file = tmp_path / "notary.toml"
     file.write_text(LEAST + text, encoding="utf-8")
     return load(file, flags, {} if environment is None else environment)
 
 
 def test_a_name_and_an_origin_are_enough(tmp_path: Path) -> None:
-    """All else has a default; the worker is named after its host."""
+    """Everything but name and origin has a default; the worker's name is the host's."""
     config = loaded(tmp_path)
     assert (config.name, config.origin, config.log.kind) == ("O=N", "notary.example/x", "embedded")
     assert config.worker.name
@@ -31,7 +31,7 @@ def test_a_name_and_an_origin_are_enough(tmp_path: Path) -> None:
 
 
 def test_the_later_source_wins(tmp_path: Path) -> None:
-    """Defaults, then the file, then the environment, then flags."""
+    """Flags override the environment, which overrides the file, which overrides the defaults."""
     text = '[http]\nlisten = "1.1.1.1:1"\nhead_ms_max = 1\nbody_ms_max = 1\n'
     environment = {"NOTARY_HTTP_LISTEN": "2.2.2.2:2", "NOTARY_HTTP_HEAD_MS_MAX": "2"}
     http = loaded(tmp_path, text, {"http.listen": "3.3.3.3:3"}, environment).http
@@ -39,14 +39,14 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_its_variable(tmp_path: Path) -> None:
-    """`[section] key` is `NOTARY_SECTION_KEY`; one at the top level has no section; numbers are read from text."""
+    """`[section] key` is `NOTARY_SECTION_KEY`; a top-level key has no section; numbers are parsed from text."""
     environment = {"NOTARY_NAME": "O=E", "NOTARY_LIMITS_PARTY_REQUESTS_PER_S": "7", "NOTARY_INDEX_DIRECTORY": "/i", "HOME": "/h"}
     config = loaded(tmp_path, "", None, environment)
     assert (config.name, config.limits.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
 
 
 def test_the_clock_settings_reach_the_driver(tmp_path: Path) -> None:
-    """Two settings bound the distance of the clock from the log; that a person accepts it is none, and holds for one start."""
+    """Two settings limit the distance between clock and log; an operator's acceptance is no setting, and holds for one start."""
     driver = loaded(tmp_path).driver_settings
     assert driver == DriverSettings()
     assert not driver.clock_accepted
@@ -56,12 +56,12 @@ def test_the_clock_settings_reach_the_driver(tmp_path: Path) -> None:
 
 
 def test_the_variable_of_the_brokers_home_is_not_ours(tmp_path: Path) -> None:
-    """`NOTARY_KAFKA_HOME` belongs to `deploy.local`."""
+    """`NOTARY_KAFKA_HOME` belongs to `deploy.local`, and is ignored."""
     loaded(tmp_path, "", None, {"NOTARY_KAFKA_HOME": "/k"})
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the command is run from, and however the file was named; absolute ones stay."""
+    """Relative paths start at the file's folder, for any working directory and any name of the file; absolute paths stay."""
     (tmp_path / "conf").mkdir()
     loaded(tmp_path / "conf", 'key_file = "keys/k.pem"\nparties_file = "/etc/parties.json"\n[worker]\nname = "w"\n')
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("text", "key"), WRONG.values(), ids=WRONG)
 def test_an_error_names_file_and_key(tmp_path: Path, text: str, key: str) -> None:
-    """A setting that is none, or cannot be, is an error that names the file and the key."""
+    """An unknown setting, or a bad value, raises an error that names the file and the key."""
     with pytest.raises(ConfigurationError) as wrong:
         loaded(tmp_path, text)
     assert str(tmp_path / "notary.toml") in str(wrong.value)
@@ -124,7 +124,7 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, key: str) -> Non
      (f'name = "{"é" * 128}"\norigin = "x"', "name"), ('name = 1\norigin = "x"', "name")],
 )  # fmt: skip
 def test_name_and_origin_are_checked(tmp_path: Path, text: str, key: str) -> None:
-    """Both must be there, and be what the contract says."""
+    """Name and origin are required, and follow the contract."""
     (tmp_path / "n.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=key) as wrong:
         load(tmp_path / "n.toml", None, {})
@@ -132,7 +132,7 @@ def test_name_and_origin_are_checked(tmp_path: Path, text: str, key: str) -> Non
 
 
 def test_an_error_of_the_environment_names_the_variable(tmp_path: Path) -> None:
-    """Who set a variable wrong is not sent to the file."""
+    """An error in a variable names the variable, not the file."""
     with pytest.raises(ConfigurationError, match=r"http\.head_ms_max \(from the environment variable NOTARY_HTTP_HEAD_MS_MAX\)"):
         loaded(tmp_path, "", None, {"NOTARY_HTTP_HEAD_MS_MAX": "soon"})
 
@@ -151,13 +151,13 @@ def test_an_error_of_the_environment_names_the_variable(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_is_no_setting_is_an_error(tmp_path: Path, variable: str) -> None:
-    """A misspelt variable is never silently the default."""
+    """A misspelt variable raises an error, and is not ignored."""
     with pytest.raises(ConfigurationError, match=variable):
         loaded(tmp_path, "", None, {variable: "1"})
 
 
 def of_a_service(service: str) -> dict[str, str]:
-    """The variables that Kubernetes makes of a Service with two ports, one of them of UDP."""
+    """The variables that Kubernetes makes for a Service with two ports, one of them UDP."""
     name = service.upper().replace("-", "_")
     made = {"SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "8443", "SERVICE_PORT_HTTPS": "8443", "SERVICE_PORT_AS_SEEN": "53"}
     made["PORT"] = "tcp://10.0.0.7:8443"
@@ -169,7 +169,7 @@ def of_a_service(service: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("service", ["notary", "notary-http", "notary-w-1", "notary-service-host", "notary-port-80-tcp", "notary2"])
 def test_what_kubernetes_makes_of_a_service_is_passed_over(tmp_path: Path, service: str) -> None:
-    """Each pod gets these variables of the Services in its namespace, whatever they are called; settings beside them go on to count."""
+    """The variables of any Service in a pod's namespace are ignored, and settings beside them still count."""
     config = loaded(tmp_path, "", None, of_a_service(service) | {"NOTARY_HTTP_HEAD_MS_MAX": "7"})
     assert config.http.head_ms_max == 7
 
@@ -179,13 +179,13 @@ def test_what_kubernetes_makes_of_a_service_is_passed_over(tmp_path: Path, servi
     ["NOTARY_HTTP_PORT", "NOTARY_PORT_8443", "NOTARY_PORT_X_TCP", "NOTARY_PORT_8443_TCP_NAME", "NOTARY_SERVICE", "NOTARY_SERVICE_PORTS"],
 )
 def test_what_only_looks_like_it_is_refused(tmp_path: Path, variable: str) -> None:
-    """A Service makes exactly its names: another one is a misspelt setting, or one that was made up."""
+    """A variable that only resembles a Service's is an unknown setting, and raises an error."""
     with pytest.raises(ConfigurationError, match=variable):
         loaded(tmp_path, "", None, of_a_service("notary") | {variable: "8080"})
 
 
 def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None:
-    """Else a Service could set it."""
+    """No setting has a name that a Service could set."""
     for variable in _setting_names():
         assert not any(re.search(pattern, variable) for pattern in (r"_SERVICE_HOST$", r"_SERVICE_PORT(_|$)", r"_PORT$", r"_PORT_[0-9]"))
 
@@ -198,41 +198,41 @@ def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None
     ],
 )
 def test_an_unknown_key_is_told_with_the_nearest_setting(tmp_path: Path, more: str, said: str) -> None:
-    """A misspelt key is named with what may have been meant."""
+    """The error for a misspelt key suggests the nearest setting."""
     (tmp_path / "notary.toml").write_text(f'name = "N"\norigin = "o"\n{more}\n')
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         load(tmp_path / "notary.toml")
 
 
 def test_an_unknown_variable_is_told_with_the_nearest_setting(tmp_path: Path) -> None:
-    """Most are misspelt."""
+    """The error for an unknown variable suggests the nearest setting."""
     for variable, nearest in (("NOTARY_HTTP_LISEN", "NOTARY_HTTP_LISTEN"), ("NOTARY_LOGLEVEL", "NOTARY_WORKER_LOG_LEVEL")):
         with pytest.raises(ConfigurationError, match=rf"{variable} names no setting; the nearest that does is {nearest}\."):
             loaded(tmp_path, "", None, {variable: "x"})
 
 
 def test_a_flag_that_cannot_be_is_named(tmp_path: Path) -> None:
-    """The same for flags."""
+    """The error for a bad flag names the flag."""
     with pytest.raises(ConfigurationError, match=r"the flag for worker\.name"):
         loaded(tmp_path, "", {"worker.name": "a/b"})
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"\xff", b"[[[", b'name = "a"\nname = "b"'])
 def test_what_is_not_toml_is_an_error(tmp_path: Path, content: bytes) -> None:
-    """The parser's complaint, with the file."""
+    """A file that is not TOML raises an error with the file's name and the parser's message."""
     (tmp_path / "n.toml").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"n\.toml is not TOML"):
         load(tmp_path / "n.toml", None, {})
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """It says how to make one."""
+    """The error for a missing file says how to make one."""
     with pytest.raises(ConfigurationError, match="notary init"):
         load(tmp_path / "n.toml", None, {})
 
 
 def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
-    """The password is read when it is needed, and its absence told as a setting's."""
+    """A missing password file is reported as an error of its setting, when the password is needed."""
     config = loaded(tmp_path, '[log]\nsecurity_protocol = "SASL_SSL"\nsasl_username = "u"\nsasl_password_file = "secret"')
     with pytest.raises(ConfigurationError, match="sasl_password_file"):
         _ = config.kafka_security
@@ -243,7 +243,7 @@ def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_files_of_tls(tmp_path: Path) -> None:
-    """None without a certificate; else from where the configuration stands."""
+    """Without a certificate there are no TLS files; otherwise their paths start at the configuration's folder."""
     assert loaded(tmp_path).tls_files is None
     files = loaded(tmp_path, '[http]\ntls_cert_file = "c.pem"\ntls_key_file = "/k.pem"\n').tls_files
     assert files == TlsFiles(str(tmp_path / "c.pem"), "/k.pem", "", True)
@@ -253,19 +253,19 @@ def test_the_files_of_tls(tmp_path: Path) -> None:
     ("text", "address"), [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("localhost:65535", ("localhost", 65535))]
 )
 def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
-    """IPv6 stands in brackets."""
+    """An address is a host and a port; IPv6 is in brackets."""
     assert parse_listen(text) == address
 
 
 @pytest.mark.parametrize("text", ["", ":", ":80", "80", "a:", "a:b", "a:-1", "a:65536", "a:8 0", "a:٣", "a:1.0"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
-    """Host and port both have to be there."""
+    """An address without host or port is rejected."""
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
         parse_listen(text)
 
 
 @pytest.mark.parametrize("origin", ["", "a b", "a+b", "a\n", "\u2003a", "a\0", "\ud800"])
 def test_an_origin_is_a_key_name(origin: str) -> None:
-    """What C2SP's signed notes cannot have as a key's name is refused."""
+    """An origin that cannot be a key's name in C2SP signed notes is rejected."""
     with pytest.raises(ConfigurationError, match="origin"):
         check_origin(origin)

@@ -36,14 +36,14 @@ def _outcomes(decided: Decided) -> list[Outcome]:
 
 
 def test_commit_consumes_inputs() -> None:
-    """A committed transaction consumes its inputs; a later one that wants one of them learns who has it, by hash only."""
+    """A committed transaction consumes its inputs; a later transaction with the same input gets the consumer's hash only."""
     decided = _decide(_ask(T1, A, B), _ask(T2, B, C))
     assert _outcomes(decided) == [Outcome.COMMITTED, Outcome.INPUT_CONFLICT]
     assert decided.outcomes[0][1].conflicts == (Conflict(B, Kind.INPUT, sha256(T1).digest()),)
 
 
 def test_rejected_consumes_nothing() -> None:
-    """What a rejected transaction wanted is still there for others."""
+    """The inputs of a rejected transaction stay free for others."""
     assert _outcomes(_decide(_ask(T1, A), _ask(T2, A, B), _ask(T3, B))) == [
         Outcome.COMMITTED,
         Outcome.INPUT_CONFLICT,
@@ -52,14 +52,14 @@ def test_rejected_consumes_nothing() -> None:
 
 
 def test_references_are_not_consumed() -> None:
-    """Two transactions may refer to one state, and a third may consume it; from then on references to it conflict."""
+    """Two transactions may refer to one state, and a third may consume it; later references to it conflict."""
     decided = _decide(_ask(T1, references=(A,)), _ask(T2, references=(A,)), _ask(T3, A), _ask(T4, references=(A, B)))
     assert _outcomes(decided) == [Outcome.COMMITTED] * 3 + [Outcome.REFERENCE_CONFLICT]
     assert decided.outcomes[0][3].conflicts == (Conflict(A, Kind.REFERENCE, sha256(T3).digest()),)
 
 
 def test_every_conflict_in_order() -> None:
-    """All consumed inputs are listed in ascending order of the state, and no reference with them."""
+    """All consumed inputs are listed in ascending order of the state, without any reference."""
     decided = _decide(_ask(T4, C, A, B, references=(A, C)), consumed={C: T1, A: T2})
     assert decided.outcomes[0][0].conflicts == (
         Conflict(A, Kind.INPUT, sha256(T2).digest()),
@@ -68,7 +68,7 @@ def test_every_conflict_in_order() -> None:
 
 
 def test_precedence() -> None:
-    """Input conflicts come before reference conflicts, those before the time window."""
+    """Input conflicts come before reference conflicts, and these before the time window."""
     late = NOW + 1
     consumed = {A: T1}
     assert _outcomes(_decide(_ask(T2, A, references=(A,), from_ms=late), consumed=dict(consumed))) == [Outcome.INPUT_CONFLICT]
@@ -77,12 +77,12 @@ def test_precedence() -> None:
 
 
 def test_input_and_reference_of_one_transaction() -> None:
-    """A transaction may read a state that it consumes."""
+    """A transaction may refer to a state that it consumes."""
     assert _outcomes(_decide(_ask(T1, A, references=(A,)))) == [Outcome.COMMITTED]
 
 
 def test_window_ends() -> None:
-    """`from <= log time < until`: the first moment is inside, the last is not."""
+    """`from <= log time < until`: the start is inside the window, the end is not."""
     asked = [
         _ask(T1, from_ms=NOW),
         _ask(T2, from_ms=NOW + 1),
@@ -94,7 +94,7 @@ def test_window_ends() -> None:
 
 
 def test_decided_once() -> None:
-    """The same id again, in the step or before it, gets the first decision, though it would be decided differently now (R7)."""
+    """The same id again, in the step or before it, gets its first decision, even if the rules would now give another one (R7)."""
     first = _ask(T1, A)
     window = _ask(T2, B, until_ms=NOW)
     decided = decide([_batch(first, window), _batch(first, window, log_time_ms=0)], 5, {}, {})
@@ -107,7 +107,7 @@ def test_decided_once() -> None:
 
 
 def test_filled_batches_have_no_outcomes() -> None:
-    """Outcomes stand batch by batch, an empty list for one that asks nothing; positions have no gap there."""
+    """Outcomes are listed by batch, with an empty list for a filled batch, which takes no positions."""
     decided = decide([_batch(), _batch(_ask(T1, A)), _batch()], 0, {}, {})
     assert [len(answers) for answers in decided.outcomes] == [0, 1, 0]
     assert decided.outcomes[1][0].position == 0

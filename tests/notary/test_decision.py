@@ -1,4 +1,4 @@
-"""Decisions: their leaf, their row, their JSON, held against the worked examples of the contract."""
+"""Decisions: their leaf, row and JSON match the contract's worked examples."""
 
 import json
 from hashlib import sha256
@@ -31,7 +31,7 @@ MANY = tuple([Conflict(bytes([n]) * 36, Kind(n % 2), bytes([255 - n]) * 32) for 
 
 
 def _read(wire: dict[str, Any]) -> Decision:
-    """The decision that the contract's JSON says, read here once more."""
+    """Decodes the contract's JSON by a second, independent decoder."""
     conflicts = tuple(
         [Conflict(parse_state(c["state"]), Kind(KINDS.index(c["kind"])), bytes.fromhex(c["consumed_by"])) for c in wire["conflicts"]]
     )
@@ -41,7 +41,7 @@ def _read(wire: dict[str, Any]) -> Decision:
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_leaf_of_the_examples(vector: dict[str, Any]) -> None:
-    """The leaf of each worked example is the contract's, to the byte, and so is its hash in the tree."""
+    """The leaf of each worked example, and its hash in the tree, match the contract to the byte."""
     bytes_ = leaf(_read(vector["decision"]))
     assert bytes_.hex() == vector["leaf_hex"]
     assert len(bytes_) == LEAF_BYTES
@@ -50,7 +50,7 @@ def test_leaf_of_the_examples(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_json_of_the_examples(vector: dict[str, Any]) -> None:
-    """The JSON of each worked example is the contract's, members in its order, and decodes to the same object."""
+    """The JSON of each worked example has the contract's members in order, and decodes to the same object."""
     encoded = msgspec.json.encode(to_json(_read(vector["decision"])))
     assert json.loads(encoded) == vector["decision"]
     assert list(json.loads(encoded)) == ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"]
@@ -60,7 +60,7 @@ def test_json_of_the_examples(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("conflicts", [(), MANY])
 @pytest.mark.parametrize("outcome", Outcome)
 def test_row_both_ways(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
-    """A row gives back the decision that it was made of."""
+    """Decoding a row returns the decision that was encoded."""
     decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)
     assert from_row(ID, to_row(decision)) == decision
     assert len(to_row(decision)) == 17 + 69 * len(conflicts)
@@ -74,7 +74,7 @@ def test_reasons(outcome: Outcome) -> None:
 
 
 def test_leaf_of_many_conflicts() -> None:
-    """A leaf has its 104 bytes whatever the number of conflicts, and each of them changes it."""
+    """A leaf has 104 bytes for any number of conflicts, and each conflict changes it."""
     leaves = {leaf(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:count])) for count in range(len(MANY) + 1)}
     assert len(leaves) == len(MANY) + 1
     assert {len(each) for each in leaves} == {LEAF_BYTES}
@@ -89,6 +89,6 @@ _ROW = to_row(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:1]))
     ids=["empty", "short", "torn", "long", "outcome-4", "kind-2"],
 )
 def test_corrupt_row(row: bytes) -> None:
-    """A row that is none is `CorruptRecord`, never another exception and never a decision."""
+    """A malformed row raises `CorruptRecord`, and no other exception."""
     with pytest.raises(CorruptRecord):
         from_row(ID, row)

@@ -1,4 +1,4 @@
-"""The gate: what a worker lets into the log."""
+"""The gate: admission of submissions to the log."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ OTHER = Bank("O=Other", p256=True)
 
 
 class Clock:
-    """Seconds as the test says."""
+    """A clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -32,19 +32,19 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """A stopped clock."""
     return Clock()
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Two parties."""
+    """A parties file with two parties."""
     parties.write(tmp_path / "p.json", {bank.name: bank.public_pem.decode() for bank in (KNOWN, OTHER)})
     return tmp_path / "p.json"
 
 
 class Told(Body):
-    """A body, and what it heard."""
+    """A body that records its result."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(gate)
@@ -53,46 +53,46 @@ class Told(Body):
         gate.begin(self, None)
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """It came in."""
+        """Record that the submission was admitted."""
         self.told.append(submission)
         self.done.set_result(None)
 
     def refused(self, problem: Exception) -> None:
-        """It did not."""
+        """Record that the submission was rejected."""
         self.told.append(problem)
         self.done.set_result(None)
 
 
 def gate_of(file: Path, clock: Clock, quota_per_s: int = 0) -> Gate:
-    """A gate that is open, without a queue behind it."""
+    """Returns an open gate without a queue behind it."""
     quota = Quota(quota_per_s, clock) if quota_per_s else None
     return Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota)
 
 
 @pytest.fixture
 def gate(file: Path, clock: Clock) -> Gate:
-    """Without a quota."""
+    """A gate without a quota."""
     return gate_of(file, clock)
 
 
 @pytest.fixture
 def limited(file: Path, clock: Clock) -> Gate:
-    """With a quota of 10 requests a second."""
+    """A gate with a quota of 10 requests a second."""
     return gate_of(file, clock, 10)
 
 
 @pytest.mark.parametrize("bank", [KNOWN, OTHER], ids=["ed25519", "p256"])
 async def test_a_good_submission_is_let_in_as_it_was_meant(gate: Gate, bank: Bank) -> None:
-    """What comes out is what every worker will decode."""
+    """An admitted submission has the ids and bytes that every worker will decode."""
     body = bank.body(spend(), spend())
     assert msgspec.structs.asdict(gate.admit(body)) == msgspec.structs.asdict(decode_submission(body, NOTARY))
 
 
 async def test_the_order_of_the_checks(gate: Gate) -> None:
-    """First that it is JSON, then the party, the format and the signature: the answer says the first thing that is wrong."""
+    """JSON is checked first, then the party, the format and the signature; the error is the first that applies."""
     with pytest.raises(Malformed, match="not JSON"):
         gate.admit(Bank("O=Nobody").body(spend())[:-1])
-    # Of a party that is unknown nothing else is decoded: that costs fifty times as much.
+    # For an unknown party nothing else is decoded: that would cost fifty times as much.
     with pytest.raises(UnknownParty, match="O=Nobody"):
         gate.admit(Bank("O=Nobody").body())
     for nobody in (b"{}", b'{"party": 7}', b'{"party": null, "requests": []}', b"[]"):
@@ -105,7 +105,7 @@ async def test_the_order_of_the_checks(gate: Gate) -> None:
 
 
 async def test_a_submission_for_another_notary_is_refused(gate: Gate) -> None:
-    """A signature counts at the notary that it names."""
+    """A signature is valid only at the notary that it names."""
     elsewhere = Bank(KNOWN.name, notary="O=Elsewhere")
     elsewhere.key = KNOWN.key
     with pytest.raises(BadSignature):
@@ -113,7 +113,7 @@ async def test_a_submission_for_another_notary_is_refused(gate: Gate) -> None:
 
 
 async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
-    """Of many that come at once, good and bad ones mixed, in pieces and whole, nobody gets another one's verdict."""
+    """Many concurrent submissions, good and bad, in pieces and complete, each get their own result."""
     contents = [(KNOWN if at % 3 else OTHER).body(spend(), **({"signature": "AAAA"} if at % 7 == 0 else {})) for at in range(200)]
     bodies = [Told(gate) for _ in contents]
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
@@ -132,7 +132,7 @@ async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
 
 
 async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> None:
-    """Of what is not wanted any more nothing is heard, whether it was complete or not; its memory is free."""
+    """After a client leaves, its submission, complete or not, gets no result and uses no memory."""
     bodies = [Told(gate) for _ in range(20)]
     for at, body in enumerate(bodies):
         body.piece(KNOWN.body(spend()))
@@ -146,7 +146,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
 
 
 async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: Gate) -> None:
-    """Half a body, and a whole one that was not looked at, are refused: taken in then, nobody would be there to answer."""
+    """A stopping worker rejects incomplete and unchecked submissions: no code would answer them after admission."""
     half, whole = Told(gate), Told(gate)
     half.piece(b"{")
     whole.piece(KNOWN.body(spend()))
@@ -159,7 +159,7 @@ async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: 
 
 
 def test_only_the_gate_admits() -> None:
-    """No other code makes an `AdmittedSubmission`: why a submission is refused stands in one file."""
+    """Only the gate creates an `AdmittedSubmission`, so that all reasons for a rejection are in one file."""
     root = Path(__file__).parents[2]
     made = re.compile(r"AdmittedSubmission(\.of)?\(")
     files = [file for room in ("joiner", "notary", "payload") for file in (root / room).rglob("*.py")]
@@ -168,7 +168,7 @@ def test_only_the_gate_admits() -> None:
 
 
 async def test_a_quota_is_for_each_party(limited: Gate, clock: Clock) -> None:
-    """Ten requests a second and no more; another party has its own; time gives it back."""
+    """Ten requests a second are admitted and no more; another party has its own quota; time restores it."""
     ten = KNOWN.body(*(spend() for _ in range(10)))
     limited.admit(ten)
     with pytest.raises(QuotaExceeded) as refused:
@@ -182,7 +182,7 @@ async def test_a_quota_is_for_each_party(limited: Gate, clock: Clock) -> None:
 
 
 async def test_who_comes_again_when_told_is_let_in(limited: Gate, clock: Clock) -> None:
-    """Retry-After is honest, also after a submission larger than the quota, which waits for a full bucket."""
+    """After the time of Retry-After the submission is admitted, even one larger than the quota, which waits for a full bucket."""
     large = KNOWN.body(*(spend() for _ in range(35)))
     limited.admit(large)
     for body in (KNOWN.body(spend()), large):
@@ -193,7 +193,7 @@ async def test_who_comes_again_when_told_is_let_in(limited: Gate, clock: Clock) 
 
 
 async def test_a_bad_signature_uses_up_nobodys_quota(limited: Gate) -> None:
-    """Who cannot sign for a party cannot lock it out."""
+    """A submission with a bad signature uses no quota, so a stranger cannot lock a party out."""
     for _ in range(30):
         with pytest.raises(BadSignature):
             limited.admit(KNOWN.body(spend(), signature="AAAA"))
@@ -201,7 +201,7 @@ async def test_a_bad_signature_uses_up_nobodys_quota(limited: Gate) -> None:
 
 
 async def test_what_is_refused_by_quota_uses_none(limited: Gate, clock: Clock) -> None:
-    """Asking in vain again and again does not push the time away."""
+    """A submission rejected by quota uses none, so that retries do not extend the wait."""
     limited.admit(KNOWN.body(*(spend() for _ in range(10))))
     five = KNOWN.body(*(spend() for _ in range(5)))
     for _ in range(4):
@@ -213,7 +213,7 @@ async def test_what_is_refused_by_quota_uses_none(limited: Gate, clock: Clock) -
 
 
 async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
-    """After the file's next reading its submissions are refused."""
+    """A removed party is rejected once the file has been read again."""
     gate.admit(KNOWN.body(spend()))
     left = json.loads(file.read_text())
     del left[KNOWN.name]

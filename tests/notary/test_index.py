@@ -1,4 +1,4 @@
-"""The index on its store: whom it belongs to, what it refuses, what a crash leaves (R8)."""
+"""The index on its store: its owner, the errors at opening, and the state after a crash (R8)."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def _request(step: int, number: int) -> Request:
 
 
 def _step(step: int, requests: int = 3) -> Ready:
-    """Step 0, 1, ...: each reads one entry and decides that many requests; what it persists follows from its number."""
+    """Step 0, 1, ...: each reads one entry and decides that many requests; its rows follow from its number alone."""
     batch = OrderedBatch(step, 1, step + 1, 1000 + step, False, tuple([_request(step, number) for number in range(requests)]))
     life = Life(1, "w1", bytes(16), step + 1, False, 1000 + step)
     return Ready(
@@ -78,11 +78,11 @@ def index(directory: Path) -> Iterator[Index]:
     opened.close()
 
 
-# ---- a new one, an old one ----
+# ---- new and reopened indexes ----
 
 
 def test_new_index(index: Index) -> None:
-    """A new index has decided nothing and begins at the start of every stream."""
+    """A new index has no decisions and reads each topic-partition from its start."""
     state = index.joiner_state()
     assert (index.position_next, state.log_time_ms, state.lives) == (0, 0, ())
     assert state.offsets_next == {ORDERING: 0}
@@ -93,7 +93,7 @@ def test_new_index(index: Index) -> None:
 
 
 def test_reopened(directory: Path) -> None:
-    """Everything is there after closing and opening: rows, offsets, log time, lives, and what R10 compares."""
+    """After closing and opening, everything is there: rows, offsets, log time, incarnations, and the data that R10 compares."""
     index = _open(directory)
     answers = index.apply(_step(0))
     index.close()
@@ -113,7 +113,7 @@ def test_reopened(directory: Path) -> None:
 
 
 def test_step_without_batches(index: Index) -> None:
-    """A step that only moved the head persists how far it read."""
+    """A step that only moved the head persists its offsets."""
     index.apply(_step(0))
     index.apply(Ready({ORDERING: 9, 0: 7, 1: 4}, 1000, True))
     assert index.position_next == 3
@@ -121,7 +121,7 @@ def test_step_without_batches(index: Index) -> None:
 
 
 def test_large_incarnations_and_names(directory: Path) -> None:
-    """Lives keep their order beyond one byte, and names any text."""
+    """Incarnations beyond one byte keep their order, and names may hold any text."""
     index = _open(directory)
     lives = [Life(n, f"Wörker {n} " + "x" * 200, bytes([n % 256]) * 16, 2**64 - 1, n % 2 == 0, -1) for n in range(1, 301)]
     index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], lives))
@@ -132,7 +132,7 @@ def test_large_incarnations_and_names(directory: Path) -> None:
 
 
 def test_effects_without_content(directory: Path) -> None:
-    """A record without content, a register record say, comes back as it was."""
+    """A record without content, such as a register record, is read back unchanged."""
     index = _open(directory)
     effects = [Effect(1, _hash(1), 0, -5, _hash(1)), _effect(2), Effect(3, _hash(3), 2**63, 2**62, _hash(3))]
     index.apply(Ready({ORDERING: 3}, 0, True, effects=effects))
@@ -144,7 +144,7 @@ def test_effects_without_content(directory: Path) -> None:
 
 
 def test_only_the_last_effects_are_kept(directory: Path) -> None:
-    """The rows of effects take each other's places, so that the last of them are there, in their order, and no more."""
+    """The effects' rows overwrite each other, so that exactly the last `HISTORY_KEPT` are there, in order."""
     index = _open(directory)
     for first in (1, HISTORY_KEPT // 2 + 1, HISTORY_KEPT + 1):
         effects = [Effect(seen, _hash(seen), seen, 0, bytes(32)) for seen in range(first, first + HISTORY_KEPT // 2)]
@@ -156,7 +156,7 @@ def test_only_the_last_effects_are_kept(directory: Path) -> None:
 
 
 def test_effects_with_a_gap(directory: Path) -> None:
-    """An index that lost the row of an effect refuses to say where to go on: a comparison with the log would leave it out."""
+    """An index without the row of one effect raises an error when the joiner resumes: a comparison with the log would miss that record."""
     index = _open(directory)
     for step in range(3):
         index.apply(_step(step))
@@ -167,14 +167,14 @@ def test_effects_with_a_gap(directory: Path) -> None:
 
 
 def test_outcome_counts(index: Index) -> None:
-    """New decisions are counted by outcome once; what was decided before is not counted again."""
+    """New decisions are counted by outcome once; earlier decisions are not counted again."""
     index.apply(_step(0))
     index.apply(_step(0))
     assert index.take_outcome_counts() == [3, 0, 0, 0]
     assert index.take_outcome_counts() == [0, 0, 0, 0]
 
 
-# ---- refusals ----
+# ---- errors at opening ----
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_outcome_counts(index: Index) -> None:
     ],
 )
 def test_not_ours(directory: Path, change: dict[str, str], named: str) -> None:
-    """An index of another notary or log refuses, says which, and stays as it was."""
+    """An index of another notary or log is rejected with the difference, and stays unchanged."""
     _open(directory).close()
     with pytest.raises(ConfigurationError, match=named):
         _open(directory, **change)
@@ -193,7 +193,7 @@ def test_not_ours(directory: Path, change: dict[str, str], named: str) -> None:
 
 
 def test_other_format(directory: Path) -> None:
-    """An index of a newer format refuses."""
+    """An index of a newer format is rejected."""
     _open(directory).close()
     store = RocksStore.open(directory, SMALL)
     batch = store.new_batch()
@@ -205,7 +205,7 @@ def test_other_format(directory: Path) -> None:
 
 
 def test_locked_here(index: Index, directory: Path) -> None:
-    """A second opening in one process is refused as in use, and leaves the first at work."""
+    """A second opening in the same process is rejected as in use, and does not disturb the first."""
     with pytest.raises(ConfigurationError, match="in use"):
         _open(directory)
     index.apply(_step(0))
@@ -221,7 +221,7 @@ sys.stdin.read()
 
 
 def test_locked_by_another_process(directory: Path) -> None:
-    """An index that another process holds is refused as in use, and opens once that process is gone."""
+    """An index that another process holds is rejected as in use, and opens once that process is gone."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -233,7 +233,7 @@ def test_locked_by_another_process(directory: Path) -> None:
 
 
 def test_settings_are_read_back(directory: Path) -> None:
-    """A store whose options are not the wanted ones refuses, whichever they are."""
+    """A store with any other option than the wanted one is rejected."""
     store = open_store(directory, SMALL)
     try:
         check_settings(store, directory, SMALL)
@@ -261,7 +261,7 @@ def test_settings_are_read_back(directory: Path) -> None:
 
 
 def test_other_memtables_and_filters(directory: Path) -> None:
-    """How rows are kept in memory and filtered is no format: what RocksDB's own defaults wrote is read, and the other way round."""
+    """Memtables and filters are not part of the format: rows written with RocksDB's defaults can be read, and the other way round."""
     plain: dict[str, Options] = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
     written = {name: [(bytes([number]) * 36, b"%d" % number) for number in range(200)] for name in FAMILIES}
 
@@ -277,7 +277,7 @@ def test_other_memtables_and_filters(directory: Path) -> None:
     write(store, slice(0, 50))
     for name in FAMILIES:
         store.get_column_family(name).flush()
-    write(store, slice(50, 100))  # stay in the write-ahead log
+    write(store, slice(50, 100))  # these stay in the write-ahead log
     store.close()
     ours = open_store(directory, SMALL)
     write(ours, slice(100, 200))
@@ -290,20 +290,20 @@ def test_other_memtables_and_filters(directory: Path) -> None:
         opened.close()
 
 
-# ---- damage: `Fatal` with what to do, never a wrong answer ----
+# ---- damage: `Fatal` with a remedy, never a wrong answer ----
 
 STEPS = 40
 
 
 def into_tables(index: Index, families: Sequence[str]) -> None:
-    """What is in the write-ahead log alone goes into table files."""
+    """Move the rows that are only in the write-ahead log into table files."""
     for name in families:
         index._store._store.get_column_family(name).flush()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of 40 steps whose rows lie in table files, all of them."""
+    """An index of 40 steps, with all rows in table files."""
     directory = tmp_path_factory.mktemp("whole") / "index"
     index = _open(directory)
     for step in range(STEPS):
@@ -370,7 +370,7 @@ def _flip(data: bytes) -> bytes:
     ],
 )
 def test_damaged_store(whole: Path, directory: Path, damage: Callable[[Path], None]) -> None:
-    """A damaged index says `Fatal` and what to do, when it opens or when it is asked; or it begins anew. It never forgets a part."""
+    """A damaged index raises `Fatal` with a remedy, at opening or at a query, or starts empty. It never loses only a part."""
     shutil.copytree(whole, directory)
     damage(directory)
     index, said = _open_or_fatal(directory)
@@ -397,13 +397,13 @@ def damage_block(directory: Path, name: str) -> None:
     assert damaged
     for file in damaged:
         data = bytearray((directory / file).read_bytes())
-        data[5000] ^= 1  # in its second block: the last decision, which opening looks at, lies in the first
+        data[5000] ^= 1  # in the file's second block: opening reads the last decision, which is in the first
         (directory / file).write_bytes(data)
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
 def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
-    """A block that does not match its checksum is `Fatal` in a step and in a question, and nothing is decided by what is missing."""
+    """A block with a wrong checksum raises `Fatal` in a step and in a query, and nothing is decided without its rows."""
     shutil.copytree(whole, directory)
     damage_block(directory, name)
     index = _open(directory)
@@ -427,7 +427,7 @@ def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
 
 
 def test_damaged_block_of_lives(directory: Path) -> None:
-    """Rows that are read one after the other do not end where a block does not match its checksum."""
+    """A scan over rows raises at a block with a wrong checksum, and does not end early."""
     index = _open(directory)
     for step in range(300):
         ready = _step(step)
@@ -435,7 +435,7 @@ def test_damaged_block_of_lives(directory: Path) -> None:
         index.apply(ready)
     into_tables(index, [META])
     index.close()
-    store = open_store(directory, SMALL, read_only=True)  # while it was open for writing, tables were still drawn together
+    store = open_store(directory, SMALL, read_only=True)  # a writable store may still compact its tables
     names = [file["name"].strip("/") for file in store.live_files() if file["start_key"] == rows.DOUBTS_KEY]
     store.close()
     assert names
@@ -455,7 +455,7 @@ def test_damaged_block_of_lives(directory: Path) -> None:
 
 
 def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> None:
-    """Progress beyond the rows, as files put back one by one leave it, is noticed at opening."""
+    """Opening finds a progress row beyond the last rows, as after restoring single files."""
     for position_next in (STEPS * 3 + 1, STEPS * 3 - 1):
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(whole, directory)
@@ -469,7 +469,7 @@ def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> No
 
 
 def test_rows_that_are_none(directory: Path) -> None:
-    """A row of the metadata that does not decode is `Fatal`, not a traceback."""
+    """A metadata row that does not decode raises `Fatal`."""
     keys = (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.LOG_STATE_KEY, rows.DOUBTS_KEY, rows.AGREEMENT_KEY)
     for key in (*keys, rows.offset_key(0), rows.life_key(1), rows.mark_key(0), rows.effect_key(1)):
         shutil.rmtree(directory, ignore_errors=True)
@@ -480,7 +480,7 @@ def test_rows_that_are_none(directory: Path) -> None:
         store.write(batch)
         store.close()
         opened: list[Index] = []
-        with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either may say it
+        with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either statement may raise
             opened.append(_open(directory))
             opened[0].joiner_state()
         for index in opened:
@@ -488,7 +488,7 @@ def test_rows_that_are_none(directory: Path) -> None:
 
 
 def test_torn_write_ahead_log(directory: Path) -> None:
-    """What a machine's crash takes off the write-ahead log's end is whole steps: rows and offsets go together."""
+    """A machine's crash takes complete steps off the write-ahead log's end: rows and offsets are lost together."""
     index = _open(directory)
     for step in range(STEPS):
         index.apply(_step(step))
@@ -508,7 +508,7 @@ def test_torn_write_ahead_log(directory: Path) -> None:
 
 
 def _steps_of(index: Index) -> int:
-    """How many steps the index holds, having checked that it holds them to the last row and no other."""
+    """Returns the number of steps in the index, after checking that it has all their rows and no others."""
     state = index.joiner_state()
     steps = state.offsets_next[ORDERING]
     assert index.position_next == 3 * steps
@@ -533,7 +533,7 @@ def _steps_of(index: Index) -> int:
 
 
 def test_killed_while_applying(directory: Path) -> None:
-    """Killed at any moment, the index holds whole steps and every step that had returned; applying goes on from there."""
+    """After a kill at any moment the index has complete steps, and every step that had returned; applying continues from there."""
     step = 0
     for applied_before_kill in (1, 30, 77):
         with subprocess.Popen(
@@ -546,7 +546,7 @@ def test_killed_while_applying(directory: Path) -> None:
                 if returned >= step + applied_before_kill:
                     child.send_signal(signal.SIGKILL)
                     break
-            # What it said between the signal and its end had returned too.
+            # Steps that it reported between the signal and its end had returned too.
             returned = max([returned, *map(int, child.stdout.read().splitlines()[:-1])])
         index = _open(directory)
         try:

@@ -1,4 +1,4 @@
-"""The tree in the index: rows and tiles are held against it, and what does not fit is never told."""
+"""The tree in the index: rows and tiles are compared with it, and a row or tile that differs is never returned."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from payload import Request
 
 SMALL = IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
 WHOLE = 66_000
-"""More than one full tile of level 1, so that there is a level 2."""
+"""More than one full tile of level 1, so that the tree has a level 2."""
 
 
 def request(number: int) -> Request:
@@ -42,7 +42,7 @@ def opened(directory: Path) -> Index:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed index of WHOLE decisions, to be copied."""
+    """A closed index of WHOLE decisions, for tests to copy."""
     directory = tmp_path_factory.mktemp("whole") / "index"
     index = opened(directory)
     for first in range(0, WHOLE, 2_000):
@@ -92,7 +92,7 @@ conflicts = st.lists(
 def test_a_leaf_from_a_row_is_the_decisions_leaf(
     position: int, id_: bytes, outcome: Outcome, log_time_ms: int, listed: list[Conflict]
 ) -> None:
-    """The short way, which decodes nothing, gives the same 104 bytes."""
+    """`leaf_of_row`, which does not decode the row, returns the same 104 bytes as `leaf`."""
     decision = Decision(position, id_, outcome, log_time_ms, tuple(listed))
     row = to_row(decision)
     assert leaf_of_row(id_, row) == leaf(decision) == leaf(from_row(id_, row))
@@ -100,13 +100,13 @@ def test_a_leaf_from_a_row_is_the_decisions_leaf(
 
 @pytest.mark.parametrize("row", [b"", bytes(16), bytes(18), bytes(17 + 68)])
 def test_a_row_of_another_length_has_no_leaf(row: bytes) -> None:
-    """What cannot be a row is corrupt."""
+    """A row of an impossible length raises `CorruptRecord`."""
     with pytest.raises(CorruptRecord):
         leaf_of_row(bytes(32), row)
 
 
 def test_leaves_and_roots_of_any_part(index: Index) -> None:
-    """Leaves come from rows, roots of older sizes from tiles; both fit what a tree of the leaves says."""
+    """Leaves come from rows and roots of older sizes from tiles; both match a tree of the leaves."""
     assert [leaf_hash(one) for one in index.leaves_at(300, 40)] == [
         index.tile(0, 1, 256)[at * 32 : (at + 1) * 32] for at in range(300 - 256, 340 - 256)
     ]
@@ -117,7 +117,7 @@ def test_leaves_and_roots_of_any_part(index: Index) -> None:
 @pytest.mark.parametrize(("level", "number"), [(0, 3), (0, 200), (1, 0)])
 @pytest.mark.parametrize("at", [0, 8191])
 def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: int, at: int) -> None:
-    """One bit of a full tile: the tile above knows, nothing is told from it, and the index never opens again."""
+    """A flipped bit in a full tile contradicts the tile above: the tile is not returned, and the index never opens again."""
     key = index_rows.tile_key(level, number)
     alter(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
     index = opened(copied)
@@ -129,7 +129,7 @@ def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: i
 
 
 def test_a_tile_that_was_cut_is_not_told(copied: Path) -> None:
-    """A tile that should be full."""
+    """A tile that should be full and is cut off is not returned."""
     key = index_rows.tile_key(0, 3)
     alter(copied, TILES, key, row_of(copied, TILES, key)[:320])
     index = opened(copied)
@@ -140,7 +140,7 @@ def test_a_tile_that_was_cut_is_not_told(copied: Path) -> None:
 
 @pytest.mark.parametrize("which", ["outcome", "time", "position", "id", "length"])
 def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) -> None:
-    """Whatever was changed in a decision, or in which transaction stands at a position."""
+    """The audit finds any change in a decision, and a changed transaction at a position."""
     id_ = request(777).transaction_id
     row = row_of(copied, DECISIONS, id_)
     if which == "id":
@@ -159,7 +159,7 @@ def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) 
 
 
 def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is ahead of the disk then: whoever asks hears Fatal, and the next start has a sound index."""
+    """After a failed write memory is ahead of the disk: every query raises `Fatal`, and the next start has a sound index."""
     index = opened(copied)
 
     def full(batch: object) -> None:
@@ -188,20 +188,20 @@ def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copie
 
 
 def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
-    """A checkpoint between two batches of one step is compared with the tree as it was there; one ahead of it waits."""
+    """A checkpoint between two batches of one step is compared with the tree at that place; one ahead of the tree waits."""
     ready = step(WHOLE, 10)
     ready.batches.append(step(WHOLE + 10, 10).batches[0])
     electorate = frozenset("abc")
     at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, electorate, batches_before=1)
     ready.roots_seen = [at_end]
     index.apply(ready)
-    assert index.agreement.disputed  # ahead at its place, reached at the step's end, and another root
+    assert index.agreement.disputed  # ahead of the tree at its place, reached at the step's end, and then another root
     assert index.agreement.votes.size == WHOLE + 20
     assert index.agreement.size_last == 0
 
 
 def test_a_condemned_index_stays_so(copied: Path) -> None:
-    """Two others with another root: the step is written, the mark with it, and the index does not open any more."""
+    """Two other workers have another root: the step is written together with the quarantine mark, and the index no longer opens."""
     index = opened(copied)
     roots = [RootSeen(name, number, WHOLE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]
     with pytest.raises(Condemned, match=f"at {WHOLE} decisions its root is"):

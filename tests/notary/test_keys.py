@@ -1,4 +1,4 @@
-"""The notary's own key: made once, read by its owner only, told to others as a verifier key; and replaced, with a history."""
+"""The notary's own key: created once, readable by its owner only, published as a verifier key; and replaced, with a history."""
 
 import base64
 import hashlib
@@ -27,14 +27,14 @@ ORIGIN = "notary.example/x"
 
 
 def test_a_key_comes_back_from_its_file(tmp_path: Path) -> None:
-    """What was made is what is loaded, and the file is its owner's alone."""
+    """The loaded key equals the created one, and only the owner may read the file."""
     key = keys.create(tmp_path / "k.pem")
     assert keys.load(tmp_path / "k.pem").private_bytes_raw() == key.private_bytes_raw()
     assert (tmp_path / "k.pem").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
-    """A file of that name stays, even an empty one or a link to nowhere."""
+    """An existing file of that name stays, even an empty one or a dangling link."""
     (tmp_path / "k.pem").write_text("")
     (tmp_path / "link.pem").symlink_to(tmp_path / "nowhere")
     for name in ("k.pem", "link.pem"):
@@ -44,14 +44,14 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """The file is named."""
+    """The error names the file."""
     with pytest.raises(ConfigurationError, match=r"no/k\.pem"):
         keys.create(tmp_path / "no" / "k.pem")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o777])
 def test_a_key_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
-    """Who could read it could have copied it: say so, and how to close it."""
+    """A key file open to other users is rejected, since they may have copied it; the error names the remedy."""
     keys.create(tmp_path / "k.pem")
     (tmp_path / "k.pem").chmod(mode)
     with pytest.raises(ConfigurationError, match="chmod 600"):
@@ -70,7 +70,7 @@ NOT_KEYS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("pem", NOT_KEYS.values(), ids=NOT_KEYS)
 def test_what_is_no_ed25519_key_is_refused(tmp_path: Path, pem: bytes) -> None:
-    """Any other content is an error that names the file, and never shows what is in it."""
+    """Any other content raises an error that names the file, and never shows its content."""
     (tmp_path / "k.pem").write_bytes(pem)
     (tmp_path / "k.pem").chmod(0o600)
     with pytest.raises(ConfigurationError, match=r"k\.pem") as wrong:
@@ -79,13 +79,13 @@ def test_what_is_no_ed25519_key_is_refused(tmp_path: Path, pem: bytes) -> None:
 
 
 def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
-    """The file is named, and `notary init`."""
+    """The error names the file, and `notary init`."""
     with pytest.raises(ConfigurationError, match=r"k\.pem.*notary init"):
         keys.load(tmp_path / "k.pem")
 
 
 def test_the_verifier_key_is_c2sps() -> None:
-    """The example of Go's `sumdb/note`, whose key everybody has: name, hash and encoding are as signed notes define them."""
+    """Name, hash and encoding match the published example of Go's `sumdb/note`."""
     known = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
     encoded = base64.b64decode(known.split("+", 2)[2])
     assert keys.verifier_key("PeterNeumann", Ed25519PublicKey.from_public_bytes(encoded[1:])) == known
@@ -93,7 +93,7 @@ def test_the_verifier_key_is_c2sps() -> None:
 
 
 def test_a_key_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner can read it: unless that is root, who can read all, or us, say whose it is."""
+    """A key file of another user is rejected with that user's id, unless the owner is root, who can read everything."""
     keys.create(tmp_path / "k.pem")
     if os.getuid() == 0:
         os.chown(tmp_path / "k.pem", 12345, -1)
@@ -107,7 +107,7 @@ def test_a_key_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Files:
-    """The two files of a notary, in one folder or in two."""
+    """The two key files of a notary, in one folder or in two."""
 
     def __init__(self, folder: Path, history_folder: str = "") -> None:
         self.key = folder / "k.pem"
@@ -115,7 +115,7 @@ class Files:
 
     @classmethod
     def create(cls, folder: Path, history_folder: str = "", rotations: int = 0) -> Self:
-        """As `notary init` makes them, and so many rotations later."""
+        """Make the files as `notary init` does, and rotate them that many times."""
         (folder / history_folder).mkdir(parents=True, exist_ok=True)
         files = cls(folder, history_folder)
         keys.create_history(files.history, ORIGIN, keys.create(files.key).public_key())
@@ -124,17 +124,17 @@ class Files:
         return files
 
     def rotate(self) -> keys.Prepared:
-        """Both halves of a rotation."""
+        """Run both halves of a rotation."""
         prepared = self.prepare()
         self.put_in_place()
         return prepared
 
     def prepare(self) -> keys.Prepared:
-        """The first half."""
+        """Run the first half of a rotation."""
         return keys.prepare(self.key, self.history, ORIGIN)
 
     def put_in_place(self) -> None:
-        """The second."""
+        """Run the second half of a rotation."""
         keys.put_in_place(self.key, self.history, ORIGIN)
 
     def prepared(self) -> keys.Prepared | None:
@@ -142,15 +142,15 @@ class Files:
         return keys.prepared(self.key, self.history, ORIGIN)
 
     def load(self) -> list[str]:
-        """The keys of the history, checked, as a worker does when it starts."""
+        """The verified keys of the history, as a worker loads them when it starts."""
         return [each.verifier_key for each in self.load_history()]
 
     def load_history(self) -> tuple[HistoricKey, ...]:
-        """The same with their endorsements."""
+        """The verified history with its endorsements."""
         return keys.load_history(self.history, ORIGIN, keys.load(self.key).public_key())
 
     def named(self) -> list[str]:
-        """The keys that the history names, whatever the key file holds."""
+        """The keys that the history names, whether the key file matches or not."""
         return [each["verifier_key"] for each in json.loads(self.history.read_bytes())]
 
     def present(self) -> list[str]:
@@ -158,14 +158,14 @@ class Files:
         return [each.verifier_key for each in keys.present_history(self.key, self.history, ORIGIN)]
 
     def edit(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
-        """Change the history."""
+        """Change the history's file."""
         found = json.loads(self.history.read_bytes())
         change(found)
         self.history.write_text(json.dumps(found))
 
 
 def test_the_history_leads_from_the_first_key_to_the_present_one(tmp_path: Path) -> None:
-    """Whoever knows any of the keys can follow to the last, and not back to an older one."""
+    """A client that trusts any of the keys can follow to the last one, but not back to an older one."""
     files = Files.create(tmp_path, rotations=3)
     known = files.load()
     assert len(set(known)) == 4
@@ -176,7 +176,7 @@ def test_the_history_leads_from_the_first_key_to_the_present_one(tmp_path: Path)
 
 
 def test_an_endorsement_is_the_documented_bytes(tmp_path: Path) -> None:
-    """By hand: four lines, a blank one, and the Ed25519 signature of the four by the key that goes."""
+    """An endorsement has the documented bytes: four lines, a blank one, and the old key's Ed25519 signature over the four lines."""
     files = Files.create(tmp_path, rotations=1)
     [first, second] = json.loads(files.history.read_bytes())
     assert first == {"verifier_key": first["verifier_key"], "endorsement": None}
@@ -184,7 +184,7 @@ def test_an_endorsement_is_the_documented_bytes(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation_can_be_followed() -> None:
-    """The key history of formats.md is sound, and its second key endorsed as that page says."""
+    """The key history of formats.md is sound, and its second key is endorsed as that page says."""
     section = (ROOT / "docs/formats.md").read_text().split("\n## Key history\n")[1].split("\n## ")[0]
     [first, second] = json.loads(section.split("```json\n")[1].split("```")[0])
     assert [str(key) for key in trusted_keys(first["verifier_key"], [first, second])] == [first["verifier_key"], second["verifier_key"]]
@@ -195,7 +195,7 @@ def test_the_example_of_the_documentation_can_be_followed() -> None:
 
 
 def _check_endorsement(previous: str, following: dict[str, str]) -> None:
-    """Without any code of ours."""
+    """Verify an endorsement without any code of ours."""
     name, key_id, encoded = previous.split("+", 2)
     text, line = following["endorsement"].split("\n\n")
     assert text == f"notary/key/v1\n{name}\n{previous}\n{following['verifier_key']}"
@@ -207,7 +207,7 @@ def _check_endorsement(previous: str, following: dict[str, str]) -> None:
 
 
 def test_what_a_worker_answers_serves_as_a_history(tmp_path: Path) -> None:
-    """A lost history can be had back from `GET /v1/notary` of any worker that runs, and be rotated on."""
+    """A lost history can be restored from `GET /v1/notary` of any running worker, and rotated again."""
     files = Files.create(tmp_path, rotations=1)
     before = files.load()
     files.history.write_text(json.dumps({"name": "O=N", "keys": json.loads(files.history.read_bytes())}))
@@ -218,7 +218,7 @@ def test_what_a_worker_answers_serves_as_a_history(tmp_path: Path) -> None:
 
 
 def test_a_missing_history_says_what_it_should_be(tmp_path: Path) -> None:
-    """A notary from before there were histories gets one by the line that the message gives."""
+    """A notary from before key histories gets its history from the line in the error message."""
     files = Files.create(tmp_path)
     before = files.load()
     files.history.unlink()
@@ -251,7 +251,7 @@ WRONG: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
 
 @pytest.mark.parametrize(("change", "why"), WRONG.values(), ids=WRONG)
 def test_a_history_that_is_not_sound_is_refused(tmp_path: Path, change: Callable[[list[dict[str, Any]]], object], why: str) -> None:
-    """From its first key to its last everything is checked; the message names the file, and that both files are to be copied."""
+    """Every entry of a history is verified; the error names the file, and says to copy both files."""
     files = Files.create(tmp_path, rotations=2)
     files.edit(change)
     before = {file: file.read_bytes() for file in (files.key, files.history)}
@@ -265,7 +265,7 @@ def test_a_history_that_is_not_sound_is_refused(tmp_path: Path, change: Callable
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff", b"[" * 100_000, b"{}", b"[1]", b'"x"'])
 def test_what_is_no_history_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Any other content is an error that names the file."""
+    """Any other content raises an error that names the file."""
     files = Files.create(tmp_path)
     files.history.write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"keys\.json"):
@@ -273,14 +273,14 @@ def test_what_is_no_history_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_history_of_another_origin_is_refused(tmp_path: Path) -> None:
-    """Both origins are told: one of them was changed by mistake."""
+    """The error names both origins, since one of them was changed by mistake."""
     files = Files.create(tmp_path)
     with pytest.raises(ConfigurationError, match=r"'notary\.example/x'.*'notary\.example/y'"):
         keys.load_history(files.history, "notary.example/y", keys.load(files.key).public_key())
 
 
 def test_half_a_copy_is_refused(tmp_path: Path) -> None:
-    """A machine with one of the two files of a rotation neither serves nor rotates, and the message says what to copy."""
+    """A machine with only one of the two files of a rotation neither serves nor rotates; the error says which files to copy."""
     Files.create(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     new = Files(tmp_path / "new")
@@ -288,7 +288,7 @@ def test_half_a_copy_is_refused(tmp_path: Path) -> None:
     for name, source, target in (("history", new.history, "keys.json"), ("key", new.key, "k.pem")):
         half = Files(Path(shutil.copytree(tmp_path / "old", tmp_path / f"only-the-{name}")))
         shutil.copy(source, half.key.parent / target)
-        keys.create(half.key.parent / "k.pem.next")  # of a rotation that was interrupted here, once
+        keys.create(half.key.parent / "k.pem.next")  # left by a rotation that was interrupted here
         before = {file: file.read_bytes() for file in half.key.parent.iterdir()}
         for ask in (half.load, half.prepare, half.present):
             with pytest.raises(ConfigurationError, match=r"opy both files, key and history, .*docs/runbook\.md"):
@@ -297,7 +297,7 @@ def test_half_a_copy_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_a_copy_of_what_was_prepared_is_refused(tmp_path: Path) -> None:
-    """A prepared history without its key, or with another one, is nothing to rotate to: the message says to copy both."""
+    """A prepared history without its key, or with another key, is rejected; the error says to copy both."""
     files = Files.create(tmp_path)
     files.prepare()
     key_next = keys.next_of(files.key)
@@ -320,7 +320,7 @@ def test_half_a_copy_of_what_was_prepared_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_prepared_is_beside_the_present_files(tmp_path: Path) -> None:
-    """The present files stay as they are; the next key is endorsed by the present one; a second call makes nothing new."""
+    """`prepare` leaves the present files unchanged; the present key endorses the next one; a second call makes nothing new."""
     files = Files.create(tmp_path)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     prepared = files.prepare()
@@ -337,7 +337,7 @@ def test_what_is_prepared_is_beside_the_present_files(tmp_path: Path) -> None:
 
 
 def test_what_was_prepared_takes_the_place(tmp_path: Path) -> None:
-    """Nothing but the two files is left: the old private key is gone."""
+    """After the rotation only the two files are left: the old private key is gone."""
     files = Files.create(tmp_path)
     prepared = files.prepare()
     files.put_in_place()
@@ -349,7 +349,7 @@ def test_what_was_prepared_takes_the_place(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_missed_a_rotation_takes_the_next_one(tmp_path: Path) -> None:
-    """On files of two rotations ago, a rotation that was prepared elsewhere fits all the same."""
+    """A machine with the files of two rotations ago accepts a rotation that was prepared elsewhere."""
     new = Files.create(tmp_path / "new")
     old = Files(Path(shutil.copytree(tmp_path / "new", tmp_path / "old")))
     new.rotate()
@@ -361,7 +361,7 @@ def test_a_machine_that_missed_a_rotation_takes_the_next_one(tmp_path: Path) -> 
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
-    """Links in the configuration stay: the files that they lead to are replaced, where they are."""
+    """Symbolic links in the configuration stay; their targets are replaced."""
     real = Files.create(tmp_path / "real")
     (tmp_path / "links").mkdir()
     links = Files(tmp_path / "links")
@@ -376,7 +376,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
 
 
 def test_one_rotation_at_a_time(tmp_path: Path) -> None:
-    """While one holds the folder of the key, another one is refused."""
+    """While one process holds the lock of the key's folder, a second rotation is rejected."""
     files = Files.create(tmp_path)
     with keys.alone_with(files.key), pytest.raises(ConfigurationError, match="another process"), keys.alone_with(files.key):
         pass
@@ -385,7 +385,7 @@ def test_one_rotation_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key comes to be that verifiers could not follow to."""
+    """No key is made when the history is so long that verifiers could not read it."""
     files = Files.create(tmp_path, rotations=1)
     monkeypatch.setattr(keys, "KEYS_MAX", 2)
     with pytest.raises(ConfigurationError, match="no verifier reads a longer one"):
@@ -395,7 +395,7 @@ def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatc
 
 
 def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
-    """Who may have read it could endorse a key of his own: the operator is to think first."""
+    """A key file open to other users is not rotated: a reader of it could have endorsed another key, so the operator must decide."""
     files = Files.create(tmp_path)
     files.key.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
@@ -405,16 +405,16 @@ def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("problem", [Killed, OSError])
 @pytest.mark.parametrize("history_folder", ["", "history"], ids=["one-folder", "two-folders"])
 def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, history_folder: str, problem: type[BaseException]) -> None:
-    """Killed before, or refused by the disk, any of its steps; then rotated again, and the power lost at any moment of it all.
+    """After a kill or a disk error at any step of a rotation, then a second rotation with a power loss at any moment:
 
-    A worker can start at each of these moments, and the key that a log may have put in force by then is never lost.
+    a worker can start at each of these moments, and a key that a log may have put in force by then is never lost.
     """
     seen = 0
     for step in itertools.count():
         folder = tmp_path / f"{step}"
         files = Files.create(folder, history_folder, rotations=1)
         first = files.load()
-        in_force = ""  # the key that the log has put in force, once it has
+        in_force = ""  # the key in force in the log, once there is a new one
         interrupted = False
         with pytest.MonkeyPatch.context() as patch:
             disk = Disk(patch, files.key, files.history)
@@ -433,7 +433,7 @@ def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, his
                 file = tmp_path / "lost" / Path(name).relative_to(folder)
                 file.write_bytes(written)
                 file.chmod(0o600)
-            # The log took the key only if all of `prepare` was on the disk.
+            # The log has the key only if all of `prepare` was on the disk.
             prepared = keys.next_of(lost.history)
             named = json.loads(prepared.read_bytes())[-1]["verifier_key"] if prepared.exists() else ""
             _go_on(lost, first, named)
@@ -446,7 +446,7 @@ def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, his
 
 
 def _go_on(files: Files, first: list[str], in_force: str) -> None:
-    """A worker can start; `notary key rotate` completes what the log has taken, else it makes another key."""
+    """A worker can start; `notary key rotate` completes a rotation that the log has, or else makes another key."""
     present = files.present()
     assert present[: len(first)] == first
     keys.finish(files.key, files.history, ORIGIN)
@@ -471,7 +471,7 @@ def _umask() -> int:
 
 
 def test_a_former_key_signs_fills_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A key that an operator put beside the present one is no key of the worker's own, and is read when it is asked for."""
+    """A former key beside the present one signs only fills, and its file is read when a fill needs it."""
     present, former = keys.create(tmp_path / "k.pem"), keys.create(tmp_path / "old.pem")
     ring = Keyring(tmp_path / "k.pem", tmp_path / "keys.json", ORIGIN, lambda: 0.0)
     of_present, of_former = (key.public_key().public_bytes_raw() for key in (present, former))

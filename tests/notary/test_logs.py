@@ -1,4 +1,4 @@
-"""Log lines as JSON: one object a line, with every field a member; whatever a worker says from its start to its end is in them."""
+"""Log lines as JSON: one object a line, with every field as a member, from a worker's start to its end."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ Start = Callable[..., NotaryProcess]
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
-    """Every line, each of which is an object with what every line has."""
+    """Returns every line, after checking that each is an object with the common members."""
     found = [json.loads(line) for line in text.splitlines()]
     for line in found:
         at = datetime.fromisoformat(line["time"])
@@ -48,7 +48,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Log a line, and read it back."""
+    """Returns a function that logs a line and reads it back."""
     out = StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(logs._JsonFormatter())
@@ -84,7 +84,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     ],
 )
 def test_fields_are_members(logged: Callable[..., dict[str, Any]], text: str, given: tuple[object, ...], line: dict[str, Any]) -> None:
-    """A `name=%…` of the format is a member, a number stays one; what stands in a value is never taken for a field."""
+    """A `name=%…` of the format becomes a member, and a number stays a number; text inside a value never becomes a field."""
     assert logged(text, *given) == line
 
 
@@ -92,7 +92,7 @@ def test_fields_are_members(logged: Callable[..., dict[str, Any]], text: str, gi
 
 
 def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """From the start of a worker to an index that is condemned: every line is an object, each event is in it once, and so is the reason."""
+    """A worker from its start to a quarantined index: every line is an object, each event is logged once, and so is the reason."""
     process = notary_process(own_directory.config)
     with Asking(process.url) as asking:
         asking.decide(bank, spend())
@@ -118,13 +118,13 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
     assert of["parties read"]["parties"] == 1
     (fatal,) = [line for line in told if "is condemned: " in line["message"]]
     assert fatal["level"] == "error"
-    # An intake process reads the parties for itself.
+    # An acceptor process reads the parties by itself.
     assert Counter((line["logger"], line["message"]) for line in told if line["message"] != "parties read").most_common(1)[0][1] == 1
 
 
 @pytest.mark.parametrize("how", ["flag", "variable", "file"])
 def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -> None:
-    """An error that ends a worker before it serves is logged too, once, however JSON was asked for."""
+    """An error that ends a worker before it serves is logged once, in JSON, for each way to select JSON."""
     (own_directory.path / "parties.json").write_text("garbage")
     if how == "file":
         with own_directory.config.open("a") as config:
@@ -139,7 +139,7 @@ def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
 def test_a_configuration_that_cannot_be_read(own_directory: NotaryDirectory, how: str) -> None:
-    """The same for what is wrong with the configuration itself."""
+    """An error in the configuration itself is logged the same way."""
     own_directory.config.write_text("name = ")
     flags = ["--log-format", "json"] if how == "flag" else []
     process = serve(own_directory.config, flags=flags, settings={"WORKER_LOG_FORMAT": "json"} if how == "variable" else {})
@@ -173,7 +173,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_what_python_would_print_is_in_the_lines(own_directory: NotaryDirectory) -> None:
-    """Warnings, and errors of threads, of callbacks and of what ends, each in one line, with its traceback."""
+    """Warnings, and errors of threads, callbacks and finalizers, are each logged in one line with their traceback."""
     command = [sys.executable, "-W", "default", "-c", FAILING, "serve", "--config", str(own_directory.config), "--listen", "127.0.0.1:0"]
     done = subprocess.run([*command, "--log-format", "json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
     assert done.returncode == 2, done.stderr

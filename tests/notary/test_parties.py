@@ -1,4 +1,4 @@
-"""The parties: read, checked, and read again when the file changes."""
+"""The parties: loaded, checked, and loaded again when the file changes."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("p256", [False, True], ids=["ed25519", "p256"])
 def test_a_verifier_takes_good_signatures_only(p256: bool) -> None:
-    """The right signature over the right message, and nothing else; garbage is False, never an exception."""
+    """Only the right signature over the right message verifies; garbage gives False, and raises nothing."""
     bank = Bank(p256=p256)
     verify = parties.verifier(parties.load_public_key(bank.public_pem, "x"))
     good = bank.sign(b"message")
@@ -49,7 +49,7 @@ def test_a_verifier_takes_good_signatures_only(p256: bool) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 511), st.booleans())
 def test_two_libraries_agree(message: bytes, bit: int, altered: bool) -> None:
-    """Admission verifies with libsodium, auditors with OpenSSL: what one takes the other takes, whichever bit is changed."""
+    """libsodium, for admission, and OpenSSL, for auditors, accept the same signatures, for any changed bit."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     signature = bytearray(key.sign(message))
     signature[bit // 8] ^= altered << bit % 8
@@ -62,7 +62,7 @@ def test_two_libraries_agree(message: bytes, bit: int, altered: bool) -> None:
 
 
 def test_a_change_is_seen(file: Path) -> None:
-    """A party added to the file is known after the next look; one taken out is not."""
+    """After the next look an added party is known, and a removed one is not."""
     known = Parties(file)
     assert (known.get("O=A") is not None, known.get("O=B"), len(known)) == (True, None, 1)
     parties.add(file, "O=B", Bank("O=B").public_pem, "x")
@@ -74,7 +74,7 @@ def test_a_change_is_seen(file: Path) -> None:
 
 
 def test_an_unchanged_file_is_not_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look costs one stat."""
+    """A look at an unchanged file costs one stat."""
     known = Parties(file)
     monkeypatch.setattr(parties, "read", lambda file: pytest.fail("read again"))
     known.reload()
@@ -85,7 +85,7 @@ BROKEN = ["", "garbage", "[]", '{"O=A": 1}', '{"O=A": "no key"}', "\ud800", "{" 
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
-    """While the file makes no sense the parties stay as they were; when it does again, it counts."""
+    """While the file is malformed the parties stay unchanged; a corrected file is loaded again."""
     known = Parties(file)
     whole = file.read_text()
     file.write_bytes(content.encode(errors="surrogatepass"))
@@ -102,7 +102,7 @@ def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
 
 
 def test_an_error_names_the_party(tmp_path: Path) -> None:
-    """Of many keys the bad one is named."""
+    """The error for a bad key names its party."""
     content = {"O=A": Bank().public_pem.decode(), "O=Bad": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"}
     (tmp_path / "p.json").write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match="O=Bad"):
@@ -110,7 +110,7 @@ def test_an_error_names_the_party(tmp_path: Path) -> None:
 
 
 def test_the_file_is_replaced_whole(file: Path) -> None:
-    """A reader that has the old file open reads the old one to its end, and no leftovers stay."""
+    """A reader with the old file open reads it to its end, and no temporary files stay."""
     with file.open() as old:
         parties.add(file, "O=B", Bank().public_pem, "x")
         assert set(json.load(old)) == {"O=A"}
@@ -118,7 +118,7 @@ def test_the_file_is_replaced_whole(file: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """The file is named."""
+    """The error for a folder that cannot be written names the file."""
     with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
         parties.write(tmp_path / "no" / "parties.json", {})
     with pytest.raises(ConfigurationError, match=r"no/parties\.json"):

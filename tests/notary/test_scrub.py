@@ -1,4 +1,4 @@
-"""Reading a whole index from its disk: rotten bytes in rows that nobody asks for are found, and condemn the index."""
+"""The scrub finds corrupt bytes in rows that no client asks for, and the worker then quarantines the index."""
 
 import signal
 import time
@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """An index whose rows lie in table files."""
+    """An index with its rows in table files."""
     index = _open(tmp_path / "index")
     for step in range(40):
         index.apply(_step(step))
@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_every_row_is_read(directory: Path) -> None:
-    """A sound index is read to its last row, beside the process that has it open, and in as many parts as it takes."""
+    """A sound index is read to its last row, in several parts, while another process has it open."""
     index = _open(directory)
     with viewing(directory) as view:
         rows = sum(len(list(view.rows_of(family))) for family in FAMILIES)
@@ -45,14 +45,14 @@ def test_every_row_is_read(directory: Path) -> None:
 
 @pytest.mark.parametrize("family", ["states", "decisions"])
 def test_rotten_block(directory: Path, family: str) -> None:
-    """One bit flipped in a table file is found though nobody asks for the row."""
+    """One flipped bit in a table file is found without a query for the row."""
     damage_block(directory, family)
     with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
         scrub(directory, lambda seconds: None, lambda: 0.0)
 
 
 def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process tells a rotten index from one that it cannot read."""
+    """The exit code distinguishes a corrupt index from one that cannot be read."""
     monkeypatch.setattr("os.nice", lambda increment: 0)
     assert main(directory) == EXIT_SOUND
     assert main(directory.parent / "none") == EXIT_COULD_NOT
@@ -62,7 +62,7 @@ def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
-    """64 bytes flipped under a running worker, in a table of consumed states: it condemns the index, stops, and does not start on it."""
+    """With 64 bytes of consumed states flipped on disk, a running worker quarantines the index, stops, and does not start with it again."""
     notary = NotaryDirectory.create(tmp_path / "notary")
     bank = Bank()
     notary.register(bank)
@@ -81,7 +81,7 @@ def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
             middle = len(data) // 3
             data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
             table.write_bytes(data)
-        # The process stays to say why, until it is told to end.
+        # The process stays to report the reason until it is told to end.
         while "is condemned" not in (text := httpx.get(f"{worker.url}/readyz?verbose").text):
             assert worker.process.poll() is None
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The contract of `notary.index.store`, held against RocksDB and against the simulator's disk."""
+"""The contract of `notary.index.store`, tested with RocksDB and with the simulator's disk."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ Opens = Callable[[], Store]
 
 @pytest.fixture(params=["rocks", "simulated"])
 def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opens]:
-    """Opens the same store again and again; each is closed before the next."""
+    """Opens the same store again and again; each one is closed before the next is opened."""
     opened: list[Store] = []
     disk = SimulatedDisk("disk")
 
@@ -39,7 +39,7 @@ def write(store: Store, *rows: tuple[str, bytes, bytes]) -> None:
 
 
 def test_what_is_written_is_read_at_once_and_after_opening_again(opens: Opens) -> None:
-    """One row, or many in the order of the keys asked for, None for what is not there; families do not mix."""
+    """One key, or many in the order given, return their rows, with None for missing keys; families do not mix."""
     store = opens()
     write(store, (STATES, b"a", b"1"), (DECISIONS, b"a", b"2"), (STATES, b"b", b"3"))
     for again in (False, True):
@@ -52,7 +52,7 @@ def test_what_is_written_is_read_at_once_and_after_opening_again(opens: Opens) -
 
 
 def test_the_later_row_wins(opens: Opens) -> None:
-    """In a later batch, and in one batch."""
+    """A later row with the same key overwrites an earlier one, in a later batch and in the same batch."""
     store = opens()
     write(store, (META, b"k", b"1"))
     write(store, (META, b"k", b"2"), (META, b"k", b"3"))
@@ -61,7 +61,7 @@ def test_the_later_row_wins(opens: Opens) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_come_in_the_order_of_their_keys(opens: Opens, name: str) -> None:
-    """From a key on, whether it is there or not; in families that are mostly looked up as in others."""
+    """Rows are in key order from a given key on, present or not, in both kinds of families."""
     store = opens()
     write(store, *[(name, key, key) for key in (b"b", b"\xff", b"a", b"b\x00", b"c")])
     assert [key for key, _ in store.family(name).items()] == [b"a", b"b", b"b\x00", b"c", b"\xff"]
@@ -70,14 +70,14 @@ def test_rows_come_in_the_order_of_their_keys(opens: Opens, name: str) -> None:
 
 
 def test_a_batch_that_is_not_written_is_nothing(opens: Opens) -> None:
-    """Rows are there when `write` returns, not when they are put."""
+    """Rows can be read when `write` returns, not when they are put."""
     store = opens()
     store.new_batch().put(b"a", b"1", store.handle(META))
     assert store.family(META).get(b"a") is None
 
 
 def test_flushing_keeps_everything(opens: Opens) -> None:
-    """It changes no row."""
+    """A flush changes no row."""
     store = opens()
     write(store, (META, b"a", b"1"))
     store.flush()
@@ -85,13 +85,13 @@ def test_flushing_keeps_everything(opens: Opens) -> None:
 
 
 class TestTheSimulatedDisk:
-    """What only a simulated disk does."""
+    """Features of the simulated disk alone."""
 
     def test_loses_the_last_batches_whole_and_nothing_that_was_flushed(self) -> None:
-        """Whatever is drawn, what is left is a beginning of what was written, and at least what was flushed."""
+        """After a crash the disk has a prefix of the written batches, and at least the flushed ones."""
         for seed in range(50):
             disk = SimulatedDisk(f"disk {seed}")
-            disk._draw.random()  # another beginning
+            disk._draw.random()  # another prefix
             for number in range(10):
                 disk.write([(META, b"%d" % number, b"x"), (STATES, b"%d" % number, b"x")])
                 if number == 3:
@@ -103,7 +103,7 @@ class TestTheSimulatedDisk:
             assert len(left) >= 4
 
     def test_full(self) -> None:
-        """A write raises, and leaves nothing."""
+        """A write to a full disk raises, and leaves nothing of the batch."""
         disk = SimulatedDisk("disk")
         disk.full = True
         with pytest.raises(Exception, match="No space left"):
@@ -111,7 +111,7 @@ class TestTheSimulatedDisk:
         assert not disk.families[META]
 
     def test_going_back(self) -> None:
-        """A snapshot put back is how it was after so many batches."""
+        """Restoring a snapshot gives the rows as they were after that many batches."""
         disk = SimulatedDisk("disk")
         disk.write([(META, b"a", b"1")])
         disk.write([(META, b"a", b"2")])

@@ -1,4 +1,4 @@
-"""The certificate in use: which files are taken, when, and what is logged; looks are taken by hand here."""
+"""The certificate in use: the files that are loaded, the time of loading, and the log lines. The tests call `look` themselves."""
 
 import datetime
 import logging
@@ -17,13 +17,13 @@ from tests.notary.certificates import DAY, Authority
 
 
 def certificates_in(folder: Path) -> Certificates:
-    """On a pair that was just issued."""
+    """Certificates on a pair that was just issued."""
     Authority().server().put(folder, "server")
     return Certificates(TlsFiles(str(folder / "server.pem"), str(folder / "server-key.pem"), "", True))
 
 
 def test_files_that_stay_are_not_read_again(tmp_path: Path) -> None:
-    """However often it looks, the context stays the same one."""
+    """Unchanged files are not loaded again: the context stays the same object."""
     certificates = certificates_in(tmp_path)
     context = certificates.context
     for _ in range(3):
@@ -32,7 +32,7 @@ def test_files_that_stay_are_not_read_again(tmp_path: Path) -> None:
 
 
 def test_a_change_is_taken_when_it_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A look that falls between the two files of a renewal takes nothing and reports nothing."""
+    """A look between the two file changes of a renewal loads nothing and reports nothing."""
     certificates = certificates_in(tmp_path)
     context = certificates.context
     renewed = Authority().server(until=99 * DAY)
@@ -50,7 +50,7 @@ def test_a_change_is_taken_when_it_is_over(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_a_folder_that_is_swapped_is_noticed(tmp_path: Path) -> None:
-    """Kubernetes renews a Secret by having a link lead to another folder: the files' names and sizes may stay the same."""
+    """Kubernetes renews a Secret by switching a symbolic link to another folder; names and sizes of the files may stay the same."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         Authority().server().put(tmp_path / name, "server")
@@ -69,7 +69,7 @@ def test_a_folder_that_is_swapped_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """While it lasts nothing more is logged, and the files are tried again; SIGHUP has it logged again."""
+    """A problem is logged once while the files are tried again; SIGHUP logs it again."""
     certificates = certificates_in(tmp_path)
     context = certificates.context
     key = (tmp_path / "server-key.pem").read_bytes()
@@ -89,7 +89,7 @@ def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whether it expires in use or has expired when it comes: one line, though the clock goes on; then a renewed one is taken."""
+    """A certificate that expires in use, or has expired already, is logged once; a renewed one is then loaded."""
     Authority().server().put(tmp_path, "server")
     files = TlsFiles(str(tmp_path / "server.pem"), str(tmp_path / "server-key.pem"), "", True)
     clock = [datetime.datetime.now(datetime.UTC)]
@@ -117,7 +117,7 @@ def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pyt
 
 
 def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path) -> None:
-    """Nobody sits at a worker's terminal to give a password."""
+    """A key with a password is rejected, since a worker has no terminal to ask for it."""
 
     certificate, key = Authority().server().put(tmp_path, "server")
     locked = load_pem_private_key(key.read_bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
@@ -129,7 +129,7 @@ def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_clients_files_are_named(tmp_path: Path) -> None:
-    """A missing or unfit file is an error with the file's name."""
+    """A missing or malformed client file raises an error with the file's name."""
     certificate, key = Authority().client().put(tmp_path, "client")
     assert tls_context(Authority().put(tmp_path / "ca.pem"), certificate, key).verify_mode is ssl.CERT_REQUIRED
     (tmp_path / "garbage").write_text("garbage")

@@ -1,4 +1,4 @@
-"""A worker that runs notices topics whose settings were changed, reports them, and goes on."""
+"""A running worker notices changed topic settings, reports them, and continues."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ def config(tmp_path: Path, log: str = '[log]\nkind = "kafka"\nbootstrap = "127.0
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> None:
-    """Answers of the brokers, in turn."""
+    """Replace the brokers' answers by these, in turn."""
     left = list(answers)
 
     async def find(*_: object, **__: object) -> list[str]:
@@ -41,7 +41,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> None:
 async def test_what_is_wrong_is_logged_once_and_shown_until_it_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error line for each new problem; all present ones stay visible; a line when they are gone."""
+    """Each new problem is logged once as an error; all present ones stay listed; one line reports that they are gone."""
     scripted(monkeypatch, [], ["A is wrong."], ["A is wrong.", "B is wrong."], ["B is wrong."], [])
     watch = TopicWatch(config(tmp_path))
     caplog.set_level(logging.INFO, "notary.topics")
@@ -54,7 +54,7 @@ async def test_what_is_wrong_is_logged_once_and_shown_until_it_is_right(
 
 
 async def test_brokers_that_are_away_say_nothing_of_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A problem that was found stays until a look finds it gone."""
+    """A reported problem stays until a check finds it gone; unreachable brokers do not clear it."""
     scripted(monkeypatch, ["A is wrong."], NotReady("away"), [])
     watch = TopicWatch(config(tmp_path))
     for found in (("A is wrong.",), ("A is wrong.",), ()):
@@ -64,7 +64,7 @@ async def test_brokers_that_are_away_say_nothing_of_the_topics(tmp_path: Path, m
 
 @pytest.mark.parametrize("problem", [ConfigurationError("give this user the ACL"), ValueError("a bug"), AttributeError("another")])
 async def test_no_look_stops_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
-    """Settings that cannot be read are a problem to report, whatever the reason."""
+    """Settings that cannot be read, for any reason, are reported as a problem."""
     scripted(monkeypatch, problem, [])
     watch = TopicWatch(config(tmp_path))
     await watch.look()
@@ -74,7 +74,7 @@ async def test_no_look_stops_a_worker(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is cancelled; an embedded log has no topics to look at."""
+    """The check repeats until it is cancelled; an embedded log has no topics to check."""
     looked = asyncio.Semaphore(0)
 
     async def find(*_: object) -> list[str]:
@@ -93,7 +93,7 @@ async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.kafka
 async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
-    """On brokers: each changed setting is named with its command; after that command nothing is wrong. Features are as they should be."""
+    """On brokers each changed setting is named with the command that repairs it, which works. The cluster's features are right."""
     bootstrap = kafka_cluster.bootstrap
     await create_topics(bootstrap, kafka_prefix, payload_partitions=2, flush_ordering=True)
     watch = TopicWatch(config(tmp_path, f'[log]\nkind = "kafka"\nbootstrap = "{bootstrap}"\ntopic_prefix = "{kafka_prefix}"\n'))
@@ -123,7 +123,7 @@ async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Clu
 
 @pytest.mark.kafka
 async def test_features_that_are_too_low_are_a_problem(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster without eligible leader replicas, or with old metadata, is named with the command; one that says nothing is not judged."""
+    """A cluster with old metadata, or without eligible leader replicas, is named with the command; one that reports no features is not."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
 
     async def low(_: object) -> dict[str, int]:
@@ -146,7 +146,7 @@ async def test_features_that_are_too_low_are_a_problem(kafka_cluster: Cluster, k
 
 @pytest.mark.kafka
 async def test_partitions_are_added_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """The payload topic grows; the same again, or fewer, changes nothing; a topic that is not there is an error."""
+    """The payload topic grows; the same number, or fewer, changes nothing; a missing topic is an error."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
     for count in (3, 3, 2):
         await add_partitions(kafka_cluster.bootstrap, kafka_prefix, count)

@@ -1,4 +1,4 @@
-"""Traces, as a collector receives them: one from the client to the decision, batches linked; and nothing of it where it is off or away."""
+"""Traces as a collector receives them, from the client to the decision; and a worker without tracing or without a collector."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ SAMPLED, NOT_SAMPLED = f"00-{7:032x}-{8:016x}-01", f"00-{9:032x}-{8:016x}-00"
 
 
 class Collector:
-    """An OTLP receiver over HTTP: it decodes what comes, and keeps the spans."""
+    """An OTLP receiver over HTTP: it decodes and keeps the spans."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -88,7 +88,7 @@ def collector() -> Iterator[Collector]:
 
 
 async def submit_in_spans(url: str, bank: Bank, clients: int) -> dict[bytes, bytes]:
-    """Submissions at once, each in a span of its caller; trace id -> span id."""
+    """Submit concurrently, each submission in a span of its caller. Returns trace id -> span id."""
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("caller")
     callers: dict[bytes, bytes] = {}
 
@@ -106,7 +106,7 @@ async def submit_in_spans(url: str, bank: Bank, clients: int) -> dict[bytes, byt
 
 @contextmanager
 def otelcol(collector: Collector, folder: Path) -> Iterator[str]:
-    """The address of an OpenTelemetry Collector that hands all it gets on to `collector`, the last of it at its end."""
+    """The address of an OpenTelemetry Collector that forwards everything to `collector`, the last spans when it ends."""
     program = golang.build(Path(__file__).with_name("otelcol"), ["."], cache_folder() / "otelcol") / "otelcol"
     [port] = free_ports(1)
     pipeline = {"receivers": ["otlp"], "exporters": ["otlp_http"]}
@@ -148,7 +148,7 @@ async def test_from_client_to_decision(
     intake: int,
     through: bool,
 ) -> None:
-    """Each caller's trace has the submission below the caller's span and its five parts in order; a batch links to all that it carried."""
+    """Each caller's trace has the submission below the caller's span with its five parts in order; a batch links to its submissions."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     with otelcol(collector, tmp_path) if through else nullcontext(collector.url) as endpoint:
         settings = {"TRACING_ENDPOINT": endpoint, "TRACING_RATIO": 0, "HTTP_INTAKE_PROCESSES": intake}
@@ -183,7 +183,7 @@ async def test_from_client_to_decision(
 
 
 def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
-    """They are decided in one batch and one trace. What is decided already is answered without parts that did not happen."""
+    """Two requests of one submission have one batch and one trace. An earlier decision is answered without the missing parts."""
     process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 0})
     body = bank.body(spend(), spend())
     with Asking(process.url) as asking:
@@ -198,7 +198,7 @@ def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank
 
 
 def test_a_ratio_of_one(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
-    """Without a caller's span each submission begins a trace; a caller that says no has none."""
+    """Without a caller's span each submission begins a trace; a caller that is not sampled has none."""
     process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 1})
     with Asking(process.url) as asking:
         for more in ({}, {}, {"traceparent": NOT_SAMPLED}):
@@ -210,7 +210,7 @@ def test_a_ratio_of_one(own_directory: NotaryDirectory, bank: Bank, notary_proce
 def test_a_collector_that_is_away(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every submission is decided and proved as ever, what finds no room is counted, and the worker ends as ever."""
+    """Without a collector every submission is decided and proven, lost spans are counted, and the worker ends normally."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     settings = {"TRACING_ENDPOINT": "http://127.0.0.1:1/v1/traces", "TRACING_RATIO": 1, "TRACING_QUEUE_SPANS_MAX": 8}
     process = notary_process(own_directory.config, settings=settings)
@@ -237,7 +237,7 @@ def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
 
 
 def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is to trace and cannot says what to install."""
+    """A worker with tracing configured, but without the packages, names the extra to install."""
     monkeypatch.delitem(sys.modules, "notary.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     config = msgspec.structs.replace(load(own_directory.config), tracing=TracingConfig("http://127.0.0.1:1/v1/traces"))
@@ -249,7 +249,7 @@ def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.M
     "setting", [("TRACING_RATIO", "1.5"), ("TRACING_RATIO", "-1"), ("TRACING_RATIO", "nan"), ("TRACING_ENDPOINT", "collector:4318")]
 )
 def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[str, str]) -> None:
-    """The message names the setting."""
+    """The error names the setting."""
     name, text = setting
     with pytest.raises(ConfigurationError, match=name.lower().replace("_", r"\.", 1)):
         load(Path(own_directory.config), environment={f"NOTARY_{name}": text})
@@ -269,7 +269,7 @@ def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[
     ],
 )
 def test_traceparent(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
-    """As W3C Trace Context has it: what breaks it is no parent."""
+    """A malformed traceparent (W3C Trace Context) counts as no parent."""
     parent = _parent_of(traceparent)
     assert (None if parent is None else (parent.trace_id, parent.span_id, parent.trace_flags.sampled)) == expected
     assert trace.get_current_span().get_span_context().is_valid is False

@@ -1,4 +1,4 @@
-"""The verifier that outsiders run: what proves a decision, and everything that does not."""
+"""The verifier for outsiders: the receipts that prove a decision, and everything that does not."""
 
 import copy
 import json
@@ -38,11 +38,11 @@ def refused(receipt: Any, decision: Any, keys: Any = KEY) -> str:
     return refusal.value.reason
 
 
-# What verifies
+# Receipts that verify
 
 
 def test_the_worked_examples() -> None:
-    """The contract's three decisions, given as it gives them, are proven under the root that it gives."""
+    """The contract's three worked examples, in its own JSON form, are proven under its root."""
     objects = [vector["decision"] for vector in VECTORS["decisions"]]
     notary = Grown([decision_of(one) for one in objects])
     for one in objects:
@@ -60,13 +60,13 @@ def test_ten_thousand_random_decisions() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_at_every_size(size: int) -> None:
-    """As the tree grows, each receipt of a decision proves it."""
+    """At every size of the growing tree, each receipt proves its decision."""
     for position in range(0, size, 1 + size // 20):
         assert verify_receipt(NOTARY.receipt(position, size), NOTARY.decisions[position], KEY).size == size
 
 
 def test_the_forms_that_a_decision_has() -> None:
-    """Object, text, bytes, with its receipt and without, indented or not: one decision."""
+    """A decision verifies as object, text or bytes, with or without its receipt, indented or not."""
     decision = NOTARY.decisions[5]
     plain, receipt = as_object(decision), NOTARY.receipt(5)
     whole = {**plain, "receipt": receipt}
@@ -80,23 +80,23 @@ def test_the_forms_that_a_decision_has() -> None:
 
 
 def test_lines_of_witnesses_do_no_harm() -> None:
-    """A receipt may carry signatures of others after the notary's."""
+    """A receipt may carry other signatures after the notary's."""
     cosigned = NOTARY.receipt(5) + "— witness.example " + base64_of(bytes(80)) + "\n"
     assert verify_receipt(cosigned, NOTARY.decisions[5], KEY) == verify_receipt(NOTARY.receipt(5), NOTARY.decisions[5], KEY)
 
 
-# What does not: each with its reason
+# Receipts that do not verify, each with its reason
 
 
 def test_the_receipt_of_another_decision() -> None:
-    """It is for another position; under this position it does not lead to the root."""
+    """A receipt for another position is rejected; with the position changed, it does not lead to the root."""
     assert refused(NOTARY.receipt(6), NOTARY.decisions[5]) == "wrong-position"
     assert refused(NOTARY.receipt(6).replace("index 6", "index 5"), NOTARY.decisions[5]) == "wrong-root"
     assert refused(FORK.receipt(5), NOTARY.decisions[6]) == "wrong-position"
 
 
 def test_another_leaf() -> None:
-    """A decision that differs in anything is not what the receipt proves."""
+    """A decision that differs in any member is not proven by the receipt."""
     conflicted = next(one for one in NOTARY.decisions if one.outcome == Outcome.INPUT_CONFLICT and len(one.conflicts) > 1)
     receipt = NOTARY.receipt(conflicted.position)
     reverse = tuple(reversed(conflicted.conflicts))
@@ -118,7 +118,7 @@ def test_another_leaf() -> None:
 
 
 def test_another_notary_and_another_key() -> None:
-    """The receipt of another notary, and of one with the same name and another key, have different reasons."""
+    """A receipt of another notary, and one of a notary with the same name and another key, are rejected with different reasons."""
     assert refused(OTHER.receipt(5), OTHER.decisions[5]) == "wrong-origin"
     impostor = Grown(NOTARY.decisions, seed="impostor")
     assert refused(impostor.receipt(5), NOTARY.decisions[5]) == "unknown-key"
@@ -127,7 +127,7 @@ def test_another_notary_and_another_key() -> None:
 
 
 def test_the_key_of_one_notary_does_not_sign_for_another() -> None:
-    """A checkpoint of our origin, signed by another notary that is trusted too, is refused."""
+    """A checkpoint of our origin that another trusted notary signed is rejected."""
     text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
     forged = sign_note(text, [(OTHER.origin, OTHER.private_key)])
     receipt = NOTARY.receipt(5).replace(NOTARY.checkpoint(), forged)
@@ -135,14 +135,14 @@ def test_the_key_of_one_notary_does_not_sign_for_another() -> None:
 
 
 def test_a_bad_signature() -> None:
-    """A checkpoint that says something else than was signed is refused before it is believed in anything."""
+    """A checkpoint with a changed text is rejected before any of its values is used."""
     assert refused(NOTARY.receipt(5).replace("\n300\n", "\n301\n"), NOTARY.decisions[5]) == "bad-signature"
     good = verify_checkpoint(NOTARY.checkpoint(), KEY).root
     assert refused(NOTARY.receipt(5).replace(base64_of(good), base64_of(bytes(32))), NOTARY.decisions[5]) == "bad-signature"
 
 
 def test_an_index_beyond_the_tree() -> None:
-    """A receipt for a position that the signed tree does not have, with the decision that would be there."""
+    """A receipt for a position beyond the signed tree is rejected."""
     newer, older = NOTARY.receipt(299), NOTARY.checkpoint(256)
     spliced = newer.replace(NOTARY.checkpoint(), older)
     assert refused(spliced, NOTARY.decisions[299]) == "index-out-of-range"
@@ -151,14 +151,14 @@ def test_an_index_beyond_the_tree() -> None:
 
 
 def proof_lines(receipt: str) -> tuple[list[str], Callable[[list[str]], str]]:
-    """The lines of hashes, and how to put others in their place."""
+    """Returns the lines of hashes, and a function that replaces them."""
     head, checkpoint = receipt.split("\n\n", 1)
     lines = head.split("\n")
     return lines[2:], lambda others: "\n".join([*lines[:2], *others]) + "\n\n" + checkpoint
 
 
 def test_a_proof_cut_lengthened_or_in_another_order() -> None:
-    """A hash too few, one too many, and any two in each other's place."""
+    """A proof with a missing, an extra or two swapped hashes is rejected."""
     lines, put = proof_lines(NOTARY.receipt(5))
     decision = NOTARY.decisions[5]
     assert refused(put(lines[:-1]), decision) == "proof-too-short"
@@ -173,15 +173,15 @@ def test_a_proof_cut_lengthened_or_in_another_order() -> None:
 
 
 def test_trailing_bytes() -> None:
-    """Nothing may follow the last signature but another signature."""
+    """Only further signatures may follow the last signature."""
     for tail in ("\n", "x", " ", "\x00", "\n\n", "index 5\n"):
         assert refused(NOTARY.receipt(5) + tail, NOTARY.decisions[5]) == "malformed-checkpoint"
-    assert refused(NOTARY.receipt(5) * 2, NOTARY.decisions[5]) == "bad-signature"  # all but the last lines are text then
+    assert refused(NOTARY.receipt(5) * 2, NOTARY.decisions[5]) == "bad-signature"  # all but the last lines then become the signed text
     assert refused(NOTARY.receipt(5)[:-1], NOTARY.decisions[5]) == "malformed-checkpoint"
 
 
 def test_a_checkpoint_that_is_signed_and_still_none() -> None:
-    """Extension lines and sizes with leading zeros are refused under the notary's own signature."""
+    """Extension lines and sizes with leading zeros are rejected, even with the notary's own signature."""
     text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
     for changed in (text + "extension\n", text.replace("\n300\n", "\n0300\n"), text.replace("\n300\n", "\n+300\n")):
         note = sign_note(changed, [(ORIGIN, private_key("notary"))])
@@ -190,13 +190,13 @@ def test_a_checkpoint_that_is_signed_and_still_none() -> None:
 
 @pytest.mark.parametrize("receipt", [None, 5, b"\xff", "\ud800", {}, [], bytearray(b"x"), b"", ""])
 def test_what_is_no_receipt(receipt: object) -> None:
-    """Anything else than the text of a receipt: a decision that came without one has None."""
+    """Anything but the text of a receipt is rejected; a decision without a receipt has None."""
     assert refused(receipt, NOTARY.decisions[5]) == "malformed-receipt"
 
 
 @pytest.mark.parametrize("keys", ["", "x", ["x"], [None], [b"\xff"], [5], ["\ud800+00000000+AAAA"], [KEY, KEY[:-1]], [KEY.encode()[:-1]]])
 def test_what_is_no_key(keys: Any) -> None:
-    """One bad key among good ones is said, not passed over."""
+    """One bad key among good ones is reported, not skipped."""
     assert refused(NOTARY.receipt(5), NOTARY.decisions[5], keys) == "malformed-key"
 
 
@@ -272,7 +272,7 @@ def changed(**members: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_decision(decision: Any) -> None:
-    """Only the contract's object is one: nothing missing, nothing besides, no member twice, each value in its one form."""
+    """Only the contract's object is a decision: no member missing, extra or duplicate, and each value in its one form."""
     assert refused(NOTARY.receipt(5), decision) == "malformed-decision"
 
 
@@ -281,13 +281,13 @@ def test_what_is_no_decision(decision: Any) -> None:
 
 @cache
 def receipts_of(position: int) -> frozenset[str]:
-    """All receipts that the notary gave for a decision; in the fork too, as far as that agrees: only consistency shows that it lies."""
+    """All receipts that the notary gave for a decision, also in the fork up to its split: only consistency exposes the fork."""
     whose = [NOTARY, FORK] if NOTARY.decisions[position] == FORK.decisions[position] else [NOTARY]
     return frozenset(notary.receipt(position, size) for notary in whose for size in SIZES if size > position)
 
 
 def without_lines_of_others(receipt: str) -> str:
-    """The receipt without the signature lines that are not the notary's: anyone may add such lines."""
+    """Returns the receipt without the signature lines of others: anyone may add such lines."""
     text, blank, signatures = receipt.rpartition("\n\n")
     own = f"— {ORIGIN} {base64_of(NOTARY.key.key_id)[:5]}"
     return text + blank + "".join(line for line in signatures.splitlines(keepends=True) if line.startswith(own))
@@ -308,7 +308,7 @@ places = st.builds(lambda size, part: (size, int(part * size)), st.sampled_from(
 @given(places, st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3))
 @settings(max_examples=500, deadline=None)
 def test_changed_bytes(place: tuple[int, int], changes: list[tuple[float, int]]) -> None:
-    """A receipt with bytes changed raises nothing but the one error, and never verifies."""
+    """A receipt with changed bytes never verifies, and raises only `NotVerified`."""
     size, position = place
     mutated = bytearray(NOTARY.receipt(position, size).encode())
     for at, byte in changes:
@@ -319,7 +319,7 @@ def test_changed_bytes(place: tuple[int, int], changes: list[tuple[float, int]])
 @given(places, st.data())
 @settings(max_examples=500, deadline=None)
 def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st.DataObject) -> None:
-    """So does one whose lines were moved, or mixed with those of other receipts: of other decisions, sizes, trees and notaries."""
+    """A receipt with lines moved, or mixed with those of other decisions, sizes, trees and notaries, never verifies."""
     size, position = place
     lines = NOTARY.receipt(position, size).splitlines(keepends=True)
     others = [
@@ -351,7 +351,7 @@ def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st
 @given(st.sampled_from(SIZES), st.data())
 @settings(max_examples=300, deadline=None)
 def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
-    """Index, proof and checkpoint of different receipts make one only where they belong together."""
+    """Index, proof and checkpoint of different receipts verify only if they belong together."""
     position = data.draw(st.integers(0, size - 1))
     parts = []
     for part in range(3):
@@ -367,7 +367,7 @@ def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
 @given(st.integers(0, 299), st.data())
 @settings(max_examples=500, deadline=None)
 def test_changed_decisions(position: int, data: st.DataObject) -> None:
-    """A decision whose text was changed verifies only if it still says the same, and raises nothing but the one error."""
+    """A decision with changed text verifies only if it still has the same values, and raises only `NotVerified`."""
     decision = NOTARY.decisions[position]
     text = json.dumps(as_object(decision))
     at, to = data.draw(st.tuples(*[st.integers(0, len(text))] * 2).map(sorted))
@@ -391,7 +391,7 @@ def test_changed_decisions(position: int, data: st.DataObject) -> None:
 @given(st.integers(0, 299), st.data())
 @settings(max_examples=300, deadline=None)
 def test_changed_members(position: int, data: st.DataObject) -> None:
-    """No member of a decision can be exchanged for any value but its own."""
+    """No member of a decision verifies with any other value."""
     decision = as_object(NOTARY.decisions[position])
     other = as_object(NOTARY.decisions[data.draw(st.integers(0, 299))])
     mutated: Any = copy.deepcopy(decision)
@@ -413,7 +413,7 @@ def test_changed_members(position: int, data: st.DataObject) -> None:
 )
 @settings(max_examples=300)
 def test_anything_at_all(receipt: Any, decision: Any) -> None:
-    """Total: whatever is given for receipt, checkpoint and decision, the one error comes out."""
+    """For any receipt, checkpoint and decision, the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         verify_receipt(receipt, NOTARY.decisions[0], KEY)
     with pytest.raises(NotVerified):
@@ -440,7 +440,7 @@ def reason_of(one: Checkpoint, other: Checkpoint, read: Any = NOTARY.read) -> st
 @given(st.integers(0, 300), st.integers(0, 300))
 @settings(max_examples=150, deadline=None)
 def test_any_two_checkpoints_of_one_notary(one: int, other: int) -> None:
-    """In either order, and with the tiles of a tree that has grown since."""
+    """Any two checkpoints of one notary are consistent, in either order, and with the tiles of a tree that has grown since."""
     verify_consistency(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), NOTARY.read)
     verify_consistency(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), lambda level, index, _: NOTARY.tiles[level, index])
 
@@ -448,13 +448,13 @@ def test_any_two_checkpoints_of_one_notary(one: int, other: int) -> None:
 @given(st.integers(101, 300), st.integers(101, 300))
 @settings(max_examples=100, deadline=None)
 def test_a_notary_that_signed_two_trees(one: int, other: int) -> None:
-    """With the tiles of the larger it is shown, whatever the sizes."""
+    """A fork is exposed with the tiles of the larger tree, at any sizes."""
     whose = NOTARY if one > other else FORK
     assert reason_of(checkpoint_of(NOTARY, one), checkpoint_of(FORK, other), whose.read) == "inconsistent"
 
 
 def test_what_the_tiles_cannot_show() -> None:
-    """Tiles of another tree, or none, are no evidence against the notary; two notaries are not compared."""
+    """Tiles of another tree, or none, are no evidence against the notary; checkpoints of two notaries are not compared."""
     older, newer = checkpoint_of(NOTARY, 200), checkpoint_of(NOTARY, 300)
     assert reason_of(older, newer, FORK.read) == "wrong-tile"
     for nothing in (b"", None, 5, "x", [], bytearray(9000), b"x" * 31):
@@ -465,7 +465,7 @@ def test_what_the_tiles_cannot_show() -> None:
 
 
 def test_the_empty_tree_is_the_beginning_of_all() -> None:
-    """It needs no tiles, nor do two of one size."""
+    """The empty tree is consistent with every tree without tiles; so are two checkpoints of one size."""
     verify_consistency(Checkpoint(ORIGIN, 0, EMPTY_ROOT), checkpoint_of(NOTARY, 300), lambda *_: b"")
     verify_consistency(checkpoint_of(NOTARY, 300), checkpoint_of(NOTARY, 300), lambda *_: b"")
     assert reason_of(Checkpoint(ORIGIN, 0, bytes(32)), checkpoint_of(NOTARY, 300)) == "inconsistent"
@@ -475,7 +475,7 @@ def test_the_empty_tree_is_the_beginning_of_all() -> None:
 @given(st.integers(1, 300), st.integers(1, 300), st.data())
 @settings(max_examples=200, deadline=None)
 def test_no_tile_blames_an_honest_notary(one: int, other: int, data: st.DataObject) -> None:
-    """Whatever the tiles say, honest checkpoints are never called inconsistent, and forked ones never consistent."""
+    """With any tiles, honest checkpoints are never reported as inconsistent, and forked ones never as consistent."""
     chance = random.Random(data.draw(st.integers(0, 2**32)))
 
     def read(level: int, index: int, width: int) -> bytes:
@@ -490,7 +490,7 @@ def test_no_tile_blames_an_honest_notary(one: int, other: int, data: st.DataObje
 
 
 def test_enormous_trees() -> None:
-    """Sizes up to 2^63 - 1 are checked with a few tiles: nobody is kept busy by a number."""
+    """Sizes up to 2^63 - 1 are checked with a few tiles, so a large number costs no time."""
     asked: list[tuple[int, int]] = []
 
     def read(level: int, index: int, width: int) -> bytes:
@@ -503,13 +503,13 @@ def test_enormous_trees() -> None:
         assert len(asked) == len(set(asked)) <= 24
 
 
-# What it takes to run it
+# The verifier's imports
 
 
 def test_nothing_heavy_is_imported() -> None:
-    """The verifier needs no Kafka, no RocksDB, no asyncio: it can be put into anyone's program."""
+    """The verifier imports no Kafka, no RocksDB and no asyncio, so that any program can include it."""
     heavy = ["asyncio", "aiokafka", "rocksdict", "kafka", "pyspark", "httpx", "httptools", "prometheus_client", "logging", "threading"]
-    # -S: what a machine's site packages import by themselves is not the verifier's doing.
+    # -S leaves out the imports of the machine's site packages, which are not the verifier's.
     code = f"import sys, notary.verify; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=ROOT, env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""A view of an index: one moment of it, while a worker goes on writing; damage is told."""
+"""A view of an index: a consistent snapshot while a worker goes on writing; damage raises an error."""
 
 import itertools
 import shutil
@@ -35,7 +35,7 @@ while True:
 
 
 def _hold(view: IndexView) -> int:
-    """It is an index after a whole number of steps: every row of them, none of another, and the tree over them. How many steps."""
+    """Returns the number of steps in the view, after checking that it has all their rows, no others, and the tree over them."""
     steps, rest = divmod(view.position_next, REQUESTS)
     assert rest == 0
     assert view.offsets_next == ({ORDERING: steps, 0: steps, 1: 0} if steps else {})
@@ -53,7 +53,7 @@ def _hold(view: IndexView) -> int:
 
 
 def test_beside_a_process_that_writes(tmp_path: Path) -> None:
-    """Write buffers of 64 KiB are flushed and compacted many times a second meanwhile: each view is one moment, and they go on."""
+    """While a writer flushes and compacts 64 KiB buffers many times a second, each view is a consistent snapshot, and the views advance."""
     directory = tmp_path / "index"
     with subprocess.Popen([sys.executable, "-c", _WRITE, str(directory)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -65,7 +65,7 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
             with viewing(directory) as view:
                 assert not list(directory.glob(".*")), "the links are gone, the view is there"
                 while writer.poll() is None and len(steps) == 3 and len({file.name for file in directory.glob("*.sst")} - tables) < 20:
-                    time.sleep(0.01)  # until what this view reads has been compacted away
+                    time.sleep(0.01)  # until the files of this view have been compacted away
                 steps.append(_hold(view))
         assert writer.poll() is None
         writer.kill()
@@ -82,7 +82,7 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index whose rows lie in table files."""
+    """An index with its rows in table files."""
     directory = tmp_path_factory.mktemp("whole") / "index"
     index = _open(directory)
     for step in range(40):
@@ -93,7 +93,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_new_index(tmp_path: Path) -> None:
-    """Nothing is decided, and the root is that of nothing."""
+    """A new index has no decisions, and the root of the empty tree."""
     Index.open(tmp_path / "index", notary_name="N", log_identity="L", settings=SMALL).close()
     with viewing(tmp_path / "index") as view:
         assert (view.notary_name, view.log_identity, view.payload_partitions) == ("N", "L", 0)
@@ -103,7 +103,7 @@ def test_new_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
 def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
-    """Rows in a block that does not match its checksum are not left out: `Fatal`, by the index's own name, and what to do."""
+    """A block with a wrong checksum raises `Fatal`, which names the index and the remedy; its rows are not left out."""
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)
     damage_block(directory, name)
@@ -114,7 +114,7 @@ def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
 def test_missing_file(whole: Path, tmp_path: Path, pattern: str) -> None:
-    """What is gone is told, by the index's own name."""
+    """A missing file raises an error that names the index."""
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)
     for file in directory.glob(pattern):

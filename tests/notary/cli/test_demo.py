@@ -1,4 +1,4 @@
-"""`notary demo`, as a new user runs it."""
+"""`notary demo`, run as a new user runs it."""
 
 import json
 import os
@@ -23,18 +23,18 @@ ELSEWHERE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "ALL_PROXY": "socks5://127.0.0.1:9",
 }
-"""What a user may have set for other notaries and other networks."""
+"""Variables that a user may have set for other notaries and networks."""
 
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo is a process's whole life, and sets this for it."""
+    """The demo sets `no_proxy` for its whole process, so the tests restore it."""
     monkeypatch.setenv("no_proxy", "")
 
 
 @pytest.mark.parametrize("environment", [{}, ELSEWHERE], ids=["nothing-set", "much-set"])
 def test_demo(environment: dict[str, str]) -> None:
-    """It plays to its end whatever is set outside: a double spend is rejected, a retry and a killed worker change nothing, exit code 0."""
+    """The demo passes in any environment: a double spend is rejected, a retry and a killed worker change nothing, exit code 0."""
     command = [sys.executable, "-m", "notary", "demo", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ def test_demo(environment: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("command", ["init", "party", "serve"])
 def test_a_demo_that_cannot_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where one of its commands does not work nothing is said about the notary's promises: exit 2, and which command."""
+    """If one of its commands fails, the demo exits with 2, names the command, and reports nothing about the notary."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$4" in {command}) echo "no luck" >&2; exit 1;; esac\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
@@ -61,7 +61,7 @@ def test_a_demo_that_cannot_run(command: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_demo_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no temporary folder can be made: exit 2, and why."""
+    """Without a temporary folder the demo exits with 2 and the reason."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     assert cli.main(["demo"]) == 2
     assert "No such file" in capsys.readouterr().err
@@ -74,7 +74,7 @@ def _contradiction() -> Contradiction:
 
 @pytest.mark.parametrize("problem", [demo._NotAsPromised("a claim"), _contradiction()], ids=["a-claim", "a-contradiction"])
 def test_a_claim_that_does_not_hold(problem: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A promise that is seen to be broken ends the demo with exit 1, and says which."""
+    """A broken promise ends the demo with exit 1, and is named."""
 
     def play(*_: Any) -> None:
         raise problem

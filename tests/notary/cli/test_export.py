@@ -1,4 +1,4 @@
-"""`notary export`: what a running worker has decided as Parquet, and when it is refused."""
+"""`notary export`: the decisions of a running worker as Parquet, and the errors."""
 
 import hashlib
 import json
@@ -32,12 +32,12 @@ REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
 
 
 def export(index: Path, out: Path, *flags: str) -> int:
-    """Run it."""
+    """Run `notary export`."""
     return cli.main(["export", "--index", str(index), "--out", str(out), *flags])
 
 
 def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Manifest, decisions by position, states, of files that are what the manifest says."""
+    """Returns manifest, decisions by position, and states, after checking that the files match the manifest."""
     manifest = json.loads((out / "manifest.json").read_text())
     found: dict[str, list[dict[str, Any]]] = {"decisions": [], "states": []}
     for file in manifest["files"]:
@@ -53,7 +53,7 @@ def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str
 
 
 def as_told(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `decisions/` as the contract's JSON object."""
+    """Returns a row of `decisions/` as the contract's JSON object."""
     return {
         "transaction_id": row["id"].hex(),
         "position": row["position"],
@@ -81,11 +81,11 @@ def _decided(asking: Asking, bank: Bank, requests: list[RequestObject]) -> list[
 def test_index_of_a_running_worker(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], tmp_path: Path
 ) -> None:
-    """A client goes on spending: each export is one moment, has all decisions up to it as the client was told them, and their tree."""
+    """While a client spends, each export is a snapshot with all decisions as the client received them, and with their tree."""
     told: dict[str, dict[str, Any]] = {}
     consumed: dict[str, str] = {}
     stop = threading.Event()
-    # Buffers that are flushed within a few hundred decisions.
+    # Write buffers that are flushed within a few hundred decisions.
     process = notary_process(own_directory.config, settings={"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "INDEX_CACHE_BYTES": 1 << 20})
 
     def ask() -> None:
@@ -127,7 +127,7 @@ def test_index_of_a_running_worker(
 
 
 def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of bounded size and groups of bounded rows, whatever lands where; one line on stdout, or one object."""
+    """Files have bounded size and row groups; the command prints one line on stdout, or one JSON object."""
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()
     assert export(tmp_path / "index", tmp_path / "whole") == 0
@@ -156,20 +156,20 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    """A small one, closed."""
+    """A small closed index."""
     busy(tmp_path / "index").index.close()
     return tmp_path / "index"
 
 
 def test_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says that there is none, and leaves neither an index nor a folder of files."""
+    """Without an index the command reports that, and creates neither an index nor a folder of files."""
     assert export(tmp_path / "nothing", tmp_path / "out") == 2
     assert f"there is no index in {tmp_path / 'nothing'}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder with anything in it, and what is no folder, are refused as they are."""
+    """A folder that is not empty, and a path that is no folder, are rejected and stay unchanged."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
@@ -181,7 +181,7 @@ def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An index whose rows may mean something else is not exported."""
+    """An index of a newer format is not exported, since its rows may mean something else."""
     store = RocksStore.open(index, SMALL)
     batch = store.new_batch()
     batch.put(rows.FORMAT_KEY, rows.U32.pack(9), store.handle(META))
@@ -192,7 +192,7 @@ def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is cut is told, and nothing is left that could be taken for an export."""
+    """A cut file is reported, and nothing is left that looks like an export."""
     (log,) = index.glob("*.log")
     whole = tmp_path / "whole"
     shutil.copytree(index, whole)
@@ -213,7 +213,7 @@ def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_without_pyarrow(index: Path, tmp_path: Path) -> None:
-    """It says what is missing, and how to get it."""
+    """The error names the missing package, and the command that installs it."""
     arguments = ["export", "--index", str(index), "--out", str(tmp_path / "out")]
     command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -222,12 +222,12 @@ def test_without_pyarrow(index: Path, tmp_path: Path) -> None:
 
 
 def test_two_exports_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds the folder empty and comes second says so, and takes nothing away."""
+    """A second export that also found the folder empty reports it, and removes nothing."""
     with _folder(tmp_path / "out"):
         written = tmp_path / "out/decisions/00000001.parquet"
         written.touch()
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "iterdir", lambda _: iter(()))  # as it was when the second one looked
+            patch.setattr(Path, "iterdir", lambda _: iter(()))  # the folder as the second export saw it
             with pytest.raises(ConfigurationError, match="being filled by another export"), _folder(tmp_path / "out"):
                 pass
         assert written.exists()

@@ -1,4 +1,4 @@
-"""`notary init`: what it makes, and what it never overwrites."""
+"""`notary init`: the files that it makes, and the files that it never overwrites."""
 
 import asyncio
 import fcntl
@@ -31,17 +31,17 @@ MADE = {"log", "notary-key.pem", "notary-keys.json", "notary.toml", "owner-key.p
 
 
 def init(*arguments: object) -> int:
-    """Run it."""
+    """Run `notary init`."""
     return cli.main(["init", *map(str, arguments)])
 
 
 def names(directory: Path, name: str = "O=N", origin: str = "notary.example/x") -> tuple[object, ...]:
-    """Its arguments."""
+    """Returns the arguments with name and origin."""
     return directory, "--name", name, "--origin", origin
 
 
 async def test_a_directory_is_all_that_a_worker_needs(tmp_path: Path) -> None:
-    """Key, its history, parties, configuration and log are there, and fit one another."""
+    """Key, key history, parties, configuration and log are there, and match one another."""
     assert await asyncio.to_thread(init, *names(tmp_path / "a" / "b")) == 0
     config = load(tmp_path / "a" / "b" / "notary.toml", environment={})
     assert (config.name, config.origin) == ("O=N", "notary.example/x")
@@ -57,7 +57,7 @@ async def test_a_directory_is_all_that_a_worker_needs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("NAME", "O=N "), ("ORIGIN", "notary.example/y")])
 async def test_a_misnamed_configuration_is_refused(tmp_path: Path, setting: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The log says whose it is. A configuration with another name or origin is refused with both values, by commands and workers alike."""
+    """A configuration with another name or origin than the log's is rejected with both values, by commands and workers."""
     assert await asyncio.to_thread(init, *names(tmp_path / "n")) == 0
     config = load(tmp_path / "n" / "notary.toml", environment={f"NOTARY_{setting}": value})
     log = await open_log(config)
@@ -69,7 +69,7 @@ async def test_a_misnamed_configuration_is_refused(tmp_path: Path, setting: str,
 
 
 async def test_the_log_says_whose_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its first record has name, origin, partitions and both keys, signed by the owner; its hash is the log id that `init` prints."""
+    """The log's first record has name, origin, partitions and both keys, signed by the owner; its hash is the printed log id."""
     assert await asyncio.to_thread(init, *names(tmp_path / "n"), "--partitions", 3, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     log = EmbeddedLog.open(tmp_path / "n" / "log")
@@ -97,7 +97,7 @@ async def test_two_logs_are_never_the_same(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_their_owners_alone(tmp_path: Path) -> None:
-    """Nobody else may read the keys, whatever the umask is."""
+    """Only the owner may read the keys, with any umask."""
     before = os.umask(0)
     try:
         init(*names(tmp_path / "n"))
@@ -108,7 +108,7 @@ def test_the_keys_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 def test_it_is_said_where_the_owners_key_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an embedded log the owner's key lies beside the notary's, and the output says that this is for convenience."""
+    """With an embedded log the owner's key is beside the notary's, and the output says that this is for convenience."""
     assert init(*names(tmp_path / "n")) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("owner key")]
     assert str(tmp_path / "n" / "owner-key.pem") in line
@@ -117,7 +117,7 @@ def test_it_is_said_where_the_owners_key_belongs(tmp_path: Path, capsys: pytest.
 
 
 def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` is one object, with the verifier key that outsiders need."""
+    """`--json` prints one object, with the verifier key that outsiders need."""
     assert init(*names(tmp_path / "n"), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     key = load_key(tmp_path / "n" / "notary-key.pem").public_key()
@@ -127,7 +127,7 @@ def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "owner-key.pem", "notary-keys.json", "parties.json", "log/something"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where one of its files is there already, init stops, says which, and leaves it as it is."""
+    """If one of its files exists already, `init` stops, names it, and leaves it unchanged."""
     file = tmp_path / there
     file.parent.mkdir(exist_ok=True)
     file.write_text("precious")
@@ -140,7 +140,7 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str, capsys: pytest.Captu
 
 
 def test_a_link_to_nowhere_is_not_overwritten(tmp_path: Path) -> None:
-    """A name that is taken is taken, even if there is nothing behind it."""
+    """A dangling link is an existing name, and is not overwritten."""
     for name in sorted(MADE):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
         assert init(*names(tmp_path)) == 2
@@ -149,14 +149,14 @@ def test_a_link_to_nowhere_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_directory_is_used(tmp_path: Path) -> None:
-    """`log` may have been made beforehand."""
+    """An empty folder `log` may exist already."""
     (tmp_path / "log").mkdir()
     assert init(*names(tmp_path)) == 0
     assert set(os.listdir(tmp_path)) == MADE
 
 
 def test_a_second_init_is_refused(tmp_path: Path) -> None:
-    """The same directory twice: the first notary stays what it was."""
+    """A second `init` in the same directory is rejected, and the first notary stays unchanged."""
     init(*names(tmp_path / "n"))
     before = {file: file.read_bytes() for file in sorted((tmp_path / "n").glob("*.*"))}
     assert init(*names(tmp_path / "n", name="O=Another")) == 2
@@ -168,7 +168,7 @@ NAMES = ["O=Ünïcode,L=Zürich", 'O="quoted\\"', "O=a\tb\x7f\x01", "O=line\nbre
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_any_name_comes_back_as_it_was_given(tmp_path: Path, name: str) -> None:
-    """Whatever characters a name has, the configuration says the very same."""
+    """A name with any characters is read back from the configuration unchanged."""
     assert init(*names(tmp_path / "n", name=name)) == 0
     assert load(tmp_path / "n" / "notary.toml", environment={}).name == name
 
@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_argument_makes_nothing(tmp_path: Path, wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """A name, origin or number that cannot be is refused before anything is made."""
+    """A bad name, origin or number is rejected before anything is made."""
     assert init(*names(tmp_path / "n"), *wrong) == 2
     assert capsys.readouterr().err.startswith("notary init: ")
     assert not (tmp_path / "n").exists()
@@ -201,7 +201,7 @@ def test_a_wrong_argument_makes_nothing(tmp_path: Path, wrong: tuple[str, ...], 
 
 @pytest.mark.parametrize("below", ["file", "file/n", "x" * 300, "n/" + "x" * 300, "n\udcff"])
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, below: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file in the way, a name that no file system takes, or one that cannot be written into the configuration: a line, and exit 2."""
+    """A file in the way, an impossible name, or one that the configuration cannot hold, gives a one-line error and exit 2."""
     (tmp_path / "file").write_text("")
     assert init(*names(tmp_path / below)) == 2
     told = capsys.readouterr().err
@@ -211,7 +211,7 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, below:
 
 
 def in_a_process(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
-    """Run it in a process of its own, with `init(directory)` as the command line is run."""
+    """Run the code in a separate process, with `init(directory)` as the command line runs it."""
     script = """
         import os, resource, signal, sys
         directory = sys.argv[1]
@@ -230,7 +230,7 @@ def in_a_process(code: str, directory: Path) -> "subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("bytes_max", [0, 50, 200, 3_000])
 def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
-    """When a file cannot be written to its end, whichever it is, a line says so, nothing is left, and the next try works."""
+    """If any file cannot be written completely, an error line says so, nothing is left, and the next attempt works."""
     limited = in_a_process(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_max}, -1)); sys.exit(init(directory))", tmp_path / "n")
     assert limited.returncode == 2
     assert limited.stderr.startswith("notary init: ")
@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
 
 @pytest.mark.seconds
 def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
-    """Killed before any of its steps on the disk, again and again: with a configuration it is whole, without one it can be made so."""
+    """After a kill before any step on the disk, again and again, a directory with a configuration is complete; another can be completed."""
     script = """
         def dies(directory, step):
             \"\"\"Whether `init` dies or fails; it is killed before the step of that number, if it gets there.\"\"\"
@@ -285,7 +285,7 @@ def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
 
 
 def test_one_init_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While one makes a notary in a directory, another one does not."""
+    """While one `init` works in a directory, another one is rejected."""
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     assert init(*names(tmp_path)) == 2
@@ -296,7 +296,7 @@ def test_one_init_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("brokers", ["127.0.0.1:1", "", "127.0.0.1:port", "a..b:9092"])
 def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without its topics there is no configuration that claims them, nor an embedded log instead; what was there stays."""
+    """Without brokers there is neither a configuration nor an embedded log; existing files stay."""
     assert init(*names(tmp_path / "n"), "--kafka", brokers) == 2
     assert repr(brokers)[1:-1] in capsys.readouterr().err
     assert not (tmp_path / "n").exists()
@@ -307,7 +307,7 @@ def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, c
 
 
 def test_partitions_are_no_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The number of payload partitions is in the log: neither `--log-settings` nor the environment takes it."""
+    """The number of payload partitions is in the log: neither `--log-settings` nor the environment sets it."""
     (tmp_path / "log.toml").write_text("payload_partitions = 5")
     assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1", "--log-settings", tmp_path / "log.toml") == 2
     assert "payload_partitions" in capsys.readouterr().err
@@ -335,7 +335,7 @@ class Topics:
         assert self.log is not None
         if self.fails is not None:
             raise self.fails
-        return copy(self.log)  # closing it leaves the other one open
+        return copy(self.log)  # a copy, so that closing it leaves the other one open
 
 
 KAFKA = ("--kafka", "127.0.0.1:1")
@@ -344,7 +344,7 @@ KAFKA = ("--kafka", "127.0.0.1:1")
 def test_topics_that_belong_to_somebody_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A second notary on the same topics exits 2, says whose they are, and leaves nothing."""
+    """A second notary on the same topics exits with 2, names their owner, and leaves nothing."""
     topics = Topics(monkeypatch)
     assert init(*names(tmp_path / "first"), *KAFKA) == 0
     assert topics.log is not None
@@ -358,7 +358,7 @@ def test_topics_that_belong_to_somebody_are_refused(
 def test_topics_with_records_of_nobody_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any record in the ordering topic makes it somebody's."""
+    """A topic with any record in it is rejected."""
     topics = Topics(monkeypatch)
     topics.log = MemoryLog(16)
     topics.log.put(ORDERING, None, b"something")
@@ -368,7 +368,7 @@ def test_topics_with_records_of_nobody_are_refused(
 
 
 def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `init` that died between the topics and the rest is followed by one that goes on with them."""
+    """After an `init` that died once the topics were there, the next one uses the empty topics."""
     topics = Topics(monkeypatch)
     topics.log = MemoryLog(16)
     assert init(*names(tmp_path / "n"), *KAFKA) == 0
@@ -378,7 +378,7 @@ def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_an_init_that_could_not_append_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The directory stays, with its keys, when brokers go away before the genesis record; the same command completes it."""
+    """If brokers fail before the genesis record, the directory stays with its keys, and the same command completes it."""
     topics = Topics(monkeypatch)
     appended = append_genesis
 
@@ -404,7 +404,7 @@ async def test_an_init_that_could_not_append_goes_on(
 def test_a_directory_of_a_log_of_others_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two that begin at once: the one whose record came second sees whose the log is, at each try."""
+    """If two begin at once, the one whose record is second reports the log's owner, at each attempt."""
     topics = Topics(monkeypatch)
     assert init(*names(tmp_path / "a"), *KAFKA) == 0
     first, topics.log = topics.log, None
@@ -417,7 +417,7 @@ def test_a_directory_of_a_log_of_others_is_not_overwritten(
 
 @pytest.mark.kafka
 async def test_topics_on_brokers(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On brokers: topics and genesis are made, another number of partitions and a second notary are refused, and say why."""
+    """On brokers topics and genesis record are made; another number of partitions and a second notary are rejected with the reason."""
     kafka = ("--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix)
     assert await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3, "--flush-messages") == 0
     capsys.readouterr()
@@ -433,7 +433,7 @@ async def test_topics_on_brokers(tmp_path: Path, kafka_cluster: Cluster, kafka_p
 
 
 def test_usage_errors_exit_2() -> None:
-    """A missing flag is a usage error."""
+    """A missing flag is a usage error, exit 2."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["init"])
     assert ended.value.code == 2

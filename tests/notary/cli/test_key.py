@@ -1,4 +1,4 @@
-"""`notary key`: what it shows, a rotation from one worker's life to the next, and rotations that are killed."""
+"""`notary key`: its output, a rotation between two worker incarnations, and killed rotations."""
 
 import asyncio
 import fcntl
@@ -27,17 +27,17 @@ ORIGIN = "notary.example/test"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> NotaryDirectory:
-    """A notary whose key has never changed."""
+    """A notary with its first key."""
     return NotaryDirectory.create(tmp_path / "notary")
 
 
 def key(action: str, directory: NotaryDirectory, *flags: str) -> int:
-    """Run it."""
+    """Run `notary key`."""
     return cli.main(["key", action, "--config", str(directory.config), *flags])
 
 
 def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryDirectory) -> dict[str, Any]:
-    """Its output as JSON."""
+    """Returns the command's JSON output."""
     capsys.readouterr()
     assert key(action, directory, "--json") == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -45,12 +45,12 @@ def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryD
 
 
 def present_key(directory: NotaryDirectory) -> str:
-    """The verifier key of the key file."""
+    """Returns the verifier key of the key file."""
     return keys.verifier_key(ORIGIN, keys.load(directory.path / "notary-key.pem").public_key())
 
 
 def test_show_tells_the_present_key_and_the_history(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """For people a line a key, from the first to the present one; for programs as `GET /v1/notary` has it."""
+    """`show` prints a line for each key, from the first to the present one, or the JSON form of `GET /v1/notary`."""
     first = present_key(directory)
     assert key_json(capsys, "show", directory) == {"verifier_key": first, "keys": [{"verifier_key": first, "endorsement": None}]}
     assert key("rotate", directory) == 0
@@ -66,7 +66,7 @@ def test_show_tells_the_present_key_and_the_history(directory: NotaryDirectory, 
 
 
 def test_rotate_tells_both_keys_and_what_to_do(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints the key that went, the one that came, and where its record is in the log."""
+    """`rotate` prints the old key, the new one, and the offset of its record."""
     first = present_key(directory)
     capsys.readouterr()
     assert key("rotate", directory) == 0
@@ -81,7 +81,7 @@ def test_rotate_tells_both_keys_and_what_to_do(directory: NotaryDirectory, capsy
 
 
 def test_prepare_says_what_to_copy(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names both files, changes nothing else, and makes no second key; `show` shows what is prepared, `rotate` takes it."""
+    """`prepare` names both files, changes no others, and makes no second key; `show` lists the prepared key, `rotate` uses it."""
     first = present_key(directory)
     capsys.readouterr()
     assert key("prepare", directory) == 0
@@ -115,7 +115,7 @@ async def _log_state(directory: NotaryDirectory) -> LogState:
 
 
 async def test_the_log_has_the_key_in_force(directory: NotaryDirectory) -> None:
-    """After a rotation the log names the new key, and remembers the old one, which never comes back."""
+    """After a rotation the log names the new key, and remembers the old one, which is never accepted again."""
     before = await _log_state(directory)
     assert await asyncio.to_thread(key, "rotate", directory) == 0
     after = await _log_state(directory)
@@ -125,7 +125,7 @@ async def test_the_log_has_the_key_in_force(directory: NotaryDirectory) -> None:
 
 @pytest.mark.parametrize("where", ["beside", "elsewhere"])
 def test_the_owner_signs(directory: NotaryDirectory, tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the owner's key, or with another one, nothing is rotated; the message has both keys. `--owner-key` names it anywhere."""
+    """Without the owner's key, or with another key, nothing is rotated, and the error has both keys. `--owner-key` names any file."""
     first = present_key(directory)
     owner = (directory.path / "owner-key.pem").rename(tmp_path / "kept.pem")
     assert key("rotate", directory) == 2
@@ -144,7 +144,7 @@ def test_the_owner_signs(directory: NotaryDirectory, tmp_path: Path, where: str,
 def test_a_rotation_that_was_killed_after_its_record_goes_on(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed between the record and the files: workers find the key in `.next`, and the same command completes it, without a second key."""
+    """After a kill between the record and the files, workers find the key in `.next`, and the same command completes the rotation."""
     first = present_key(directory)
 
     def die(*_: object) -> None:
@@ -163,7 +163,7 @@ def test_a_rotation_that_was_killed_after_its_record_goes_on(
 def test_a_machine_that_missed_a_rotation_does_not_rotate(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A key file without the key in force is refused: the message has both keys, and says to copy; nothing is appended."""
+    """A key file without the key in force is rejected with both keys and the advice to copy; nothing is appended."""
     old = [(file, file.read_bytes()) for file in sorted(directory.path.glob("notary-key*"))]
     first = present_key(directory)
     assert key("rotate", directory) == 0
@@ -180,7 +180,7 @@ def test_a_machine_that_missed_a_rotation_does_not_rotate(
 def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(
     worker: NotaryProcess, notary_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker has the log open: exit 2, and the message says to stop it. What is prepared meanwhile is left to the next call."""
+    """While a worker has the log open, the command exits with 2 and says to stop it. A key prepared meanwhile is used by the next call."""
     first = present_key(notary_directory)
     assert key("rotate", notary_directory) == 2
     complaint = capsys.readouterr().err
@@ -190,7 +190,7 @@ def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(
 
 
 def test_files_are_where_the_configuration_says(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """`key_file` and `key_history_file` lead anywhere; without the latter the history is beside the configuration."""
+    """`key_file` and `key_history_file` name any path; the history's default is beside the configuration."""
     (directory.path / "elsewhere").mkdir()
     for name in ("notary-key.pem", "notary-keys.json"):
         (directory.path / name).rename(directory.path / "elsewhere" / name)
@@ -205,7 +205,7 @@ def test_files_are_where_the_configuration_says(directory: NotaryDirectory, caps
 
 
 def test_one_rotation_at_a_time(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """While one rotates another one exits with 2, and says to wait."""
+    """While one rotation runs, another exits with 2, and says to wait."""
     first = present_key(directory)
     holder = os.open(directory.path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
@@ -219,7 +219,7 @@ def test_one_rotation_at_a_time(directory: NotaryDirectory, capsys: pytest.Captu
 @pytest.mark.parametrize("missing", ["notary.toml", "notary-key.pem", "notary-keys.json"])
 @pytest.mark.parametrize("action", ["show", "prepare", "rotate"])
 def test_a_missing_file_is_a_clear_error(directory: NotaryDirectory, action: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2, and a line that names it."""
+    """A missing file gives exit 2 and a line with its name."""
     (directory.path / missing).unlink()
     assert key(action, directory) == 2
     told = capsys.readouterr().err
@@ -230,17 +230,17 @@ def test_a_missing_file_is_a_clear_error(directory: NotaryDirectory, action: str
 
 @pytest.mark.parametrize("arguments", [["key"], ["key", "show"], ["key", "rotate"], ["key", "make", "--config", "x"]])
 def test_usage_errors_exit_2(arguments: list[str]) -> None:
-    """An action and a configuration must be named."""
+    """An action and a configuration are required."""
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
 
 
-# ---- what workers make of it ----
+# ---- workers after a rotation ----
 
 
 def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
-    """Receipts by the first key verify still; by the second one too, for who follows from the first what the worker lists."""
+    """Receipts by the first key still verify; those by the second verify for a client that follows the worker's key history."""
     first = present_key(own_directory)
     process = notary_process(own_directory.config)
     before = _decide(process.url, bank)
@@ -261,12 +261,12 @@ def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank,
         verify_receipt(decision["receipt"], decision, first if old else second)
         with pytest.raises(NotVerified, match="unknown-key"):
             verify_receipt(decision["receipt"], decision, second if old else first)
-    # Nothing needs the old key: what was decided under it has a receipt by the new one for the asking.
+    # Nothing needs the old key: every earlier decision gets a receipt by the new key on request.
     verify_receipt(again, before, second)
 
 
 def _decide(url: str, bank: Bank) -> dict[str, Any]:
-    """A decision with its receipt."""
+    """Returns a new decision with its receipt."""
     answer = httpx.post(f"{url}/v1/submissions", content=bank.body(spend()), headers={"content-type": "application/json"}, trust_env=False)
     [decision] = answer.json()["decisions"]
     assert decision["outcome"] == "committed"
@@ -283,7 +283,7 @@ def test_a_worker_starts_in_the_middle(
     capsys: pytest.CaptureFixture[str],
     killed_after: str,
 ) -> None:
-    """With a rotation interrupted after its record, or between its two files, a worker serves with the new key, from a new index too."""
+    """After a rotation that stopped after its record, or between its two files, a worker serves with the new key, also with a new index."""
     process = notary_process(own_directory.config)
     _decide(process.url, bank)
     assert process.stop() == 0
@@ -313,7 +313,7 @@ def test_a_worker_starts_in_the_middle(
 
 @pytest.mark.parametrize("copied", ["notary-key.pem", "notary-keys.json"])
 def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory, tmp_path: Path, copied: str) -> None:
-    """With one of the two files of a rotation `serve` exits with 2 and says to copy both."""
+    """With one of the two files of a rotation, `serve` exits with 2 and says to copy both."""
     other = NotaryDirectory.create(tmp_path / "other")
     for name in ("notary-key.pem", "notary-keys.json"):
         (other.path / name).write_bytes((own_directory.path / name).read_bytes())
@@ -330,7 +330,7 @@ def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory
 
 @pytest.mark.seconds
 def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
-    """Killed before any of its steps on the disk, again and again: a worker can start or is told what to do, and nothing named is lost."""
+    """After a kill before any step on the disk, again and again, a worker can start or names the remedy, and no named key is lost."""
     script = """
         import json, os, shutil, signal, sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""`notary log show`: the records of a log, who signed them, which took effect, and why the rest did not."""
+"""`notary log show`: the records of a log, their signers and effects, and the reasons of records without effect."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ STRANGER = SigningKey(bytes(32))
 
 @pytest.fixture
 def directory(tmp_path: Path) -> NotaryDirectory:
-    """A notary whose log has a genesis record alone."""
+    """A notary whose log has a genesis record only."""
     return NotaryDirectory.create(tmp_path / "notary")
 
 
@@ -40,7 +40,7 @@ def show(directory: NotaryDirectory, *flags: object) -> int:
 
 
 def shown(capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, *flags: object) -> list[dict[str, Any]]:
-    """The records as `--json` has them."""
+    """Returns the records of `--json`."""
     capsys.readouterr()
     assert show(directory, "--json", *flags) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -80,7 +80,7 @@ def test_a_log_is_shown(
 
 
 def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Garbage, forged records, copies, records by a former key, and those that come too late: each has its reason and its signer."""
+    """Garbage, forged records, copies, records by a former key and late records are each shown with reason and signer."""
     former = directory.path / "former.pem"
     shutil.copy(directory.path / "notary-key.pem", former)
     stolen = sign_record(Retire(1), bytes(32), signing_key(directory.path / "owner-key.pem"))
@@ -126,7 +126,7 @@ def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest
 
 
 def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fill that came first is the content; what came behind it, a forged fill, a stray record and a bad key are not."""
+    """A fill that comes first is the content; later records, a forged fill, a stray record and a record with a bad key are not."""
     payload = b"[]"
     sent = entry(1, 1, payload)
     forged = (0, batch_key(1, 1), bytes(96))
@@ -148,14 +148,14 @@ def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory,
 
 
 def test_content_that_is_missing_is_named(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Behind an entry whose content is not there nothing can be judged, and the entry says what it waits for."""
+    """Behind an entry without content no record is applied, and the output names the missing content."""
     write(directory.path, [register("w1", 1), entry(1, 1, b"lost", partition=3), register("w2", 2)])
     became = [each["became"] for each in shown(capsys, directory)]
     assert became[2:] == ["not judged: the content of batch (1, 1) is not in payload partition 3"] * 2
 
 
 def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--from` and `--count` name ordering records; what they are made of is the same as in the whole."""
+    """`--from` and `--count` select ordering records, and do not change what is printed of them."""
     write(directory.path, [register(f"w{number}", number) for number in range(1, 9)])
     whole = shown(capsys, directory)
     assert len(whole) == 9
@@ -176,7 +176,7 @@ def test_a_part_has_the_payloads_of_its_entries(directory: NotaryDirectory, caps
 def test_another_notarys_log_is_refused(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misnamed configuration: exit 2, with both names."""
+    """A configuration with another notary's name exits with 2 and both names."""
     monkeypatch.setenv("NOTARY_NAME", "O=Other")
     assert show(directory) == 2
     complaint = capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_another_notarys_log_is_refused(
 
 
 def archived(directory: NotaryDirectory, folder: Path) -> Path:
-    """An archive of a directory's log, in two ranges."""
+    """Makes an archive of a directory's log, in two ranges."""
     return archive(asyncio.run(read_streams(load(directory.config))), folder)
 
 
@@ -202,7 +202,7 @@ def varied(directory: NotaryDirectory) -> None:
 def test_an_archive_is_shown_as_its_log(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    """Each flag prints the same lines from an archive as from the log that it was made of, however many reads it takes."""
+    """Each flag prints the same lines from an archive as from its log, for any number of reads."""
     varied(directory)
     write(directory.path, [(2, batch_key(9, number), b"many") for number in range(300)])
     folder = archived(directory, tmp_path / "archive")
@@ -215,7 +215,7 @@ def test_an_archive_is_shown_as_its_log(
 
 
 def edit_range(folder: Path, named: str, /, **facts: object) -> None:
-    """Have the last range say something else of a file, in whose bytes it believes."""
+    """Change facts about a file in the last range, and set the SHA-256 of the file's present bytes."""
     manifest = folder / "ranges/00000002.json"
     said = json.loads(manifest.read_bytes())
     (file,) = [each for each in said["files"] if each["path"] == named]
@@ -224,7 +224,7 @@ def edit_range(folder: Path, named: str, /, **facts: object) -> None:
 
 
 def test_offsets_without_a_record_are_no_damage(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Offsets without a record, within a partition and at its end, as a transaction leaves them, change nothing of what is shown."""
+    """Offsets without a record, which transactions leave within a partition and at its end, do not change the output."""
     stray = [(0, batch_key(9, number), b"stray") for number in range(4)]
     write(directory.path, [register("w1", 1), *stray])
     folder = archived(directory, tmp_path / "archive")
@@ -297,7 +297,7 @@ PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
 def test_damaged_archive_is_refused(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object], complaint: str
 ) -> None:
-    """An archive that is not what its ranges say ends the command with 2, and the message names the file and the place."""
+    """An archive that does not match its ranges ends the command with exit 2, and the error names the file and the place."""
     varied(directory)
     folder = archived(directory, tmp_path / "archive")
     harm(folder)
@@ -309,7 +309,7 @@ def test_damaged_archive_is_refused(
 
 
 def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They may be the end of the log, so what is shown without them is shown with a warning."""
+    """Unlisted files may be the end of the log, so the output has a warning."""
     folder = archived(directory, tmp_path / "archive")
     (folder / LAST).with_name("00000003.parquet").write_bytes(b"half")
     capsys.readouterr()
@@ -320,7 +320,7 @@ def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_pat
 
 
 def test_archive_without_pyarrow(tmp_path: Path) -> None:
-    """It says what is missing, and how to get it."""
+    """The error names the missing package, and the command that installs it."""
     arguments = ["log", "show", "--archive", str(tmp_path)]
     command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -335,7 +335,7 @@ BOTH = ["log", "show", "--config", "x", "--archive", "y"]
 
 @pytest.mark.parametrize("arguments", [["log"], ["log", "show"], ["log", "show", "--config", "x", "--from", "a"], BOTH])
 def test_usage_errors_exit_2(arguments: list[str]) -> None:
-    """An action, and either a configuration or an archive, must be named."""
+    """An action, and either a configuration or an archive, are required."""
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2

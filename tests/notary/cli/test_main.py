@@ -1,4 +1,4 @@
-"""`notary`: exit codes and messages, whatever goes wrong around a command."""
+"""`notary`: exit codes and messages for errors around a command."""
 
 import json
 import os
@@ -38,30 +38,30 @@ def submit(tmp_path: Path) -> Iterator[list[str]]:
 
 @pytest.fixture(params=["party_add", "submit"])
 def command(request: pytest.FixtureRequest) -> list[str]:
-    """Either."""
+    """Each of the two commands."""
     given: list[str] = request.getfixturevalue(request.param)
     return given
 
 
-# As for users: what is printed waits in a buffer, and may fail as late as when Python ends.
+# As for users, output is buffered, so a write may fail as late as at Python's exit.
 ENVIRONMENT = {variable: value for variable, value in os.environ.items() if variable != "PYTHONUNBUFFERED"}
 
 
 def in_shell(command: list[str], streams: str) -> "subprocess.CompletedProcess[str]":
-    """Run it as a shell does with these redirections."""
+    """Run the command in a shell with these redirections."""
     words = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "notary", *command]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
 
 
 def check_no_trace(done: "subprocess.CompletedProcess[str]") -> None:
-    """Nothing that only a programmer reads."""
+    """Fail if stderr has a traceback or another text for programmers."""
     for word in ("Traceback", "Exception ignored", "Group"):
         assert word not in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
 def test_output_that_cannot_be_written(command: list[str]) -> None:
-    """A full disk under stdout: exit 2, and a line that says so."""
+    """With a full disk under stdout the command exits with 2, and a line says so."""
     done = in_shell(command, "> /dev/full")
     assert done.returncode == 2
     assert "No space left" in done.stderr
@@ -69,7 +69,7 @@ def test_output_that_cannot_be_written(command: list[str]) -> None:
 
 
 def test_a_reader_that_has_left(command: list[str]) -> None:
-    """Output into a pipe that nobody reads any more: exit 2, without a word on it."""
+    """With a closed pipe at stdout the command exits with 2, without a message."""
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "notary", *command]
@@ -81,7 +81,7 @@ def test_a_reader_that_has_left(command: list[str]) -> None:
 
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"], ids=["closed", "full"])
 def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str], streams: str) -> None:
-    """Without a usable stderr data goes to stdout, and only data; what cannot be told is no answer either."""
+    """Without a usable stderr, stdout gets data only, and a failure is still exit 2."""
     assert in_shell(party_add, streams).returncode == 0
     done = in_shell(submit, streams)
     assert done.returncode == (0 if streams == "2>&-" else 2)
@@ -91,7 +91,7 @@ def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str]
 
 
 def test_decisions_are_not_asked_for_without_a_place_for_them(submit: list[str]) -> None:
-    """With stdout closed `submit` sends nothing: exit 2."""
+    """With stdout closed `submit` sends nothing and exits with 2."""
     done = in_shell(submit, ">&-")
     assert done.returncode == 2
     assert "standard output is closed" in done.stderr
@@ -111,7 +111,7 @@ def test_decisions_are_not_asked_for_without_a_place_for_them(submit: list[str])
 def test_what_no_command_foresaw(
     problem: BaseException, line: str, is_bug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of the system is a line, a bug a traceback; neither is the exit code of an answer."""
+    """An error of the system is one line, a bug a traceback; both exit with 2."""
 
     def run(arguments: object) -> int:
         raise problem

@@ -1,4 +1,4 @@
-"""`notary retire`, `partitions`, `activate` and `settle`: what the owner signs, and what the log makes of it."""
+"""`notary retire`, `partitions`, `activate` and `settle`: the records that the owner signs, and their effects."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ COMMANDS = {"retire": ("w1",), "partitions": ("8",), "activate": ("1",), "settle
 
 @pytest.fixture
 def directory(tmp_path: Path) -> NotaryDirectory:
-    """A notary with four payload partitions, whose log has a genesis record alone."""
+    """A notary with four payload partitions, whose log has a genesis record only."""
     return NotaryDirectory.create(tmp_path / "notary")
 
 
@@ -43,7 +43,7 @@ def run_json(
 
 
 def records_in(directory: NotaryDirectory) -> int:
-    """The number of ordering records in the log."""
+    """Returns the number of ordering records in the log."""
 
     async def count() -> int:
         log = EmbeddedLog.open(directory.path / "log")
@@ -55,7 +55,7 @@ def records_in(directory: NotaryDirectory) -> int:
     return asyncio.run(count())
 
 
-# ---- all of them ----
+# ---- all commands ----
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,7 +69,7 @@ def test_a_misnamed_configuration_is_refused(
     capsys: pytest.CaptureFixture[str],
     indexed: Path,
 ) -> None:
-    """Another name or origin than the log has: exit 2 with both values, and nothing is appended."""
+    """Another name or origin than the log's gives exit 2 with both values, and nothing is appended."""
     monkeypatch.chdir(indexed)
     monkeypatch.setenv(f"NOTARY_{setting}", "other")
     assert run(directory, command, *COMMANDS[command]) == 2
@@ -88,7 +88,7 @@ def test_another_owners_key_is_refused(
     capsys: pytest.CaptureFixture[str],
     indexed: Path,
 ) -> None:
-    """A key that is not the log's owner's: exit 2, and nothing is appended, also for the notary's own key."""
+    """A key other than the owner's, also the notary's own, gives exit 2, and nothing is appended."""
     monkeypatch.chdir(indexed)
     write(directory.path, [register("w1", 1)])
     other = NotaryDirectory.create(tmp_path / "other")
@@ -123,7 +123,7 @@ def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytes
 
 
 def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its incarnation ends; the same again says that there is none, and who has one; it may register again."""
+    """The incarnation is fenced; a second `retire` lists the worker names that are left; the worker may register again."""
     write(directory.path, [register("w1", 1), register("w2", 2), register("w1", 3)])
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed) == (0, {"offset": 4, "took_effect": True, "why_not": None, "name": "w1", "incarnation": 3})
@@ -148,11 +148,11 @@ def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Ban
 def test_a_record_that_takes_no_effect(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A record that comes too late takes no effect: the command says so, and why, and exits with 1."""
+    """A record that comes too late takes no effect: the command prints the reason and exits with 1."""
     write(directory.path, [register("w1", 1)])
     assert run(directory, "retire", "w1") == 0
     capsys.readouterr()
-    # The same as when somebody else has retired it in between: the command still believes that it goes on.
+    # As when another operator retired the worker meanwhile: the command still assumes that its incarnation is not fenced.
     monkeypatch.setattr("joiner.lives.Lives.named", lambda lives, name: lives.get(1))
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed["took_effect"], printed["offset"]) == (1, False, 3)
@@ -167,7 +167,7 @@ def test_a_record_that_takes_no_effect(
 def test_partitions_are_added(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An embedded log grows while its worker is stopped; the worker then uses the new partitions. Fewer, or as many, are refused."""
+    """An embedded log grows while its worker is stopped; the worker then uses the new partitions. Other counts are rejected."""
     process = notary_process(own_directory.config)
     assert process.stop() == 0
     code, printed = run_json(capsys, own_directory, "partitions", 6)
@@ -199,7 +199,7 @@ def test_partitions_are_added(
 def test_partitions_that_nobody_declared_are_used_by_the_next_call(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed between the partitions and the record: the log is as it was, and the same command again goes on."""
+    """After a kill between the partitions and the record the log is unchanged, and the same command continues."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -218,7 +218,7 @@ def test_partitions_that_nobody_declared_are_used_by_the_next_call(
 def test_a_version_that_all_with_a_vote_read_is_activated(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that cannot read it keeps it from taking effect, and is named; when it has gone it takes effect, once."""
+    """A worker that cannot read the version blocks the activation, and is named; without it the record takes effect, once."""
     monkeypatch.setattr("notary.cli.activate.FORMAT_VERSION", 2)
     monkeypatch.setattr("joiner.core.Joiner.__init__.__defaults__", (None, None, None, "", 2), raising=False)
     write(directory.path, [register("old", 1, 1), register("new", 2, 2)])
@@ -237,7 +237,7 @@ def test_a_version_that_all_with_a_vote_read_is_activated(
 def test_a_version_that_this_software_cannot_read_is_refused(
     directory: NotaryDirectory, version: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Software that cannot read a version does not activate it for others."""
+    """Software that cannot read a version does not activate it."""
     assert run(directory, "activate", version) == 2
     assert "this software reads format versions up to 1" in capsys.readouterr().err
     assert records_in(directory) == 1
@@ -261,12 +261,12 @@ def indexed(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
 
 @pytest.fixture
 def settled(indexed: Path, tmp_path: Path) -> NotaryDirectory:
-    """A copy of it."""
+    """A copy of that folder."""
     return NotaryDirectory(Path(shutil.copytree(indexed, tmp_path / "settled")))
 
 
 def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints which history stands. The same again is refused, a worker with that history goes on."""
+    """The command prints the settled history. A second time is rejected, and a worker with that history continues."""
     index = settled.path / "index" / "worker-1"
     code, printed = run_json(capsys, settled, "settle", "--index", index)
     assert (code, printed["took_effect"]) == (0, True)
@@ -274,12 +274,12 @@ def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, c
     assert len(printed["history"]) == 64
     process = notary_process(settled.config)
     assert process.stop() == 0
-    assert run(settled, "settle", "--index", index) == 0  # the worker has gone on: it has a longer history
+    assert run(settled, "settle", "--index", index) == 0  # the worker has a longer history by now
     assert run(settled, "settle", "--index", settled.path) == 2
 
 
 def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second record for the same history takes no effect, so that a copy of it ends no later doubt."""
+    """A second record for the same history takes no effect, so that a copy of it ends no later suspicion."""
     index = settled.path / "index" / "worker-1"
     assert run(settled, "settle", "--index", index) == 0
     code, printed = run_json(capsys, settled, "settle", "--index", index)
@@ -287,7 +287,7 @@ def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory
 
 
 def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """An index whose records are not in the log any more cannot stand: every worker would stop. Nothing is appended."""
+    """An index whose records are no longer in the log cannot be settled, since every worker would stop. Nothing is appended."""
     index = settled.path / "index" / "worker-1"
     other = settled.path.parent / "cut"
     shutil.copytree(settled.path, other)
@@ -300,21 +300,21 @@ def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirector
 def test_an_index_of_another_log_is_refused(
     settled: NotaryDirectory, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The index names the log that it was made from."""
+    """An index that was made from another log is rejected."""
     assert run(directory, "settle", "--index", settled.path / "index" / "worker-1") == 2
     assert "was made from the log" in capsys.readouterr().err
     assert records_in(directory) == 1
 
 
 def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Behind missing content nobody knows what becomes of a settle record: exit 2, and its offset."""
+    """Behind a hole the effect of a settle record is unknown: exit 2, and its offset."""
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
     assert "waits there behind an entry without content" in capsys.readouterr().err
 
 
 def _cut(directory: NotaryDirectory) -> None:
-    """Take the last entry's place in the ordering topic: another record stands there."""
+    """Replace the last entry in the ordering topic by another record."""
     store, _ = open_store(directory.path / "log")
     store.put(KEY.pack(ORDERING + 1, 2), encode_row(0, None, b"something else"))
     store.close()

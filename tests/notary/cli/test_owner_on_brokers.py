@@ -1,4 +1,4 @@
-"""The owner's commands on a log that workers use: nobody is restarted, and nobody stops who should not."""
+"""The owner's commands on a log in use: no worker needs a restart, and only the retired worker stops."""
 
 import shutil
 import threading
@@ -27,7 +27,7 @@ def run(directory: NotaryDirectory, *arguments: object) -> int:
 def test_a_log_in_use_changes(
     kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path, bank: Bank, notary_process: Callable[..., NotaryProcess]
 ) -> None:
-    """Two workers on two machines go on without a restart while partitions are added and the key is rotated; a retired one stops."""
+    """Two workers on two machines continue while partitions are added and the key is rotated; a retired worker stops."""
     first = NotaryDirectory.create(tmp_path / "first", kafka=kafka_cluster.bootstrap, topic_prefix=kafka_prefix)
     first.register(bank)
     second = NotaryDirectory(Path(shutil.copytree(first.path, tmp_path / "second")))
@@ -89,7 +89,7 @@ def test_a_log_in_use_changes(
 
 
 def _decides(worker: NotaryProcess, bank: Bank) -> None:
-    """A submission is decided, as soon as the worker has begun a new incarnation."""
+    """Wait until a submission is decided, which may take until the worker has a new incarnation."""
     status = 503
     while status == 503:
         answer = httpx.post(

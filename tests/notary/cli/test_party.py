@@ -1,4 +1,4 @@
-"""`notary party add`: registering keys and certificates."""
+"""`notary party add`: registration of keys and certificates."""
 
 import json
 import subprocess
@@ -22,14 +22,14 @@ def directory(tmp_path: Path) -> NotaryDirectory:
 
 
 def add(directory: NotaryDirectory, name: str, pem: bytes, *flags: str) -> int:
-    """Run it with a key in a file."""
+    """Run `notary party add` with a key in a file."""
     file = directory.path / "key-to-add.pem"
     file.write_bytes(pem)
     return cli.main(["party", "add", name, "--public-key", str(file), "--config", str(directory.config), *flags])
 
 
 def registered(directory: NotaryDirectory) -> dict[str, str]:
-    """What the file says."""
+    """Returns the content of the parties file."""
     parties: dict[str, str] = json.loads((directory.path / "parties.json").read_text())
     return parties
 
@@ -37,7 +37,7 @@ def registered(directory: NotaryDirectory) -> dict[str, str]:
 @pytest.mark.parametrize("p256", [False, True], ids=["ed25519", "p256"])
 @pytest.mark.parametrize("certificate", [False, True], ids=["key", "certificate"])
 def test_a_key_or_certificate_is_registered(directory: NotaryDirectory, p256: bool, certificate: bool) -> None:
-    """Either kind of key, bare or in a certificate, is kept as a bare key, and checks its owner's signatures."""
+    """A key of either kind, bare or in a certificate, is stored as a bare key, and verifies its owner's signatures."""
     bank = Bank("O=Bänk", p256=p256)
     assert add(directory, bank.name, bank.certificate_pem() if certificate else bank.public_pem) == 0
     assert registered(directory) == {bank.name: bank.public_pem.decode()}
@@ -47,7 +47,7 @@ def test_a_key_or_certificate_is_registered(directory: NotaryDirectory, p256: bo
 
 
 def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Registering twice is no error, and says so."""
+    """Registering the same key twice is no error, and the output says so."""
     bank = Bank()
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
     assert add(directory, bank.name, bank.certificate_pem(), "--json") == 0
@@ -56,7 +56,7 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
 
 
 def test_another_key_for_a_known_name_is_refused(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody takes over a party's name by registering it again."""
+    """Another key for a registered name is rejected, so a name cannot be taken over."""
     bank = Bank()
     add(directory, bank.name, bank.public_pem)
     assert add(directory, bank.name, Bank().public_pem) == 2
@@ -75,7 +75,7 @@ BAD_KEYS: dict[str, bytes] = {
     "cut": Bank().public_pem[:60],
     "bad-certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     "private-key": Bank().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    "rsa": _pem(rsa.generate_private_key(65537, 1024).public_key()),  # noqa: S505 - refused for its kind
+    "rsa": _pem(rsa.generate_private_key(65537, 1024).public_key()),  # noqa: S505 - rejected for its type
     "p384": _pem(ec.generate_private_key(ec.SECP384R1()).public_key()),
     "secp256k1": _pem(ec.generate_private_key(ec.SECP256K1()).public_key()),
     "ed448": _pem(ed448.Ed448PrivateKey.generate().public_key()),
@@ -84,7 +84,7 @@ BAD_KEYS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("pem", BAD_KEYS.values(), ids=BAD_KEYS)
 def test_a_key_of_another_kind_is_refused(directory: NotaryDirectory, pem: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not an Ed25519 or P-256 public key is refused, and the file is named."""
+    """Anything but an Ed25519 or P-256 public key is rejected, with the file's name."""
     assert add(directory, "O=A", pem) == 2
     assert "key-to-add.pem" in capsys.readouterr().err
     assert registered(directory) == {}
@@ -98,7 +98,7 @@ def test_a_name_that_is_none_is_refused(directory: NotaryDirectory, name: str) -
 
 
 def test_missing_files_are_named(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """No key, no configuration, no parties: exit 2 and which."""
+    """A missing key, configuration or parties file gives exit 2 and its name."""
     config = str(directory.config)
     assert cli.main(["party", "add", "O=A", "--public-key", "no-key.pem", "--config", config]) == 2
     assert "no-key.pem" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_missing_files_are_named(directory: NotaryDirectory, capsys: pytest.Capt
 
 
 def test_parties_added_at_once_are_all_there(directory: NotaryDirectory) -> None:
-    """Of processes that register at the same time none undoes what another one did."""
+    """Processes that register at the same time do not undo each other's changes."""
     (directory.path / "k.pem").write_bytes(Bank().public_pem)
     code = (
         "import sys; from pathlib import Path; from notary import parties\n"

@@ -1,4 +1,4 @@
-"""`notary serve`: how a worker ends, what it does when too much comes, and when it refuses to start."""
+"""`notary serve`: the end of a worker, its behaviour under too much load, and the errors at its start."""
 
 import contextlib
 import json
@@ -40,9 +40,9 @@ Start = Callable[..., NotaryProcess]
 def test_what_was_taken_in_is_answered_before_the_end(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals, intake: int
 ) -> None:
-    """On a signal every submission is decided and answered, or refused as surely not applied; the next worker finds it so. Exit 0.
+    """On a signal each submission is decided and answered, or rejected as surely not applied; the next worker agrees. Exit 0.
 
-    A terminal or a supervisor sends it to all processes of a service.
+    A terminal or a supervisor sends the signal to all processes of a service.
     """
     submissions = [[spend() for _ in range(500)] for _ in range(8)]
     bodies = [bank.body(*requests) for requests in submissions]
@@ -53,7 +53,7 @@ def test_what_was_taken_in_is_answered_before_the_end(
         wires = [open_ones.enter_context(Wire(process.url)) for _ in bodies]
         for wire, body in zip(wires, bodies, strict=True):
             wire.send(post_head(len(body), "Prefer: wait=60") + body)
-        # With the first answer, the others are anywhere between the socket and theirs.
+        # At the first answer, the other submissions are anywhere between the socket and their answers.
         answers = [_answer_of(wires[0])]
         for pid in processes:
             os.kill(pid, number)
@@ -78,7 +78,7 @@ def test_what_was_taken_in_is_answered_before_the_end(
 def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int
 ) -> None:
-    """A body that is only half here when the signal comes gets 503 not-ready with Retry-After, and does not hold the process up."""
+    """A body that is half received when the signal arrives gets 503 not-ready with Retry-After, and does not delay the exit."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     body = bank.body(spend())
     with Wire(process.url) as half, Wire(process.url) as idle, Wire(process.url) as half_a_head:
@@ -96,7 +96,7 @@ def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
 
 
 def test_a_worker_killed_at_work_contradicts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """After kill -9 in the middle of answers, every answer that left is found again, the same, by the next worker; its receipt holds."""
+    """After kill -9 amid its answers, the next worker returns every answered decision unchanged, with a valid receipt."""
     process = notary_process(own_directory.config)
     submissions = [[spend()] for _ in range(60)]
     wires = [Wire(process.url) for _ in submissions]
@@ -110,7 +110,7 @@ def test_a_worker_killed_at_work_contradicts_nothing(own_directory: NotaryDirect
     with Asking(process.url) as asking:
         for requests, (status, decisions) in zip(submissions, answers, strict=True):
             if status == 200:
-                # The receipt told now may be of a larger tree.
+                # The receipt may be of a larger tree by now.
                 for decision in decisions:
                     verify_receipt(decision.pop("receipt"), decision, [asking.verifier_key])
                 assert asking.decide(bank, *requests) == decisions
@@ -121,7 +121,7 @@ def test_a_worker_killed_at_work_contradicts_nothing(own_directory: NotaryDirect
 
 
 def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """Over its limit a worker refuses with 503 overloaded and Retry-After; what it took in is decided, the rest is not logged."""
+    """Over its limit a worker sheds load with 503 overloaded and Retry-After; admitted submissions are decided, the others not logged."""
     process = notary_process(own_directory.config, settings={"LIMITS_PENDING_REQUESTS_MAX": 100})
     submissions = [[spend() for _ in range(100)] for _ in range(20)]
     wires = [Wire(process.url) for _ in submissions]
@@ -150,7 +150,7 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
 
 
 def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_process: Start) -> None:
-    """One line on stdout, for people or as JSON, when submissions are taken; all else is on stderr."""
+    """One ready line is on stdout once submissions are admitted, for people or as JSON; all other output is on stderr."""
     process = notary_process(own_directory.config, "london-1")
     assert process.ready_line == f"notary worker london-1 ready at {process.url}\n"
     assert process.stop() == 0
@@ -172,7 +172,7 @@ def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_pro
 
 @pytest.fixture(scope="module")
 def decided(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
-    """The folder of a notary with decisions, `notary`, and of its log from before them, `early-log`."""
+    """A folder with a notary with decisions, `notary`, and a copy of its log before them, `early-log`."""
     folder = tmp_path_factory.mktemp("decided")
     directory = NotaryDirectory.create(folder / "notary")
     directory.register(bank)
@@ -186,7 +186,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
 
 @pytest.fixture
 def own_decided(decided: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of that folder."""
     return Path(shutil.copytree(decided, tmp_path / "decided"))
 
 
@@ -197,7 +197,7 @@ def own_decided(decided: Path, tmp_path: Path) -> Path:
 )
 @pytest.mark.parametrize("keep_index", [True, False], ids=["index", "no-index"])
 def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wrong: str, keep_index: bool) -> None:
-    """With another name or origin than the log's genesis record the worker exits with 2 and shows both; so it does without its index."""
+    """With another name or origin than the genesis record the worker exits with 2 and shows both, also without its index."""
     config = own_decided / "notary" / "notary.toml"
     config.write_text(config.read_text().replace(right, wrong))
     if not keep_index:
@@ -210,7 +210,7 @@ def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wron
 
 
 def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
-    """With a key that was never in force in the log: exit 2, both keys, and nothing is appended."""
+    """A worker with a key that was never in force in the log exits with 2, shows both keys, and appends nothing."""
     folder = own_decided / "notary"
     other = NotaryDirectory.create(tmp_path / "other")
     right = signing_key(folder / "notary-key.pem").public_key.hex()
@@ -227,7 +227,7 @@ def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_pat
 
 
 def _ready_line_of(config: Path, wanted: str, **settings: object) -> str:
-    """The first line of `/readyz` that contains this text, of a worker that does not become ready."""
+    """Returns the first line of `/readyz` with this text, of a worker that does not become ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
     process = serve(config, listen=listen, settings=settings)
@@ -251,7 +251,7 @@ def _ready_line_of(config: Path, wanted: str, **settings: object) -> str:
 def test_a_clock_far_from_the_log_is_not_trusted(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, ahead_ms: int, word: str
 ) -> None:
-    """A worker whose clock is far from the last time in the log takes nothing in, and says so; `--accept-clock` says that it is right."""
+    """A worker whose clock is far from the log's last time admits nothing, and reports it; `--accept-clock` overrides the check."""
     write(own_directory.path, [register("worker-0", 1, view=View(1, log_id(own_directory.path)))], ahead_ms=ahead_ms)
     line = _ready_line_of(own_directory.config, "this worker's clock is")
     assert f"s {word} the last time in the log" in line
@@ -263,14 +263,14 @@ def test_a_clock_far_from_the_log_is_not_trusted(
 
 
 def test_how_far_a_clock_may_be_is_a_setting(own_directory: NotaryDirectory, notary_process: Start) -> None:
-    """`worker.clock_behind_ms_max` of an hour and more lets a clock be an hour behind."""
+    """`worker.clock_behind_ms_max` of more than an hour allows a clock that is an hour behind."""
     write(own_directory.path, [register("worker-0", 1, view=View(1, log_id(own_directory.path)))], ahead_ms=3_600_000)
     process = notary_process(own_directory.config, settings={"WORKER_CLOCK_BEHIND_MS_MAX": 4_000_000})
     assert process.stop() == 0
 
 
 def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
-    """An index that newer software wrote is not guessed at: exit 2, and both versions."""
+    """An index of a newer format is rejected: exit 2, and both versions."""
     index = own_decided / "notary" / "index" / "worker-1"
     with _opened(index) as opened:
         put_row(opened, META, b"format", (99).to_bytes(4, "big"))
@@ -281,7 +281,7 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
 
 
 def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
-    """A log that was deleted and made anew by the same notary is another log: exit 2, and what to do."""
+    """A deleted log that the same notary created again is another log: exit 2, and the remedy."""
     folder = own_decided / "notary"
     other = NotaryDirectory.create(tmp_path / "other")
     for name in ("log", "notary-key.pem", "notary-keys.json"):
@@ -294,7 +294,7 @@ def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -
 
 
 def test_nobodys_log_is_refused(own_decided: Path) -> None:
-    """A log without a genesis record is nobody's: exit 2, and how to make one."""
+    """A log without a genesis record is rejected: exit 2, and the command that makes one."""
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     EmbeddedLog.create(log, 4)
@@ -306,7 +306,7 @@ def test_nobodys_log_is_refused(own_decided: Path) -> None:
 
 
 def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
-    """The same log, restored from before what this index applied: exit 2, and the page of the runbook."""
+    """A log restored from before the end of this index is rejected: exit 2, and the section of the runbook."""
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     shutil.copytree(own_decided / "early-log", log)
@@ -318,7 +318,7 @@ def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
 
 
 def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
-    """An embedded log is for one process: the second one exits 2 and says why."""
+    """A second process on an embedded log exits with 2 and the reason."""
     code, told = serve_in_vain(notary_directory.config, "worker-2")
     assert (code, "Traceback" in told) == (2, False)
     assert "one process only" in told
@@ -328,7 +328,7 @@ def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, no
 def test_a_second_notary_on_the_same_port_is_refused(
     own_directory: NotaryDirectory, tmp_path: Path, notary_process: Start, ours: int, theirs: int
 ) -> None:
-    """Intake processes share a port with each other and with nobody else, also when they are asked to serve calls of the first."""
+    """Acceptor processes share their port with each other only; a second worker cannot listen on it."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": ours})
     other = NotaryDirectory.create(tmp_path / "other")
     listen = process.url.removeprefix("http://")
@@ -340,7 +340,7 @@ def test_a_second_notary_on_the_same_port_is_refused(
 
 @pytest.mark.parametrize("setting", ["HTTP_LISTEN", "HTTP_HEALTH_LISTEN"])
 def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting: str) -> None:
-    """A port that another one listens on: exit 2, which port, and no log was touched."""
+    """A port in use gives exit 2 and the port, before any log is touched."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
@@ -352,7 +352,7 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
 
 @pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
 def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
-    """What cannot be listened on is told back: exit 2."""
+    """An address that cannot be listened on is named in the error: exit 2."""
     code, told = serve_in_vain(own_directory.config, listen=listen)
     assert (code, "Traceback" in told) == (2, False)
     assert listen in told
@@ -368,7 +368,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize(("name", "content", "why"), BROKEN.values(), ids=BROKEN)
 def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirectory, name: str, content: str, why: str) -> None:
-    """A worker that lacks something exits 2, names the file and says what to do."""
+    """A missing or malformed file gives exit 2, the file's name and the remedy."""
     file = own_directory.path / name
     if not content:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -383,7 +383,7 @@ def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirector
 
 
 def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
-    """An index whose files are damaged is not used: exit 2, and what to do."""
+    """An index with damaged files is not used: exit 2, and the remedy."""
     (own_decided / "notary" / "index" / "worker-1" / "CURRENT").write_bytes(b"garbage")
     code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert (code, "Traceback" in told) == (2, False), told
@@ -391,10 +391,10 @@ def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
 
 
 def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, notary_process: Start) -> None:
-    """Damage that shows only when a client asks: 503, and the worker stays to say why until it is told to end; it never starts again."""
+    """Damage found by a query gives 503; the worker stays to report the reason until it is told to end, and never starts again."""
     folder = own_decided / "notary"
     with _opened(folder / "index" / "worker-1") as index:
-        # Not a decision: those the worker looks over by itself.
+        # A state, not a decision: the worker audits decisions by itself.
         state, _ = index.contents()["states"][0]
         put_row(index, STATES, state, b"garbage")
     process = notary_process(folder / "notary.toml")
@@ -416,7 +416,7 @@ def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, nota
 
 @contextlib.contextmanager
 def _opened(directory: Path) -> Iterator[Index]:
-    """The index of a worker that does not run, to be damaged."""
+    """Opens the index of a worker that does not run, for a test to damage."""
     identity = EmbeddedLog.open(directory.parents[1] / "log").identity
     identity = f"{identity} {log_id(directory.parents[1]).hex()}"
     index = Index.open(directory, notary_name="O=Notary Service,L=London,C=GB", log_identity=identity)
@@ -448,17 +448,17 @@ sys.exit(main(sys.argv[1:]))
     ids=["known", "bug", "both"],
 )
 def test_whatever_stops_a_worker_is_told_in_a_line(own_directory: NotaryDirectory, problem: str, line: str, is_bug: bool) -> None:
-    """A part that fails ends the worker with exit 2 and a line in the log that says why; a traceback only where it is a bug."""
+    """A failed part ends the worker with exit 2 and a log line with the reason; only a bug has a traceback."""
     command = [sys.executable, "-c", FAILING.format(problem=problem), "serve", "--config", str(own_directory.config)]
     done = subprocess.run([*command, "--listen", "127.0.0.1:0", "--json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
     assert done.returncode == 2, done.stderr
-    told = [json.loads(each) for each in done.stderr.splitlines()]  # all of it is the log
+    told = [json.loads(each) for each in done.stderr.splitlines()]  # all of stderr is log lines
     assert [each["level"] for each in told if each["message"] == line] == ["error"], told
     assert any("exception" in each for each in told) == is_bug
 
 
 def test_a_reader_of_the_ready_line_that_left_does_no_harm(own_directory: NotaryDirectory) -> None:
-    """A worker whose ready line nobody wants to read serves all the same, and ends with 0."""
+    """A worker whose ready line cannot be written serves normally, and exits with 0."""
     process = serve(own_directory.config, flags=["--json"])
     assert process.stdout is not None
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Signals to a worker that runs: SIGHUP reads files again, SIGTERM drains, a second one ends at once. Intake processes follow."""
+"""Signals to a running worker: SIGHUP reads files again, SIGTERM drains, a second signal ends at once, with acceptor processes too."""
 
 import contextlib
 import json
@@ -29,13 +29,13 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def set_setting(directory: NotaryDirectory, line: str) -> None:
-    """Write this line under `[worker]`, in place of what was there."""
+    """Write this line under `[worker]`, in place of an earlier one."""
     text = directory.config.read_text().partition("\n[worker]")[0]
     directory.config.write_text(f"{text}\n[worker]\n{line}\n")
 
 
 def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int) -> None:
-    """Sent to all processes of a worker that has submissions, as by a terminal that is closed: each is answered, and all go on."""
+    """A SIGHUP to all processes of a busy worker, as from a closed terminal, interrupts no call and no process."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     processes = family([process.process.pid])
     assert len(processes) == 1 + intake
@@ -54,7 +54,7 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
 
 
 def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
-    """The file's present content applies to the worker and to its intake processes."""
+    """The log level in the file now applies to the worker and to its acceptor processes."""
     set_setting(own_directory, 'log_level = "error"')
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     assert process.stderr() == ""
@@ -67,18 +67,18 @@ def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary
 
 
 def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
-    """A problem with the files is logged at each signal; without one it is logged once, however long it lasts."""
+    """A problem with the parties file is logged at each signal; without a signal it is logged once."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     (own_directory.path / "parties.json").write_text("garbage")
     for times in (1, 2, 3):
         process.signal(signal.SIGHUP)
-        # The worker's and the processes' own look may have come first.
+        # The regular checks of the worker and the processes may have come first.
         wait_until(lambda least=times * (1 + intake): process.stderr().count("the parties stay as they were") >= least)  # type: ignore[misc]
     assert process.stop() == 0
 
 
 def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
-    """Another setting that has changed is named, a configuration that cannot be read is told, and the worker goes on as it is."""
+    """Another changed setting is named, a bad configuration is reported, and the worker continues with its settings."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
     set_setting(own_directory, "drain_ms_max = 7")
     process.signal(signal.SIGHUP)
@@ -112,7 +112,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_second_signal_ends_at_once(
     own_directory: NotaryDirectory, bank: Bank, tmp_path: Path, intake: int, second: signal.Signals
 ) -> None:
-    """A worker that drains, and has no prospect of it, is ended by the next signal, its intake processes with it."""
+    """A draining worker that cannot make progress is ended by the next signal, with its acceptor processes."""
     settings = {
         "NOTARY_HTTP_INTAKE_PROCESSES": str(intake),
         "NOTARY_WORKER_DRAIN_MS_MAX": "600000",

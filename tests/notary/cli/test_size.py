@@ -1,4 +1,4 @@
-"""`notary size` against the tables of docs/performance.md, from which its numbers come."""
+"""`notary size` compared with the tables of docs/performance.md, from which its numbers come."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def _number(cell: str) -> float:
 
 
 def test_cores_of_a_worker_are_those_of_the_table() -> None:
-    """CPU of intake, of what is in order and in all, for 10,000 requests a second, within a tenth and a twentieth of a core."""
+    """CPU of intake, of ordered work and in total, for 10,000 requests a second, match within a tenth and a twentieth of a core."""
     for case, cores, intake, in_order, *_ in _rows("cores")[2:]:
         load = _load(case)
         assert load.worker_us(1) * 0.01 == pytest.approx(float(cores), rel=0.1, abs=0.05)
@@ -39,7 +39,7 @@ def test_cores_of_a_worker_are_those_of_the_table() -> None:
 
 
 def test_where_workers_are_full_is_that_of_the_table() -> None:
-    """Within a fifth, where 4 inputs are asked for: the main thread's share differs by that much."""
+    """The maximum rate matches within a fifth for 4 inputs: the main thread's share varies by that much."""
     head, _, *rows = _rows("workers")
     for workers, *cells in rows:
         for name, cell in zip(head[1:3], cells[:2], strict=False):
@@ -48,7 +48,7 @@ def test_where_workers_are_full_is_that_of_the_table() -> None:
 
 
 def test_more_of_anything_takes_more() -> None:
-    """A larger load never takes less of anything; a larger submission never more."""
+    """A larger load never needs less of anything; a larger submission never more."""
     small, large = size_of(Load(1_000, 4, 1)), size_of(Load(8_000, 4, 1))
     assert large.workers > small.workers == 3
     assert large.cores > small.cores
@@ -64,13 +64,13 @@ def test_a_centre_may_be_gone() -> None:
 
 
 def test_more_than_any_number_of_workers_can() -> None:
-    """Each worker decides everything, so there is an end; the message says where."""
+    """Every worker decides everything, so there is a maximum rate, which the error names."""
     with pytest.raises(ConfigurationError, match="more than any number of workers can decide"):
         size_of(Load(100_000, 4, 1))
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """People read lines, programs JSON; the disks go by the mean."""
+    """The output is lines, or JSON with --json; disks are computed from the mean rate."""
     assert main(["size", "--tps", "10000", "--inputs", "4", "--per-submission", "10"]) == 0
     assert "three centres" in capsys.readouterr().out
     assert main(["size", "--tps", "1000", "--mean-tps", "100", "--json"]) == 0
@@ -89,6 +89,6 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_numbers(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the flag and the value."""
+    """The error names the flag and the value."""
     assert main(["size", *flags]) == 2
     assert flags[-2] in capsys.readouterr().err

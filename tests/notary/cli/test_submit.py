@@ -45,12 +45,12 @@ def decisions(text: str) -> list[dict[str, Any]]:
 
 
 def counts(worker: Worker) -> list[int]:
-    """How many requests each submission had."""
+    """Returns the number of requests in each submission."""
     return [len(decode_submission(body, NAME).requests) for body in worker.bodies]
 
 
 def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each request's decision is a JSON line with its receipt, in the order of the file, whatever was answered first."""
+    """Each decision is a JSON line with its receipt, in the order of the file, for any order of the answers."""
     notary = Notary()
     worker = Worker(notary, ["503 overloaded", "reset", "202 some"])
     with staged(worker) as urls:
@@ -66,7 +66,7 @@ def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: s
 
 
 def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is one JSON array, over many lines, is the same; and where stdout is no file it is written all the same."""
+    """A file with one JSON array over many lines works too, also when stdout is no file."""
     path = tmp_path / "requests.json"
     path.write_text("\n " + json.dumps([request(number) for number in range(3)], indent=2))
     with staged(Worker(Notary(), [])) as urls:
@@ -75,7 +75,7 @@ def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_rejections_are_data_unless_they_are_to_fail(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A double spend exits 0, and 1 under --fail-on-rejection; in both cases the decision is written."""
+    """A double spend exits with 0, and with 1 under --fail-on-rejection; the decision is written in both cases."""
     file = write(tmp_path, [request(1), request(2, state=1)])
     with staged(Worker(Notary(), [])) as urls:
         assert main(command(file, key, urls)) == 0
@@ -86,7 +86,7 @@ def test_rejections_are_data_unless_they_are_to_fail(key: str, tmp_path: Path, c
 
 
 def test_the_same_transaction_twice_is_decided_once(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file may repeat a request: both lines get the one decision, though one submission may not hold it twice."""
+    """A file may repeat a request: both lines get the same decision, though one submission may not hold it twice."""
     with staged(Worker(Notary(), [])) as urls:
         assert main(command(write(tmp_path, [request(1), request(1), request(2)]), key, urls)) == 0
     assert [each["position"] for each in decisions(capfd.readouterr().out)] in ([0, 0, 1], [1, 1, 0])
@@ -103,7 +103,7 @@ def test_the_same_transaction_twice_is_decided_once(key: str, tmp_path: Path, ca
     ],
 )
 def test_a_bad_line_is_named(bad: str, message: str, key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A line that breaks the contract is named, with the field; what was sent before is decided and written; exit 2."""
+    """A bad line is named, with the field; decisions of earlier submissions are written; exit 2."""
     requests: list[Any] = [request(number) for number in range(4)]
     with staged(Worker(Notary(), [])) as urls:
         assert main(command(write(tmp_path, [*requests, "", bad, request(9)]), key, urls, "--batch", "2")) == 2
@@ -114,7 +114,7 @@ def test_a_bad_line_is_named(bad: str, message: str, key: str, tmp_path: Path, c
 
 
 def test_a_bad_item_of_an_array_is_named(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In an array it is the item, counted from 1, that is named; and an array that does not end is said to."""
+    """In an array the error names the item, counted from 1; an unfinished array is reported."""
     path = tmp_path / "requests.json"
     with staged(Worker(Notary(), [])) as urls:
         path.write_text(json.dumps([request(1), {**request(2), "content_hash": "x"}]))
@@ -126,7 +126,7 @@ def test_a_bad_item_of_an_array_is_named(key: str, tmp_path: Path, capfd: pytest
 
 
 def test_unknown_outcomes_are_named(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """At the deadline each request without an answer is named with its id, and that the same command is safe; exit 2."""
+    """At the deadline each request without an answer is listed with its id, and with the advice to run the command again; exit 2."""
     worker = Worker(Notary(), ["answer", "202 some"], then="503 not-ready 86400")
     with staged(worker) as urls:
         assert main(command(lines, key, urls, "--batch", "4", "--in-flight", "1")) == 2
@@ -138,14 +138,14 @@ def test_unknown_outcomes_are_named(key: str, lines: str, capfd: pytest.CaptureF
         assert "because of not-ready" in err
         assert "the same command again is safe" in err
         assert "6 requests decided: 6 committed, 0 rejected, 2 unknown" in err
-        # And it is: what was decided stays so.
+        # The same command again is safe: earlier decisions stay.
         worker.then = "answer"
         assert main(command(lines, key, urls, "--batch", "4")) == 0
         assert decisions(capfd.readouterr().out)[4]["position"] == 4
 
 
 def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """After a refusal nothing more is sent, what was decided has been written, and the refusal is told; exit 2."""
+    """After a rejected submission no more is sent, earlier decisions are written, and the error is reported; exit 2."""
     worker = Worker(Notary(), ["answer"], then="403 bad-signature")
     with staged(worker) as urls:
         assert main(command(lines, key, urls, "--batch", "2", "--in-flight", "1")) == 2
@@ -158,7 +158,7 @@ def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixt
 
 
 def test_a_contradiction_is_told_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two decisions that contradict each other are written to stderr whole, as evidence; exit 2."""
+    """Two decisions that contradict each other are written to stderr completely, as evidence; exit 2."""
     with staged(Worker(Notary(), ["202 some", "contradict"])) as urls:
         assert main(command(lines, key, urls)) == 2
     err = capfd.readouterr().err
@@ -168,7 +168,7 @@ def test_a_contradiction_is_told_with_both_answers(key: str, lines: str, capfd: 
 
 
 def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without a reachable URL the command says which failed and why; exit 2, and nothing on stdout."""
+    """Without a reachable URL the command lists each URL's failure; exit 2, and nothing on stdout."""
     with nobody() as url:
         assert main(command(lines, key, [url], "--deadline", "0.3")) == 2
         assert main(command(lines, key, [url], "--deadline", "0.3", "--notary-name", NAME)) == 2
@@ -193,7 +193,7 @@ def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture
     ],
 )
 def test_usage_errors(change: dict[str, str], message: str, key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Arguments that cannot work are named, with their value; exit 2."""
+    """Bad arguments are named, with their value; exit 2."""
     given = {"--key": key, "--party": PARTY, "--url": "http://127.0.0.1:9", "file": lines, **change}
     argv = ["submit", given.pop("file"), *(word for pair in given.items() for word in pair)]
     try:
@@ -229,7 +229,7 @@ def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
 
 @pytest.mark.parametrize("how", ["refusal", "interrupt"])
 def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str) -> None:
-    """While it waits for a pipe, a refusal or Ctrl-C ends the command cleanly, with exit 2."""
+    """While the command waits for a pipe, an error or Ctrl-C ends it cleanly, with exit 2."""
     worker = Worker(Notary(), [], then="403 bad-signature" if how == "refusal" else "answer")
     with (
         staged(worker) as urls,
@@ -251,7 +251,7 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
 
 
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
-    """When whoever reads our output leaves, as `head` does, the command ends without a traceback."""
+    """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
     with (
         staged(Worker(Notary(), [])) as urls,
@@ -266,7 +266,7 @@ def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None
 
 
 def test_progress_is_for_terminals(key: str, lines: str) -> None:
-    """On a terminal a line of counts is written over and over, without colours, and cleared before the summary."""
+    """On a terminal a line of counts is rewritten in place, without colours, and cleared before the summary."""
     ours, theirs = pty.openpty()
     with staged(Worker(Notary(), [])) as urls:
         with process(*command(lines, key, urls, "--batch", "1"), stderr=theirs) as running:
@@ -275,7 +275,7 @@ def test_progress_is_for_terminals(key: str, lines: str) -> None:
             try:
                 while piece := os.read(ours, 4096):
                     told += piece
-            except OSError:  # Linux says so when the other side is closed
+            except OSError:  # Linux raises this when the other side is closed
                 pass
         assert running.wait() == 0
     os.close(ours)

@@ -1,4 +1,4 @@
-"""An outcome without a valid receipt is no outcome: `notary submit` and the client, a real worker, and a proxy that lies in between."""
+"""An outcome without a valid receipt does not count, for `notary submit` and the client; a proxy before a real worker changes outcomes."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def key_of(directory: NotaryDirectory, origin: str = "notary.example/test") -> s
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
-    """Another notary of the same name, with another origin and key: it decides the same submissions, and proves that."""
+    """Another notary of the same name, with another origin and key: it decides the same submissions, and proves its decisions."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("elsewhere") / "notary", origin="notary.example/other")
     directory.register(bank)
     with NotaryProcess.start(directory.config) as process:
@@ -39,7 +39,7 @@ def liar(worker: NotaryProcess) -> Iterator[Liar]:
 
 @pytest.fixture
 def party(tmp_path: Path, bank: Bank) -> list[str]:
-    """The arguments that say who submits."""
+    """The arguments for party and key."""
     (tmp_path / "bank.pem").touch(mode=0o600)
     (tmp_path / "bank.pem").write_bytes(bank.private_pem)
     return ["--party", bank.name, "--key", str(tmp_path / "bank.pem")]
@@ -104,7 +104,7 @@ def test_a_lie_is_no_outcome(
     bank: Bank,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit 1, nothing of it on stdout, who said it and why it is not believed; past an honest worker it costs an attempt only."""
+    """An unproven outcome gives exit 1, no output, and an error with URL and reason; with an honest worker it costs an attempt only."""
     liar.twist, reason = LIES[lie]
     coin = fresh_state()
     key = key_of(notary_directory)
@@ -119,7 +119,7 @@ def test_a_lie_is_no_outcome(
     assert f"that is not proven, and so is none: {reason}" in err
     assert "outcome unknown: " in err
     assert liar.posts == 1
-    # The API says the same, and what an honest worker proves is believed.
+    # The API raises the same error, and accepts the proven outcomes of an honest worker.
     with Client([liar.url], bank.name, Signer(bank.sign), verifier_keys=key) as client, pytest.raises(Unproven) as caught:
         client.submit([twice, single])
     assert reason.startswith(caught.value.reason)
@@ -141,7 +141,7 @@ def test_a_receipt_of_another_notary(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """It decides and proves as well, by its own key: exit 1, with both keys; and before anything is sent, where the name is asked for."""
+    """Another notary proves its decisions with its own key: exit 1 with both keys, also before submitting when the name is looked up."""
     command = ["submit", write(tmp_path, spend()), *party, "--verifier-key", key_of(notary_directory), "--url", elsewhere.url]
     assert main([*command, "--notary-name", NOTARY]) == 1
     out, err = capfd.readouterr()
@@ -166,7 +166,7 @@ def test_what_was_proven_is_written(
 
 
 async def test_a_looked_up_transaction_is_proven(worker: NotaryProcess, liar: Liar, notary_directory: NotaryDirectory, bank: Bank) -> None:
-    """A look-up fetches the receipt and checks it; one that does not prove the decision is an error."""
+    """A look-up fetches and verifies the receipt; a receipt that does not prove the decision is an error."""
     async with AsyncClient([liar.url], bank.name, Signer(bank.sign), verifier_keys=key_of(notary_directory)) as client:
         [one, other] = await client.submit([spend(), spend()])
         assert await client.transaction(one.transaction_id) == one
@@ -185,7 +185,7 @@ def test_trust_on_first_use(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The first use says that nobody has checked the key, and keeps it; later ones are silent; another notary there is not believed."""
+    """The first use warns and stores the key; later uses print nothing; another notary at the same URL is rejected."""
     known = tmp_path / "folder" / "known"
     urls = f"{liar.url},{worker.url}/"
 
@@ -219,7 +219,7 @@ def test_trust_on_first_use(
 def test_a_rotated_key_is_followed(
     own_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A key that the known one endorsed is trusted: said and kept after a first use, without a word for a given key; backwards never."""
+    """A key that the known one endorsed is trusted: reported and stored after a first use, silent for a given key; never backwards."""
     known, file, first = tmp_path / "known", write(tmp_path, spend()), key_of(own_directory)
     with NotaryProcess.start(own_directory.config) as process, lying(process.url) as liar:
         command = ["submit", file, *party, "--url", liar.url]
@@ -254,7 +254,7 @@ def test_a_rotated_key_is_followed(
     ],
 )
 def test_a_file_that_cannot_be_used(content: str | bytes | None, message: str, tmp_path: Path) -> None:
-    """Its line, and what to do; nobody is trusted anew for a file that is damaged."""
+    """A damaged file gives an error with its line and the remedy, and no key is trusted on first use."""
     file = tmp_path / "known"
     if content is None:
         file.mkdir()
@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_used(content: str | bytes | None, message: str, t
 
 
 def test_a_file_that_anybody_writes(tmp_path: Path) -> None:
-    """Whoever can write it says who is trusted."""
+    """A file that every user may write is rejected, since its writers choose the trusted keys."""
     file = tmp_path / "known"
     file.touch()
     file.chmod(0o666)
@@ -274,7 +274,7 @@ def test_a_file_that_anybody_writes(tmp_path: Path) -> None:
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As given; else by NOTARY_KNOWN_NOTARIES; else in the user's configuration."""
+    """The file's path is the given one; else `NOTARY_KNOWN_NOTARIES`; else in the user's configuration folder."""
     assert KnownNotaries(tmp_path / "x").file == tmp_path / "x"
     monkeypatch.setenv("NOTARY_KNOWN_NOTARIES", str(tmp_path / "y"))
     assert KnownNotaries().file == tmp_path / "y"
@@ -287,6 +287,6 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_key_with_a_wrong_letter(party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Exit 2 before anything is sent: that is the caller's fault."""
+    """A mistyped key gives exit 2 before anything is sent, since it is the caller's mistake."""
     assert main(["submit", write(tmp_path, spend()), *party, "--url", "http://127.0.0.1:9", "--verifier-key", "notary.example/x+1+A"]) == 2
     assert "the verifier key: " in capfd.readouterr().err

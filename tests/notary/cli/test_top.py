@@ -1,4 +1,4 @@
-"""`notary top` against workers under load: what it shows is what they did; on a terminal it draws over itself."""
+"""`notary top` shows the load of real workers; on a terminal it redraws in place."""
 
 import contextlib
 import fcntl
@@ -30,7 +30,7 @@ from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 
 @contextmanager
 def load(url: str, bank: Bank) -> Iterator[None]:
-    """Submissions, one after the other, each with a request that commits and one that conflicts with the first of all."""
+    """Submits in a loop; each submission has one request that commits and one that conflicts with the first."""
     spent, over = fresh_state(), threading.Event()
 
     def work() -> None:
@@ -50,7 +50,7 @@ def load(url: str, bank: Bank) -> Iterator[None]:
 
 
 def nobody() -> str:
-    """A URL where nobody listens."""
+    """Returns a URL where nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -63,7 +63,7 @@ def once(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 
 def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half of the answers are refusals, half of the decisions are commits; each number fits the others."""
+    """Half of the answers are errors and half of the decisions are commits; the other numbers match."""
     with load(worker.url, bank):
         [row] = once(capsys, worker.url)["workers"]
     assert (row["worker"], row["state"], row["reasons"], row["brokers"]) == ("worker-1", "ready", [], {})
@@ -79,7 +79,7 @@ def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: 
 
 
 def test_people_read_a_table(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
-    """A head, a row a worker, the reasons of rejections; a program that reads it meets no control characters."""
+    """The table has a head, a row for each worker and the reasons of rejections, without control characters."""
     with load(worker.url, bank):
         assert main(["top", "--once", "--interval", "0.5", worker.url]) == 0
     _, head, row, rejected = capsys.readouterr().out.splitlines()
@@ -90,7 +90,7 @@ def test_people_read_a_table(worker: NotaryProcess, bank: Bank, capsys: pytest.C
 
 
 def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """One is away, one accepts and is silent, one is no worker: the fourth is shown all the same. Without any the exit code is 2."""
+    """A URL that is down, silent or not a worker's is a row of its own, and the worker is shown. If no URL answers the exit code is 2."""
     away = nobody()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -107,7 +107,7 @@ def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: p
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost", "http://", "http://a/?b"])
 def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message shows it, and one that is right."""
+    """The error shows the bad URL, and a correct one."""
     assert main(["top", url]) == 2
     told = capsys.readouterr().err
     assert url in told
@@ -115,7 +115,7 @@ def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker that waits for its brokers answers, counts nothing yet, and says why."""
+    """A worker that waits for its brokers answers, has no counters yet, and gives the reason."""
     (port,) = free_ports(1)
     settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": nobody().removeprefix("http://")}
     process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)
@@ -137,13 +137,13 @@ def scraped(at_s: float, decisions: float, worker: str = "w1") -> Scrape:
 
 
 def test_a_counter_that_fell_began_again() -> None:
-    """After a restart the rate is what the new process counted."""
+    """After a restart the rate is computed from the new process's counter alone."""
     assert row_of("u", scraped(1, 100), scraped(3, 104)).decisions_per_s == {"committed": 2.0}
     assert row_of("u", scraped(1, 100), scraped(3, 4)).decisions_per_s == {"committed": 2.0}
 
 
 def test_an_address_that_workers_share() -> None:
-    """Counters of two workers are not subtracted from each other."""
+    """Counters of two workers behind one URL are not subtracted from each other."""
     row = row_of("http://all", scraped(1, 100), scraped(3, 104, "w2"))
     assert row.decisions_per_s == {}
     assert row.reasons == ("http://all leads to several workers, w1 and w2: name an address of each",)
@@ -151,7 +151,7 @@ def test_an_address_that_workers_share() -> None:
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 0.1), (0.25, 0.05), (0.9, 0.9), (1.0, 1.0)])
 def test_quantiles(share: float, expected: float) -> None:
-    """They are interpolated between the bounds; beyond the last one the last one is told, and of nothing there is none."""
+    """Quantiles are interpolated between the bounds; above the last bound that bound is shown; an empty histogram has none."""
     assert quantile({0.1: 10, 1.0: 19, float("inf"): 20}, share) == pytest.approx(expected)
     assert quantile({0.1: 0, float("inf"): 0}, share) is None
 
@@ -163,7 +163,7 @@ def test_what_a_worker_says_moves_no_cursor() -> None:
 
 
 def test_brokers_of_several_workers() -> None:
-    """One line a broker: how many have a connection, and the least and most where they say different things."""
+    """Each broker has one line: the number of connections, and a range where workers report different numbers."""
     rows = [
         Row(url="a", state="ready", brokers={"10": BrokerSeen(True, 1, 17, 17), "9": BrokerSeen(True, 16, 17, 17)}),
         Row(url="b", state="ready", brokers={"10": BrokerSeen(False, 0, 9, 17)}),
@@ -185,7 +185,7 @@ def run_top(*arguments: str, stdout: int, columns: int = 0, lines: int = 0) -> "
 
 
 def test_lines_where_there_is_no_terminal(worker: NotaryProcess) -> None:
-    """Tables follow each other, without control characters; Ctrl-C is the way to end it."""
+    """Without a terminal, tables follow each other, without control characters; Ctrl-C ends the command."""
     ours, theirs = os.pipe()
     process = run_top(worker.url, stdout=theirs)
     os.close(theirs)
@@ -200,7 +200,7 @@ def test_lines_where_there_is_no_terminal(worker: NotaryProcess) -> None:
 
 
 class Screen:
-    """As much of a terminal as `notary top` uses: it shows what a person would see."""
+    """The part of a terminal that `notary top` uses: it holds what a person would see."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.columns, self.lines = columns, lines
@@ -209,7 +209,7 @@ class Screen:
         self.homes = 0
 
     def take(self, told: str) -> None:
-        """Draw; fails on anything that would wrap or scroll."""
+        """Draw the text; fails on text that would wrap or scroll."""
         for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r\n|[^\x1b\r\n]+", told):
             if piece == "\x1b[H":
                 self.at, self.homes, column = 0, self.homes + 1, 0
@@ -228,7 +228,7 @@ class Screen:
 
 @pytest.mark.parametrize(("columns", "lines"), [(120, 30), (30, 4), (1, 1)], ids=["wide", "narrow", "tiny"])
 def test_a_terminal_is_drawn_over(worker: NotaryProcess, bank: Bank, columns: int, lines: int) -> None:
-    """Frame after frame begins at the top, none wraps or scrolls, however small it is; Ctrl-C ends it with 0."""
+    """Every frame begins at the top, and none wraps or scrolls on a screen of any size; Ctrl-C ends the command with 0."""
     ours, theirs = pty.openpty()
     process = run_top(worker.url, nobody(), stdout=theirs, columns=columns, lines=lines)
     os.close(theirs)
@@ -237,14 +237,14 @@ def test_a_terminal_is_drawn_over(worker: NotaryProcess, bank: Bank, columns: in
         while told.count(b"\x1b[H") < 4:
             told += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # Linux says so when the other side is closed
+        with contextlib.suppress(OSError):  # Linux raises this when the other side is closed
             while piece := os.read(ours, 4096):
                 told += piece
     os.close(ours)
     assert process.communicate()[1] == b""
     assert process.returncode == 0
     screen = Screen(columns, lines)
-    screen.take(told[: told.rindex(b"\x1b[J") + 3].decode())  # behind it only Ctrl-C's line
+    screen.take(told[: told.rindex(b"\x1b[J") + 3].decode())  # only Ctrl-C's line follows
     assert screen.homes >= 4
     if columns == 120:
         assert screen.shown[1].startswith("WORKER")
@@ -252,4 +252,4 @@ def test_a_terminal_is_drawn_over(worker: NotaryProcess, bank: Bank, columns: in
         assert "no-answer" in screen.shown[3]
     elif columns == 30:
         assert screen.shown[1].startswith("WORKER")
-        assert re.fullmatch(r"\([23] more lines\)", screen.shown[3])  # whether anything was rejected in this interval
+        assert re.fullmatch(r"\([23] more lines\)", screen.shown[3])  # the number depends on rejections in this interval

@@ -21,7 +21,7 @@ KEY = str(NOTARY.key)
 
 
 class Folder:
-    """Files to verify, and what the command said of them."""
+    """Files to verify, and the command's output."""
 
     def __init__(self, path: Path, captured: pytest.CaptureFixture[str]) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class Folder:
         self.put("decision", as_object(NOTARY.decisions[5]))
 
     def put(self, name: str, content: Any) -> str:
-        """A file with text, bytes or JSON; its path."""
+        """Write a file with text, bytes or JSON. Returns its path."""
         if not isinstance(content, bytes):
             content = (content if isinstance(content, str) else json.dumps(content)).encode()
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,20 +39,20 @@ class Folder:
         return str(self.path / name)
 
     def put_tiles(self, notary: Grown) -> str:
-        """The tiles of a notary, as tlog-tiles lays them out."""
+        """Write the tiles of a notary in the layout of tlog-tiles. Returns the folder's path."""
         for name, content in notary.files().items():
             self.put(f"tiles/{name}", content)
         return str(self.path / "tiles")
 
     def verify(self, *words: str, key: str = KEY) -> int:
-        """Run it; words that are the names of files here stand for them."""
+        """Run `notary verify`; words that are file names in this folder stand for the files."""
         given = [str(self.path / word) if (self.path / word).is_file() else word for word in words]
         code = main(["verify", *given, "--verifier-key", key])
         self.out, self.err = self._captured.readouterr()
         return code
 
     def found(self, *words: str, key: str = KEY) -> dict[str, Any]:
-        """What `--json` says."""
+        """Returns the `--json` output."""
         code = self.verify(*words, "--json", key=key)
         found: dict[str, Any] = json.loads(self.out)
         assert code == (0 if found["verified"] else 1)
@@ -71,7 +71,7 @@ TREE = {"origin": ORIGIN, "tree_size": 300, "root": NOTARY.view().root.hex()}
 
 
 def test_a_receipt_that_proves_its_decision(folder: Folder) -> None:
-    """Exit 0, and one line that says what was proven."""
+    """A valid receipt exits with 0 and one line."""
     assert folder.verify("receipt", "--decision", "decision") == 0
     assert folder.out == f"verified: decision 5 is in the tree of {ORIGIN} with 300 decisions, root {TREE['root']}\n"
     assert folder.err == ""
@@ -79,7 +79,7 @@ def test_a_receipt_that_proves_its_decision(folder: Folder) -> None:
 
 
 def test_a_receipt_that_does_not(folder: Folder) -> None:
-    """Exit 1, nothing on stdout but under --json, and the reason on stderr."""
+    """An invalid receipt exits with 1; the reason is on stderr, and stdout is empty without --json."""
     other = folder.put("other", as_object(NOTARY.decisions[6]))
     assert folder.verify("receipt", "--decision", other) == 1
     assert folder.out == ""
@@ -106,7 +106,7 @@ def test_a_receipt_that_does_not(folder: Folder) -> None:
     ],
 )
 def test_files_that_are_something_else(folder: Folder, receipt: Any, decision: Any, reason: str) -> None:
-    """Whatever stands in the files that are to be checked, the answer is a no with its reason."""
+    """Any content of the files to verify gives a negative result with its reason, exit 1."""
     if receipt is not None:
         folder.put("receipt", receipt)
     if decision is not None:
@@ -115,14 +115,14 @@ def test_files_that_are_something_else(folder: Folder, receipt: Any, decision: A
 
 
 def test_several_keys(folder: Folder) -> None:
-    """--verifier-key may be repeated: one of them is enough."""
+    """--verifier-key may be repeated: one matching key is enough."""
     assert folder.verify("receipt", "--decision", "decision", "--verifier-key", str(verifier_key("new"))) == 0
     assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("new")))["reason"] == "unknown-key"
     assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("x", "x.example")))["reason"] == "wrong-origin"
 
 
 def test_standard_input(folder: Folder) -> None:
-    """- is standard input, for the receipt or the decision."""
+    """- reads the receipt or the decision from standard input."""
     words = [sys.executable, "-m", "notary", "verify", "--verifier-key", KEY]
     for given, more in (("receipt", ["-", "--decision", "decision"]), ("decision", ["receipt", "--decision", "-"])):
         done = subprocess.run([*words, *more], cwd=folder.path, env={"PYTHONPATH": str(ROOT)}, input=(folder.path / given).read_bytes())
@@ -130,7 +130,7 @@ def test_standard_input(folder: Folder) -> None:
 
 
 def test_it_needs_no_kafka_no_rocksdb_and_no_asyncio(folder: Folder) -> None:
-    """It runs where the libraries that a notary runs on are not installed."""
+    """The command runs where the notary's server libraries are not installed."""
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['asyncio', 'aiokafka', 'rocksdict', 'httptools', 'httpx', 'prometheus_client']));"
         "from notary.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -140,7 +140,7 @@ def test_it_needs_no_kafka_no_rocksdb_and_no_asyncio(folder: Folder) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# What it could not do
+# Failures, exit 2
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_it_needs_no_kafka_no_rocksdb_and_no_asyncio(folder: Folder) -> None:
     ],
 )
 def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
-    """A file that is missing, a key with a wrong letter, a receipt without its decision: exit 2, and why, and no verdict."""
+    """A missing file, a mistyped key, and a receipt without its decision give exit 2 with the reason, and no result."""
     assert folder.verify(*words, "--json") == 2
     assert folder.out == ""
     assert folder.err.startswith("notary verify: ")
@@ -167,7 +167,7 @@ def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
 
 
 def test_usage() -> None:
-    """No receipt, or no key: exit 2."""
+    """Without a receipt or a key the command exits with 2."""
     for words in (["verify"], ["verify", "receipt"], ["verify", "--verifier-key", KEY]):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -178,7 +178,7 @@ def test_usage() -> None:
 
 
 def lines(*changes: tuple[int, dict[str, Any]], count: int = 20) -> list[dict[str, Any]]:
-    """What `notary submit` writes, with members changed at some places."""
+    """Returns lines as `notary submit` writes them, with changed members at some places."""
     written = [{**as_object(NOTARY.decisions[at]), "receipt": NOTARY.receipt(at, 256 if at < 10 else 300)} for at in range(count)]
     for at, members in changes:
         written[at] |= members
@@ -190,7 +190,7 @@ def as_lines(objects: list[dict[str, Any]]) -> str:
 
 
 def test_decisions_with_their_receipts(folder: Folder) -> None:
-    """What `notary submit` wrote is verified line by line, and counted; blank lines do not matter."""
+    """The output of `notary submit` is verified line by line, and counted; blank lines are skipped."""
     file = folder.put("decisions", "\n" + as_lines(lines()).replace("}\n", "}\n\n"))
     assert folder.verify(file) == 0
     assert folder.out.startswith("verified: 20 decisions")
@@ -198,7 +198,7 @@ def test_decisions_with_their_receipts(folder: Folder) -> None:
 
 
 def test_some_that_fail(folder: Folder) -> None:
-    """The first few are named by line and reason, all are counted, and the answer is no."""
+    """The first few failures are reported by line and reason, all are counted, and the exit code is 1."""
     bad = [(at, {"log_time": 0}) for at in range(3, 12)]
     file = folder.put("decisions", as_lines(lines(*bad, (1, {"receipt": None}), (2, {"receipt": NOTARY.receipt(3)}))))
     assert folder.verify(file) == 1
@@ -217,18 +217,18 @@ def test_some_that_fail(folder: Folder) -> None:
 
 @pytest.mark.parametrize("content", ["", "\n\n", "{", "[]", "[1]\n", "{}\n" * 3, b"{\xff}", "{" * 100_000])
 def test_what_holds_no_decision(folder: Folder, content: Any) -> None:
-    """Nothing in it, or other things: never a success."""
+    """An empty file, or other content, is never a success."""
     assert not folder.found(folder.put("decisions", content))["verified"]
 
 
 def test_two_trees_of_one_size(folder: Folder) -> None:
-    """Receipts that each verify, and whose checkpoints contradict each other, are told: the notary signed two trees."""
+    """Valid receipts whose checkpoints contradict each other are reported: the notary signed two trees."""
     forked = {**as_object(FORK.decisions[5]), "receipt": FORK.receipt(5)}
     assert folder.found(folder.put("decisions", as_lines([*lines(count=15), forked])))["reason"] == "inconsistent"
 
 
 def test_an_endless_line(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line without end is not read into memory: that is more than it can do."""
+    """An endless line is not read into memory, and is an error, exit 2."""
     monkeypatch.setattr("notary.cli.verify.FILE_BYTES_MAX", 5000)
     assert folder.verify(folder.put("decisions", as_lines(lines()) + "{" + "x" * 6000)) == 2
     assert folder.verify("receipt", "--decision", folder.put("decision", "x" * 6000)) == 2
@@ -239,7 +239,7 @@ def test_an_endless_line(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_checkpoint(folder: Folder) -> None:
-    """Alone, its signature is checked."""
+    """The signature of a checkpoint alone is verified."""
     file = folder.put("checkpoint", NOTARY.checkpoint())
     assert folder.verify(file) == 0
     assert folder.out == f"verified: a checkpoint of the tree of {ORIGIN} with 300 decisions, root {TREE['root']}\n"
@@ -250,7 +250,7 @@ def test_a_checkpoint(folder: Folder) -> None:
 
 @pytest.mark.parametrize("older", [0, 1, 100, 255, 256, 257, 300])
 def test_consistent_checkpoints(folder: Folder, older: int) -> None:
-    """The checkpoint of a receipt, and a bare one, are of the same tree as an older or a newer one, which a receipt may bring."""
+    """A checkpoint, bare or from a receipt, is consistent with an older and a newer one."""
     tiles = folder.put_tiles(NOTARY)
     checkpoint, newest = folder.put("older", NOTARY.checkpoint(older)), folder.put("newest", NOTARY.checkpoint())
     more = ("--tiles", tiles)
@@ -268,7 +268,7 @@ def test_consistent_checkpoints(folder: Folder, older: int) -> None:
 
 
 def test_inconsistent_checkpoints(folder: Folder) -> None:
-    """A notary that signed two trees is found out with the tiles of the larger; tiles of something else show nothing."""
+    """A notary that signed two trees is exposed with the tiles of the larger; tiles of another tree show nothing."""
     fork, tiles = folder.put("fork", FORK.checkpoint(200)), folder.put_tiles(NOTARY)
     same_size = folder.put("same", FORK.checkpoint(300))
     words = ("receipt", "--decision", "decision", "--consistent-with")
@@ -282,7 +282,7 @@ def test_inconsistent_checkpoints(folder: Folder) -> None:
 
 
 def test_tiles_that_are_not_there(folder: Folder) -> None:
-    """No folder, none given, a file that is missing or too short: it could not, and says what it needs."""
+    """A missing folder, option or tile, and a tile that is too short, give exit 2 and the name of what is needed."""
     older, tiles = folder.put("older", NOTARY.checkpoint(200)), folder.put_tiles(NOTARY)
     words = ("receipt", "--decision", "decision", "--consistent-with", older)
     assert folder.verify(*words) == 2
@@ -300,17 +300,17 @@ def test_tiles_that_are_not_there(folder: Folder) -> None:
 
 
 def test_tiles_that_have_grown(folder: Folder) -> None:
-    """A wider partial tile, and the full one, serve as well as the one of that size."""
+    """A wider partial tile, and the full one, work as well as the tile of that width."""
     grown = Grown([*NOTARY.decisions, *random_decisions(600, seed=5)[300:]])
     older, newer = folder.put("older", NOTARY.checkpoint(200)), folder.put("newer", NOTARY.checkpoint(299))
     assert folder.verify(older, "--consistent-with", newer, "--tiles", folder.put_tiles(grown)) == 0
 
 
-# Keys that follow
+# Key history
 
 
 def test_a_key_history(folder: Folder) -> None:
-    """Whoever knows the first key verifies receipts under the last, with what `GET /v1/notary` answers; never the other way."""
+    """With the first key and the answer of `GET /v1/notary`, receipts under the last key verify; never the other way round."""
     new = verifier_key("new")
     history = msgspec.to_builtins([HistoricKey(KEY), endorse(NOTARY.key, private_key("notary"), new)])
     renewed = Grown(NOTARY.decisions, seed="new")
@@ -324,7 +324,7 @@ def test_a_key_history(folder: Folder) -> None:
 
 
 def test_a_bad_key_history(folder: Folder) -> None:
-    """One that is none, or whose endorsements do not hold, is refused, also where the key that is known would do."""
+    """A malformed history, or one with a bad endorsement, is rejected, even when the known key alone would do."""
     words = ("receipt", "--decision", "decision", "--key-history")
     assert folder.found(*words, folder.put("keys", "hello"))["reason"] == "malformed-key"
     bare = [{"verifier_key": KEY}, {"verifier_key": str(verifier_key("thief"))}]
@@ -332,14 +332,14 @@ def test_a_bad_key_history(folder: Folder) -> None:
 
 
 def test_messages_cannot_command_a_terminal(folder: Folder) -> None:
-    """What hostile files say is shown escaped."""
+    """Text from hostile files is escaped."""
     folder.put("decision", {"\x1b[2J\x9b": 1})
     assert folder.verify("receipt", "--decision", "decision") == 1
     assert folder.err.strip().isprintable()
 
 
 def test_a_reader_that_left(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe that is closed is no verdict."""
+    """A closed pipe at stdout is not a result: exit 2."""
 
     class Closed(io.StringIO):
         def write(self, text: str) -> int:

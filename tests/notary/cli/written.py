@@ -1,4 +1,4 @@
-"""Logs for tests of commands: records appended to a directory's embedded log as a worker would, and forged ones."""
+"""Logs for tests of commands: records appended to a directory's embedded log as a worker appends them, and forged records."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from ordering.records import Checkpoint, Entry, OrderingRecord, Register, View, 
 from ordering.signatures import SigningKey, sign_fill, sign_record
 
 NOWHERE = View(1, bytes(32))
-"""A view of nobody's: it never decides whether a record takes effect."""
+"""A view that no worker wrote: a view never decides whether a record takes effect."""
 
 
 def signing_key(file: Path) -> SigningKey:
-    """The key of a file, to sign log records with."""
+    """Returns the key of a file, for signing log records."""
     return SigningKey(keys.load(file).private_bytes_raw())
 
 
@@ -49,7 +49,7 @@ def write(
 
 
 def fill(directory: Path, of: Entry, key_file: str = "notary-key.pem") -> tuple[int, bytes, bytes]:
-    """A fill for an entry's batch."""
+    """Returns a fill for an entry's batch."""
     name = batch_key(of.incarnation, of.sequence)
     return of.partition, name, sign_fill(log_id(directory), of.partition, name, of.payload_hash, signing_key(directory / key_file))
 

@@ -1,7 +1,7 @@
-"""Workers that speak real HTTP on loopback and misbehave by script: what the client's tests talk to.
+"""Workers that speak real HTTP on loopback and misbehave by script, for the client's tests.
 
-The `Notary` behind them is honest: it checks signatures, decides in memory, and each transaction once. A worker does to its POSTs
-what its script says, one step a call, and answers honestly when the script has ended. GETs are always honest.
+The `Notary` behind them is honest: it verifies signatures, and decides each transaction once, in memory. A worker handles its POSTs
+by its script, one step a call, and answers honestly once the script has ended. GETs are always honest.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def request(number: int, state: int | None = None) -> dict[str, Any]:
-    """A request of its own for each number; it consumes the state of that number, unless another is given."""
+    """Returns a request of its own for each number; it consumes the state of that number, unless another one is given."""
     consumed = sha256(b"state %d" % (number if state is None else state)).hexdigest()
     return {"inputs": [f"{consumed}:0"], "content_hash": sha256(b"content %d" % number).hexdigest()}
 
 
 class Notary:
-    """Decides once, in memory."""
+    """Decides each transaction once, in memory."""
 
     def __init__(self) -> None:
         self.decisions: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ class Notary:
 
 
 class Worker:
-    """One URL. `bodies` and `headers` hold what was POSTed, in order, attempts that came to nothing too."""
+    """A worker with one URL. `bodies` and `headers` hold its POSTs in order, including attempts without an answer."""
 
     def __init__(self, notary: Notary, script: Sequence[str], then: str = "answer") -> None:
         self.notary = notary
@@ -104,7 +104,7 @@ class Worker:
             writer.close()
 
     async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one call; whether the connection lives on."""
+        """Serve one call. Returns false when the connection must be closed."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         method, path, _ = head[0].split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
@@ -122,7 +122,7 @@ class Worker:
         return raw is not None
 
     async def _step(self, step: str, body: bytes, writer: asyncio.StreamWriter) -> bytes | None:
-        """What to send back, or None to close the connection. A step named `lost ...` is applied before it goes wrong."""
+        """Returns the reply, or None to close the connection. A step named `lost ...` applies the submission before it fails."""
         decided: Callable[[], list[dict[str, Any]]] = lambda: self.notary.submit(body)  # noqa: E731
         if step == "answer":
             return reply(200, {"decisions": [_with_receipt(each) for each in decided()]})
@@ -206,7 +206,7 @@ class Worker:
 
 
 def receipt_of(decision: dict[str, Any]) -> str:
-    """A receipt that proves the decision: it is the last leaf of a tree whose other leaves are all the same."""
+    """Returns a receipt that proves the decision: the decision is the last leaf of a tree with equal other leaves."""
     position, others, path = decision["position"], leaf_hash(b"another"), []
     root = leaf_hash(leaf(decision_of(decision)))
     while position:
@@ -231,7 +231,7 @@ def reply(status: int, content: object, *headers: str) -> bytes:
 
 @contextmanager
 def staged(*workers: Worker) -> Iterator[list[str]]:
-    """Run the workers in a thread of their own; their URLs."""
+    """Runs the workers in a separate thread. Yields their URLs."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def live() -> None:
@@ -254,7 +254,7 @@ def staged(*workers: Worker) -> Iterator[list[str]]:
 
 @contextmanager
 def nobody() -> Iterator[str]:
-    """A URL where connections are refused, for as long as this is open."""
+    """Yields a URL where connections are refused, as long as the block runs."""
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # and does not listen
+        bound.bind(("127.0.0.1", 0))  # bound, but not listening
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The blocking client: the same promises, for programs without an event loop."""
+"""The blocking client gives the guarantees of the asyncio client to programs without an event loop."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ SIGNER = Signer.from_pem(PEM)
 
 
 def test_it_submits_and_looks_up() -> None:
-    """Submitting and looking up work as in the asyncio client, past a dead URL."""
+    """Submitting and looking up work as in the asyncio client, with a dead URL in the list."""
     with nobody() as url, staged(Worker(Notary(), ["503 not-ready"])) as urls, Client([url, *urls], PARTY, SIGNER) as client:
         answers = client.submit([request(1), request(2, state=1)])
         assert [answer.outcome for answer in answers] == ["committed", "rejected"]
@@ -26,7 +26,7 @@ def test_it_submits_and_looks_up() -> None:
 
 
 def test_a_worker_that_drips_does_not_outlast_the_deadline() -> None:
-    """A reply that comes byte by byte, each in good time, is cut off as a whole."""
+    """A reply that arrives byte by byte is cancelled at the deadline."""
     dripping = Worker(Notary(), [], then="drip")
     with (
         staged(dripping) as urls,
@@ -37,13 +37,13 @@ def test_a_worker_that_drips_does_not_outlast_the_deadline() -> None:
 
 
 async def test_it_works_where_a_loop_is_running() -> None:
-    """In a notebook, or any other place inside an event loop, it blocks and answers."""
+    """The client blocks and answers inside a running event loop too, such as a notebook's."""
     with staged(Worker(Notary(), [])) as urls, Client(urls, PARTY, SIGNER) as client:
         assert client.submit([request(1)])[0].committed
 
 
 def test_threads_may_share_it() -> None:
-    """Many threads submit at once through one client, each getting its own answers."""
+    """Many threads submit at once through one client, and each gets its own answers."""
     worker = Worker(Notary(), ["reset", "503 overloaded", "lost reset"])
     with staged(worker) as urls, Client(urls, PARTY, SIGNER) as client, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: client.submit([request(number)])[0], range(40)))
@@ -52,7 +52,7 @@ def test_threads_may_share_it() -> None:
 
 
 def test_closing_ends_what_is_still_asked() -> None:
-    """A call that waits in another thread when the client is closed ends, with CancelledError; later ones are refused."""
+    """Closing the client cancels a pending call in another thread with CancelledError; later calls raise an error."""
     worker = Worker(Notary(), [], then="hang")
     with staged(worker) as urls, ThreadPoolExecutor(1) as pool:
         client = Client(urls, PARTY, SIGNER, patience=Patience(attempt_s_max=3600))
@@ -68,7 +68,7 @@ def test_closing_ends_what_is_still_asked() -> None:
 
 
 def test_a_client_that_cannot_be_leaves_no_thread() -> None:
-    """Bad arguments are refused before the thread is started."""
+    """Bad arguments raise an error before the thread is started."""
     before = threading.active_count()
     with pytest.raises(ConfigurationError):
         Client([])

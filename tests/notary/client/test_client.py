@@ -39,7 +39,7 @@ async def submit(urls: Sequence[str], count: int = 3, deadline_s: float = LONG_S
 
 
 async def test_answers_stand_in_order_with_receipts() -> None:
-    """A good worker's decisions come back in the order of the requests, each with its receipt."""
+    """A good worker's decisions are returned in the order of the requests, each with its receipt."""
     with staged(Worker(Notary(), [])) as urls:
         answers = await submit(urls)
     assert [answer.position for answer in answers] == [0, 1, 2]
@@ -48,7 +48,7 @@ async def test_answers_stand_in_order_with_receipts() -> None:
 
 
 async def test_a_double_spend_is_an_answer_not_an_error() -> None:
-    """A rejection is a value, and names the state and the hash of who consumed it."""
+    """A rejection is a value, and names the state and the hash of its consumer."""
     with staged(Worker(Notary(), [])) as urls:
         async with client_of(urls) as client:
             [first] = await client.submit([TransactionRequest(**request(1))])
@@ -92,7 +92,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("failure", [*FAILURES, "unproven"])
 async def test_a_failing_worker_costs_an_attempt_and_no_answer(failure: str) -> None:
-    """Whatever one worker does wrong, the next one is asked with the same bytes, and its answer is returned."""
+    """After any failure of one worker, the client sends the same bytes to the next URL and returns its answer."""
     notary = Notary()
     bad, good = Worker(notary, [], then=failure), Worker(notary, [])
     with staged(bad, good) as urls:
@@ -104,7 +104,7 @@ async def test_a_failing_worker_costs_an_attempt_and_no_answer(failure: str) -> 
 
 @pytest.mark.parametrize("failure", ["reset", "503 overloaded", "202 none", "no json", "noise"])
 async def test_a_lone_worker_is_asked_again(failure: str) -> None:
-    """With one URL only, that one is asked until it answers, with the same bytes."""
+    """With one URL only, the client retries there with the same bytes until it answers."""
     worker = Worker(Notary(), [failure] * 3)
     with staged(worker) as urls:
         await submit(urls)
@@ -113,13 +113,13 @@ async def test_a_lone_worker_is_asked_again(failure: str) -> None:
 
 
 async def test_a_refused_connection_leads_to_the_next_url() -> None:
-    """A URL where nobody listens is passed over."""
+    """A URL where nothing listens is skipped."""
     with nobody() as url, staged(Worker(Notary(), [])) as urls:
         assert len(await submit([url, *urls])) == 3
 
 
 async def test_the_url_that_answered_is_asked_first_the_next_time() -> None:
-    """After a failure the client stays with the worker that answered, and does not begin with the dead one again."""
+    """After a failure the client stays with the worker that answered, and does not try the dead one first."""
     notary = Notary()
     first, second = Worker(notary, ["503 not-ready"]), Worker(notary, [])
     with staged(first, second) as urls:
@@ -130,7 +130,7 @@ async def test_the_url_that_answered_is_asked_first_the_next_time() -> None:
 
 
 async def test_a_worker_that_asks_for_patience_is_not_asked_again_before() -> None:
-    """Retry-After beyond the deadline: the worker is asked once, and the call ends at once rather than break the wish."""
+    """With a Retry-After beyond the deadline the client tries the worker once, and the call ends at once."""
     worker = Worker(Notary(), ["429 quota-exceeded 86400"])
     with staged(worker) as urls, pytest.raises(Unanswered, match="because of quota-exceeded"):
         await submit(urls)
@@ -138,7 +138,7 @@ async def test_a_worker_that_asks_for_patience_is_not_asked_again_before() -> No
 
 
 async def test_a_partial_answer_is_kept_when_the_rest_stays_unknown() -> None:
-    """What a 202 decided is in the error, beside the ids of all, when nobody decides the rest before the deadline."""
+    """If the rest stays undecided until the deadline, the error holds the decisions of the 202, beside the ids of all requests."""
     worker = Worker(Notary(), ["202 some"], then="503 not-ready 86400")
     with staged(worker) as urls, pytest.raises(OutcomeUnknown) as caught:
         await submit(urls)
@@ -150,7 +150,7 @@ async def test_a_partial_answer_is_kept_when_the_rest_stays_unknown() -> None:
 
 
 async def test_the_deadline_ends_a_call_that_nobody_answers() -> None:
-    """Hanging, dripping and absent workers hold nobody beyond the deadline, and each one's failure is told."""
+    """Hanging, dripping and dead workers do not delay the call beyond the deadline, and each one's failure is reported."""
     hanging, dripping = Worker(Notary(), [], then="hang"), Worker(Notary(), [], then="drip")
     with nobody() as url, staged(hanging, dripping) as urls, pytest.raises(Unanswered) as caught:
         await submit([url, *urls], deadline_s=3.0, notary_name=NAME)
@@ -159,7 +159,7 @@ async def test_the_deadline_ends_a_call_that_nobody_answers() -> None:
 
 
 async def test_a_retry_after_an_unknown_outcome_gets_the_one_decision() -> None:
-    """Submitting the same requests again after OutcomeUnknown finds what was decided the first time."""
+    """Submitting the same requests again after OutcomeUnknown returns the first decision."""
     worker = Worker(Notary(), ["lost reset"], then="503 not-ready 86400")
     with staged(worker) as urls:
         with pytest.raises(Unanswered) as caught:
@@ -172,7 +172,7 @@ async def test_a_retry_after_an_unknown_outcome_gets_the_one_decision() -> None:
 
 @pytest.mark.parametrize(("status", "name"), [(400, "malformed"), (413, "too-large"), (404, "not-found")])
 async def test_a_refusal_is_final(status: int, name: str) -> None:
-    """A 4xx is raised as what the problem document says, and no other worker is asked."""
+    """A 4xx raises `Refused` with the problem document's fields, and the client tries no other worker."""
     refusing, other = Worker(Notary(), [f"{status} {name}"]), Worker(Notary(), [])
     with staged(refusing, other) as urls, pytest.raises(Refused, match=f"{status} {name}: because of {name}") as caught:
         await submit(urls)
@@ -187,7 +187,7 @@ DOUBTED = pytest.mark.parametrize("refusal", ["401 unknown-party", "403 bad-sign
 
 @DOUBTED
 async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refusal: str) -> None:
-    """A worker may not have read the parties yet that another one knows: the others are asked, and the one that answers stays first."""
+    """If one worker does not know the party yet, the client tries the others, and later starts with the one that answered."""
     notary = Notary()
     behind, also_behind, knowing = Worker(notary, [], then=refusal), Worker(notary, [], then=refusal), Worker(notary, [])
     with staged(behind, also_behind, knowing) as urls:
@@ -201,7 +201,7 @@ async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refu
 
 @DOUBTED
 async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(refusal: str) -> None:
-    """When all say no that is final: each was asked once, and the first refusal is raised."""
+    """If all workers reject the party, each was tried once, and the first error is raised."""
     workers = [Worker(Notary(), [], then=refusal) for _ in range(3)]
     with staged(*workers) as urls, pytest.raises(Refused, match=refusal) as caught:
         await submit(urls)
@@ -211,7 +211,7 @@ async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(re
 
 @pytest.mark.parametrize("failure", ["reset", "503 not-ready", "503 not-ready 86400", "no json", "hang"])
 async def test_who_cannot_say_otherwise_does_not_delay_a_refusal_for_long(failure: str) -> None:
-    """Another worker that gives no answer is tried once more at most, and then the refusal is raised; it is not waited for."""
+    """Another worker without an answer is tried at most once more before the rejection is raised."""
     failing, refusing = Worker(Notary(), [], then=failure), Worker(Notary(), [], then="401 unknown-party")
     for workers in ([failing, refusing], [refusing, failing]):
         tried = len(failing.bodies)
@@ -222,7 +222,7 @@ async def test_who_cannot_say_otherwise_does_not_delay_a_refusal_for_long(failur
 
 
 async def test_a_refusal_is_raised_though_nobody_is_at_the_other_url() -> None:
-    """A dead URL says nothing about the party."""
+    """A dead URL does not keep the rejection from being raised."""
     refusing = Worker(Notary(), [], then="403 bad-signature")
     with nobody() as url, staged(refusing) as urls:
         for order in ([url, *urls], [*urls, url]):
@@ -232,7 +232,7 @@ async def test_a_refusal_is_raised_though_nobody_is_at_the_other_url() -> None:
 
 
 async def test_a_refusal_is_no_word_on_what_another_worker_has_taken_in() -> None:
-    """Once a worker has taken the submission in (202), one that does not know the party is not asked again and refuses nothing."""
+    """After one worker admitted the submission (202), a rejection by another worker does not end the call."""
     notary = Notary()
     taking, behind = Worker(notary, ["202 none", "reset", "202 some", "503 overloaded"]), Worker(notary, [], then="401 unknown-party")
     with staged(taking, behind) as urls:
@@ -242,7 +242,7 @@ async def test_a_refusal_is_no_word_on_what_another_worker_has_taken_in() -> Non
 
 
 async def test_without_another_answer_what_was_taken_in_stays_unknown() -> None:
-    """A worker that took it in and then is gone leaves the outcome unknown, whatever another one thinks of the party."""
+    """If the worker that admitted the submission dies, the outcome stays unknown, though another worker rejects the party."""
     notary = Notary()
     taking, behind = Worker(notary, ["202 none"], then="reset"), Worker(notary, [], then="401 unknown-party")
     with staged(taking, behind) as urls, pytest.raises(Unanswered):
@@ -251,14 +251,14 @@ async def test_without_another_answer_what_was_taken_in_stays_unknown() -> None:
 
 
 async def test_a_refusal_after_a_partial_answer_keeps_it() -> None:
-    """What was decided before a refusal stands, and is carried by it."""
+    """A rejection after a 202 carries the decisions received before."""
     with staged(Worker(Notary(), ["202 some", "403 bad-signature"])) as urls, pytest.raises(Refused) as caught:
         await submit(urls)
     assert [answer and answer.position for answer in caught.value.answers] == [0, None, 2]
 
 
 async def test_contradicting_answers_are_evidence() -> None:
-    """A decision that differs from an earlier one for the same id is raised with both, and who said which."""
+    """A decision that differs from an earlier one for the same id raises an error with both answers and their URLs."""
     notary = Notary()
     first, second = Worker(notary, ["202 some"]), Worker(notary, ["contradict"])
     with staged(first, second) as urls, pytest.raises(Contradiction) as caught:
@@ -272,7 +272,7 @@ async def test_contradicting_answers_are_evidence() -> None:
 
 
 async def test_a_later_receipt_is_no_contradiction() -> None:
-    """The same decision without a receipt and later with one is one decision, and the receipt is kept."""
+    """The same decision without and later with a receipt is one decision, and the receipt is kept."""
     with staged(Worker(Notary(), ["202 some"])) as urls:
         answers = await submit(urls)
     assert all(verify_receipt(answer.receipt or "", msgspec.to_builtins(answer), VERIFIER_KEY) for answer in answers)
@@ -292,7 +292,7 @@ async def test_a_later_receipt_is_no_contradiction() -> None:
     ],
 )
 async def test_bad_input_is_refused_before_anything_is_sent(bad: Any, where: str) -> None:
-    """A request that breaks the contract is `Malformed`, with its place, and no worker hears of it."""
+    """A request that breaks the contract raises `Malformed` with its place, and nothing is sent."""
     worker = Worker(Notary(), [])
     with staged(worker) as urls:
         async with client_of(urls) as client:
@@ -308,7 +308,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(bad: Any, where: str
 
 
 async def test_what_is_sent_is_what_the_contract_says() -> None:
-    """A POST of JSON that asks the worker to wait, within bounds, and can do without receipts."""
+    """The client sends a JSON POST with a bounded wait (`Prefer`), and can leave receipts out."""
     worker = Worker(Notary(), [])
     with staged(worker) as urls:
         async with client_of(urls, patience=Patience(wait_s_max=4)) as client:
@@ -320,7 +320,7 @@ async def test_what_is_sent_is_what_the_contract_says() -> None:
 
 
 async def test_lookups() -> None:
-    """Transactions, states and the notary itself can be asked about; what is not decided is None."""
+    """Lookups return transactions, states and the notary; an undecided transaction is None."""
     with nobody() as url, staged(Worker(Notary(), [])) as urls:
         async with client_of([url, *urls]) as client:
             [answer] = await client.submit([request(1)])
@@ -341,7 +341,7 @@ async def test_lookups() -> None:
 
 
 async def test_lookups_without_an_answer_are_unreachable() -> None:
-    """Where nobody answers, a lookup says so, as an error that means: surely nothing was applied."""
+    """A lookup without an answer raises an error that means: surely nothing was applied."""
     with nobody() as url:
         async with AsyncClient([url], patience=QUICK) as client:
             with pytest.raises(Unreachable, match="ConnectError"):
@@ -351,7 +351,7 @@ async def test_lookups_without_an_answer_are_unreachable() -> None:
 
 
 async def test_what_cannot_work_is_said_when_it_is_given() -> None:
-    """URLs and names that cannot be, and submitting without a signer, are configuration errors."""
+    """Bad URLs and names, and submitting without a signer, are configuration errors."""
     for urls in ([], ["ftp://a"], ["nonsense"], ["http://a/?x=1"], ["http://[::"]):
         with pytest.raises(ConfigurationError):
             AsyncClient(urls)
@@ -368,7 +368,7 @@ async def test_what_cannot_work_is_said_when_it_is_given() -> None:
     [("HTTPS_PROXY", "nonsense://a"), ("ALL_PROXY", "http://[::"), ("SSL_CERT_FILE", "missing.pem"), ("SSL_CERT_FILE", "pyproject.toml")],
 )
 def test_an_environment_that_cannot_work_is_said(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-    """A proxy or certificates that the environment names and that cannot be used are a configuration error, not any exception."""
+    """A proxy or certificates from the environment that cannot be used are a configuration error."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigurationError, match="environment"):
         AsyncClient(["https://notary.example"])

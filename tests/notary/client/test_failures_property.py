@@ -1,4 +1,4 @@
-"""Whatever sequence of failures: identical bytes, and the truth or OutcomeUnknown."""
+"""For any sequence of failures the client sends identical bytes, and ends with the decisions or with OutcomeUnknown."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ STEPS = st.lists(st.sampled_from([*FAILURES, "answer"]), max_size=4)
 @settings(max_examples=40, deadline=None)
 @given(scripts=st.lists(STEPS, min_size=1, max_size=3), count=st.integers(1, 4))
 def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count: int) -> None:
-    """When the failures end before the deadline, the decisions are returned, as the notary made them, once each."""
+    """If the failures end before the deadline, the client returns the notary's decisions, each once."""
     notary = Notary()
     workers = [Worker(notary, script) for script in scripts]
     with (
@@ -43,7 +43,7 @@ def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count:
 @settings(max_examples=15, deadline=None)
 @given(scripts=st.lists(STEPS, min_size=1, max_size=2), then=st.sampled_from(FAILURES), count=st.integers(1, 4))
 def test_failures_that_do_not_end_end_in_the_truth_or_unknown(scripts: list[list[str]], then: str, count: int) -> None:
-    """When they do not end, the call does: with the decisions, or with OutcomeUnknown and no answer in it that is not true."""
+    """If the failures do not end, the call ends with the decisions, or with OutcomeUnknown and only true answers in it."""
     notary = Notary()
     workers = [Worker(notary, script, then) for script in scripts]
     with (

@@ -1,4 +1,4 @@
-"""When a refused party is the last word."""
+"""`Refusals`: the rejections of one call, and the time to give up."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def refusal(url: str) -> Refused:
 
 
 def test_the_first_refusal_is_raised_when_all_were_asked() -> None:
-    """Each other URL refuses or fails once, in whatever order, before the first refusal is raised."""
+    """The first rejection is raised once each other URL has rejected or failed, in any order."""
     refusals, first = Refusals(URLS), refusal("b")
     refusals.refused("b", first)
     refusals.failed("c")
@@ -26,7 +26,7 @@ def test_the_first_refusal_is_raised_when_all_were_asked() -> None:
 
 
 def test_what_failed_before_is_tried_again() -> None:
-    """A URL that failed before anybody refused has not said what it thinks of the party."""
+    """A URL that failed before the first rejection is tried again."""
     refusals = Refusals(URLS)
     refusals.failed("a")
     refusals.refused("b", refusal("b"))
@@ -36,7 +36,7 @@ def test_what_failed_before_is_tried_again() -> None:
 
 
 def test_what_was_taken_in_cannot_be_refused() -> None:
-    """Once a worker has it, failures of that worker end nothing; only when it refuses too is there nobody left to ask."""
+    """After one worker admitted the submission, failures do not end the call; it ends only when every URL has rejected it."""
     refusals = Refusals(URLS)
     refusals.refused("b", refusal("b"))
     refusals.taken_in()

@@ -1,4 +1,4 @@
-"""What a submission's bytes are, against the contract's own examples, and cutting many requests into submissions."""
+"""A submission's bytes match the contract's own examples; many requests are split into submissions."""
 
 import json
 from base64 import b64decode
@@ -34,7 +34,7 @@ def test_ids_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("submission", VECTORS["submissions"])
 def test_what_is_signed_is_the_contracts_message(submission: dict[str, Any]) -> None:
-    """The message is that of the worked example, for which its signature verifies with the party's key; and so does ours."""
+    """The signed message equals the worked example's, whose signature verifies with the party's key; so does ours."""
     signed: list[bytes] = []
     key = ed25519.Ed25519PrivateKey.generate()
 
@@ -42,7 +42,7 @@ def test_what_is_signed_is_the_contracts_message(submission: dict[str, Any]) -> 
         signed.append(message)
         return key.sign(message)
 
-    # The examples list requests by their number among all, or as they are.
+    # The examples list requests by their number among all requests, or as objects.
     requests = [VECTORS["requests"][each]["request"] if isinstance(each, int) else each for each in submission["requests"]]
     body = prepare(requests, VECTORS["notary"], VECTORS["party"], Signer(sign)).body
     assert signed[0].hex() == submission["message_hex"]
@@ -52,7 +52,7 @@ def test_what_is_signed_is_the_contracts_message(submission: dict[str, Any]) -> 
 
 
 def test_a_typed_request_is_the_same_request() -> None:
-    """Typed or as a mapping, with open ends or without a window: the same ids."""
+    """A typed request and a mapping have the same ids, with open ends or without a window."""
     state = request(1)["inputs"][0]
     typed: list[TransactionRequest] = [
         TransactionRequest(inputs=[state], content_hash="00" * 32),
@@ -66,13 +66,13 @@ def test_a_typed_request_is_the_same_request() -> None:
 
 
 def test_a_party_with_any_characters_is_encoded() -> None:
-    """Quotes and other scripts in a party's name come through."""
+    """Quotes and other scripts in a party's name are encoded correctly."""
     party = 'O="Bänk" \\ 銀行'
     assert decode_submission(prepare([request(1)], NAME, party, Signer.from_pem(PEM)).body, NAME).party == party
 
 
 def test_submissions_cut_by_count_and_by_bytes() -> None:
-    """Lists hold at most so many requests and bytes, in order; one that is too large comes alone."""
+    """Lists respect the limits of requests and bytes, in order; a request that is too large forms a list alone."""
     requests = [request(number) for number in range(7)]
     assert [len(each) for each in submissions(requests, 3)] == [3, 3, 1]
     assert [each for batch in submissions(requests, 3) for each in batch] == requests
@@ -83,7 +83,7 @@ def test_submissions_cut_by_count_and_by_bytes() -> None:
 
 
 def test_submissions_take_no_more_than_they_must() -> None:
-    """A full list comes at once, without waiting for the request after it."""
+    """A full list is returned at once, before the next request is read."""
     taken: list[int] = []
 
     def endless() -> Iterator[dict[str, Any]]:
@@ -98,27 +98,27 @@ def test_submissions_take_no_more_than_they_must() -> None:
 
 
 def test_the_largest_batch_fits_a_submission() -> None:
-    """What `submissions` cuts by default is within the contract's limit, with the longest party's name, escaped."""
+    """The largest default batch fits the contract's limit, with the longest party's name, escaped."""
     large = [TransactionRequest(inputs=[f"{'ab' * 32}:{at}" for at in range(9_000)], content_hash=f"{n:064x}") for n in range(5)]
     for batch in submissions(large):
         prepare(batch, NAME, "\x01" * 255, Signer.from_pem(PEM))
 
 
 def test_a_submission_over_the_limit_is_refused() -> None:
-    """More than 1,000 requests are `Malformed` here already."""
+    """More than 1,000 requests raise `Malformed` in the client."""
     with pytest.raises(Malformed, match="1001 requests"):
         prepare([request(number) for number in range(1001)], NAME, PARTY, Signer.from_pem(PEM))
 
 
 def test_both_kinds_of_key_sign() -> None:
-    """Ed25519 and ECDSA P-256 keys from PEM give signatures that verify, an encrypted one with its password."""
+    """Ed25519 and ECDSA P-256 keys from PEM, encrypted or not, make valid signatures."""
     edwards, elliptic = ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1())
     edwards.public_key().verify(Signer.from_pem(pem_of(edwards, b"secret"), b"secret").sign(b"message"), b"message")
     elliptic.public_key().verify(Signer.from_pem(pem_of(elliptic)).sign(b"message"), b"message", ec.ECDSA(hashes.SHA256()))
 
 
 def test_keys_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    """A missing, foreign, encrypted or unfit key is a configuration error that names the file and what to do."""
+    """A missing, foreign, encrypted or malformed key is a configuration error that names the file and the remedy."""
     edwards = ed25519.Ed25519PrivateKey.generate()
     keys = {
         "not a PEM private key": b"nonsense",

@@ -1,4 +1,4 @@
-"""Which URL is asked next, and when."""
+"""`Route`: the next URL, and its time."""
 
 from notary.client import Patience
 from notary.client.route import Route
@@ -11,7 +11,7 @@ def route(*urls: str) -> Route:
 
 
 def test_the_first_failure_costs_no_pause() -> None:
-    """The next URL may be asked at once; only when all have failed is there a pause."""
+    """After one failure the next URL is tried at once; the client pauses only when all URLs have failed."""
     way = route("a", "b")
     assert way.next(0.0)[0] == "a"
     way.failed("a", 0.0, 1.0, 0.0)
@@ -22,7 +22,7 @@ def test_the_first_failure_costs_no_pause() -> None:
 
 
 def test_pauses_double_up_to_a_limit() -> None:
-    """Each failure in a row doubles the pause; an answer forgets them."""
+    """Each failure in a row doubles the back-off; an answer resets it."""
     way, now = route("a"), 0.0
     pauses = []
     for _ in range(6):
@@ -37,7 +37,7 @@ def test_pauses_double_up_to_a_limit() -> None:
 
 
 def test_retry_after_is_the_least_pause() -> None:
-    """A worker's wish counts where it is longer than our own pause, and a later failure does not shorten it."""
+    """A Retry-After longer than the back-off counts, and a later failure does not shorten it."""
     way = route("a")
     way.failed("a", 0.0, 0.0, 30.0)
     way.failed("a", 0.0, 1.0, 0.0)
@@ -45,7 +45,7 @@ def test_retry_after_is_the_least_pause() -> None:
 
 
 def test_attempts_that_fail_together_are_one_failure() -> None:
-    """Many attempts in flight when a worker dies do not make the pause longer than one would."""
+    """Many attempts that fail together when a worker dies extend the back-off once."""
     together, alone = route("a"), route("a")
     for _ in range(10):
         together.failed("a", 0.0, 5.0, 0.0)
@@ -54,7 +54,7 @@ def test_attempts_that_fail_together_are_one_failure() -> None:
 
 
 def test_a_slow_worker_gives_way() -> None:
-    """One that could not decide in time is not the first to be asked again, if there is another."""
+    """A worker that could not decide in time is not tried first again, if there is another."""
     way = route("a", "b")
     way.slow("a")
     assert way.next(0.0)[0] == "b"
@@ -64,14 +64,14 @@ def test_a_slow_worker_gives_way() -> None:
 
 
 def test_chance_spreads_the_pauses() -> None:
-    """A pause lies between half of the whole and the whole."""
+    """Random numbers spread the back-off between half of its full length and the full length."""
     assert PATIENCE.pause_s(2, 0.0) == 1.0
     assert PATIENCE.pause_s(2, 1.0) == 2.0
     assert PATIENCE.pause_s(10_000, 1.0) == 8.0
 
 
 def test_a_url_may_be_left_out() -> None:
-    """A call that has its answer from a URL asks the others, in their turn; the URL stays as good as it was for other calls."""
+    """A URL can be left out of one call, which tries the others in turn; other calls still use that URL."""
     way = route("a", "b", "c")
     assert way.next(0.0, {"a"})[0] == "b"
     assert way.next(0.0, {"a", "b"})[0] == "c"

@@ -1,4 +1,4 @@
-"""Asking a worker over HTTP: every answer is held against the worker's own OpenAPI document; and HTTP by hand, for what no client sends."""
+"""Clients for a worker: one compares each answer with the worker's OpenAPI document, one sends raw bytes that no client would send."""
 
 import contextlib
 import json
@@ -34,22 +34,22 @@ class Asking:
         self.http.close()
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """One call; its answer is as the document says."""
+        """Make one call, and compare its answer with the document."""
         answer = self.http.request(method, path, **more)
         check_answer(self.document, method, path, answer)
         return answer
 
     def get(self, path: str) -> httpx.Response:
-        """GET."""
+        """Send a GET."""
         return self.ask("GET", path)
 
     def post(self, body: bytes, **headers: str) -> httpx.Response:
-        """A body for decision."""
+        """Submit a body."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.ask("POST", "/v1/submissions", content=body, headers=JSON | given)
 
     def decide(self, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
-        """The decisions of these requests, each of which its receipt proved."""
+        """Returns the decisions of these requests, after verifying each one's receipt."""
         answer = self.post(bank.body(*requests))
         assert answer.status_code == 200, answer.text
         decisions: list[dict[str, Any]] = answer.json()["decisions"]
@@ -59,12 +59,12 @@ class Asking:
 
     @cached_property
     def verifier_key(self) -> str:
-        """The notary's, as it tells it."""
+        """The notary's verifier key, from `/v1/notary`."""
         key: str = self.http.get("/v1/notary").json()["verifier_key"]
         return key
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        """(name, labels) -> value of every sample."""
+        """Returns (name, labels) -> value for every sample."""
         text = self.http.get(self._health_url + "/metrics").text
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -73,12 +73,12 @@ class Asking:
         }
 
     def metric(self, name: str) -> float:
-        """The value of a metric without labels."""
+        """Returns the value of a metric without labels."""
         return self.metrics()[name, ()]
 
 
 def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx.Response) -> None:
-    """Fail unless the document has this answer to this call."""
+    """Fail unless the document describes this answer to this call."""
     schemas = {"components": document["components"]}
     media_type = answer.headers["content-type"].partition(";")[0]
     if answer.status_code >= 400 and media_type == "application/problem+json":
@@ -100,13 +100,13 @@ def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx
 
 
 def _is_of(path: str, known: str) -> bool:
-    # A parameter is one segment, but for a tile's: its path goes on.
+    # A parameter is one segment of the path, except a tile's, which has several.
     pattern = re.sub(r"\\{(\w+)\\}", lambda name: ".+" if name[1] == "tile" else "[^/]*", re.escape(known))
     return re.fullmatch(pattern, path.partition("?")[0]) is not None
 
 
 class Wire:
-    """A connection on which anything can be sent."""
+    """A connection that sends any bytes."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -120,14 +120,14 @@ class Wire:
         self.socket.close()
 
     def send(self, data: bytes) -> Self:
-        """Send bytes, as far as the other end takes them."""
-        # Where it answered and closed, what it said can still be read.
+        """Send bytes, as far as the other end accepts them."""
+        # If the other end answered and closed, its answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
         return self
 
     def answer(self, *, head: bool = False) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: status, headers, body."""
+        """Returns the next answer: status, headers, body."""
         while b"\r\n\r\n" not in self._received:
             self._receive()
         top, _, self._received = self._received.partition(b"\r\n\r\n")
@@ -141,7 +141,7 @@ class Wire:
         return status, headers, body
 
     def problem(self) -> dict[str, Any]:
-        """The next answer, which is a problem."""
+        """Returns the next answer, which must be a problem document."""
         status, headers, body = self.answer()
         assert headers["content-type"] == "application/problem+json", (status, body)
         told: dict[str, Any] = json.loads(body)
@@ -149,7 +149,7 @@ class Wire:
         return told
 
     def is_closed(self) -> bool:
-        """Wait for what comes next: True if it is the end of the connection and not another answer."""
+        """Returns true if the connection ends next, false if another answer comes first."""
         assert not self._received, self._received
         try:
             return self.socket.recv(1) == b""
@@ -164,7 +164,7 @@ class Wire:
 
 
 def post_head(length: int | None, *lines: str, version: str = "1.1") -> bytes:
-    """The head of a submission."""
+    """Returns the head of a submission."""
     given = ["Host: notary", "Content-Type: application/json", *lines]
     if length is not None:
         given.append(f"Content-Length: {length}")

@@ -1,4 +1,4 @@
-"""A client of the shared worker, which most tests here ask twice: once it reads calls itself, once its intake processes do."""
+"""A client of the shared worker; most tests here run twice: with and without acceptor processes."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.notary.process import NotaryDirectory, NotaryProcess
 
 @pytest.fixture(scope="session")
 def notary_directory(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDirectory:
-    """The directory of the shared workers of this room: one after the other, for an embedded log is for one process."""
+    """The directory of this package's shared workers, which run one after the other, since an embedded log allows one process."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("shared-http") / "notary")
     directory.register(bank)
     return directory
@@ -19,14 +19,14 @@ def notary_directory(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> No
 
 @pytest.fixture(scope="session", params=[0, 2], ids=["alone", "intake"])
 def intake(request: pytest.FixtureRequest) -> int:
-    """How many intake processes the worker has."""
+    """The worker's number of acceptor processes."""
     processes: int = request.param
     return processes
 
 
 @pytest.fixture(scope="session")
 def worker(intake: int, notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
-    """A worker with the settings that it has by itself otherwise; tests leave it as they found it."""
+    """The shared worker, otherwise with default settings; tests leave it unchanged."""
     with NotaryProcess.start(notary_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake}) as process:
         yield process
         assert process.stop() == 0

@@ -1,4 +1,4 @@
-"""The service around a worker whose log holds appends back until the test lets them go: waiting, refusing, ending."""
+"""The service around a worker whose log blocks appends until the test releases them: waiting, shedding load, stopping."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ from tests.notary.rows import put_row
 
 
 class HeldWriter(EmbeddedWriter):
-    """Appends to payload partitions wait for the gate; the ordering topic takes what it gets, so there is a hole meanwhile."""
+    """Appends to payload partitions wait for the gate; appends to the ordering topic do not, so there is a hole meanwhile."""
 
     gate: asyncio.Event
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Wait, then append."""
+        """Wait for the gate, then append."""
         if stream >= 0:
             await self.gate.wait()
         await super().append(stream, key, value)
@@ -42,7 +42,7 @@ class HeldLog(EmbeddedLog):
     gate: asyncio.Event
 
     async def open_writer(self) -> HeldWriter:
-        """One that waits for this log's gate."""
+        """Returns a writer that waits for this log's gate."""
         self.check_open()
         writer = HeldWriter(self)
         writer.gate = self.gate
@@ -60,15 +60,15 @@ class Service:
         self.running = running
 
     async def post(self, body: bytes, **headers: str) -> httpx.Response:
-        """A submission."""
+        """Submit a body."""
         answer = await self.http.post("/v1/submissions", content=body, headers=JSON | headers)
         document = (await self.http.get("/openapi.json")).json()
         check_answer(document, "POST", "/v1/submissions", answer)
         return answer
 
     async def pending(self) -> None:
-        """Return when something waits for the log."""
-        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - asked from outside
+        """Wait until a submission waits for the log."""
+        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
 
 
@@ -76,7 +76,7 @@ class Service:
 async def serving(
     directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
 ) -> AsyncIterator[Service]:
-    """A service that is ready; `settings` by their dotted names."""
+    """Yields a ready service; `settings` by their dotted names."""
     config = load(
         directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {}
     )
@@ -94,7 +94,7 @@ async def serving(
     app.attach(worker)
     running = asyncio.create_task(worker.run())
     try:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - asked from outside
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         app.taking_changed()
         async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:
@@ -109,7 +109,7 @@ async def serving(
 
 
 async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """`wait=0` while the log is slow: 202 with null for what is unknown; once the log has it, the same again is a 200."""
+    """With `wait=0` and a slow log the answer is a 202 with null for unknown decisions; later the same submission gets a 200."""
     async with serving(own_directory) as service:
         body = bank.body(spend(), spend())
         early = await service.post(body, prefer="wait=0")
@@ -121,13 +121,13 @@ async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory
 
 @pytest.mark.parametrize("prefer", ["wait=0", "WAIT = 0", 'wait="0"', "respond-async, wait=0", "wait=0;x=y", "x=y;wait=0"])
 async def test_the_wait_is_read_as_rfc_7240_has_it(own_directory: NotaryDirectory, bank: Bank, prefer: str) -> None:
-    """Quotes, case, spaces and other preferences around it do not matter."""
+    """Quotes, case, spaces and other preferences around `wait` are accepted."""
     async with serving(own_directory) as service:
         assert (await service.post(bank.body(spend()), prefer=prefer)).status_code == 202
 
 
 async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The time for a head is over when it has come: a connection that waits for a slow decision gets it, and is good for another call."""
+    """A decision may take longer than the deadline for a head: the connection gets its answer, and serves another call."""
     async with serving(own_directory, head_s_max=0.2) as service:
         url = service.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
@@ -135,7 +135,7 @@ async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirec
             service.gate.clear()
             writer.write(post_head(len(body), "Prefer: wait=60") + body)
             await service.pending()
-            # Another connection's end says that the time for a head has passed since.
+            # The end of another connection shows that the deadline for a head has passed.
             silent, closing = await asyncio.open_connection(url.host, url.port)
             assert b" 400 " in await silent.readline()
             closing.close()
@@ -149,7 +149,7 @@ async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirec
 
 
 async def test_a_202_tells_what_is_decided(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Of a submission with a transaction that is decided already and one that is not, the 202 gives the one."""
+    """A 202 has the decision of a transaction that is decided already, and null for the other."""
     async with serving(own_directory) as service:
         service.gate.set()
         known = spend()
@@ -160,7 +160,7 @@ async def test_a_202_tells_what_is_decided(own_directory: NotaryDirectory, bank:
 
 
 async def test_a_retry_of_what_is_decided_needs_no_log(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """All of it decided: the same answer at once, while the log takes nothing, and nothing is sent to it."""
+    """A retry whose transactions are all decided gets the same answer at once, and appends nothing."""
     async with serving(own_directory) as service:
         service.gate.set()
         body = bank.body(spend(), spend())
@@ -173,7 +173,7 @@ async def test_a_retry_of_what_is_decided_needs_no_log(own_directory: NotaryDire
 
 
 async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The same submission on two connections makes one batch, and both hear its decisions."""
+    """The same submission on two connections makes one batch, and both get its decisions."""
     async with serving(own_directory) as service:
         body = bank.body(spend())
         calls = [asyncio.create_task(service.post(body)) for _ in range(2)]
@@ -186,13 +186,13 @@ async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory
 
 
 async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Nobody waits longer than the worker's limit."""
+    """A wait longer than the worker's limit is cut to that limit."""
     async with serving(own_directory, {"http.wait_ms_max": 50}) as service:
         assert (await service.post(bank.body(spend()), prefer="wait=600")).status_code == 202
 
 
 async def test_over_the_limit_a_submission_is_refused(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """With the queue full the next one gets 503 overloaded; the one that was in gets its answer."""
+    """With a full queue the next submission gets 503 overloaded; the queued one gets its answer."""
     async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
@@ -204,14 +204,14 @@ async def test_over_the_limit_a_submission_is_refused(own_directory: NotaryDirec
 
 
 async def test_a_submission_larger_than_the_limit_is_taken_alone(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A queue smaller than one submission still takes one: nobody is refused for ever."""
+    """A queue smaller than one submission still admits one, so that no submission is rejected for ever."""
     async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
         service.gate.set()
         assert (await service.post(bank.body(*(spend() for _ in range(5))))).status_code == 200
 
 
 async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """After the limit new submissions get 503 not-ready, readyz says why, and what only looks is still answered."""
+    """After the limit without an acknowledgement, submissions get 503 not-ready with readyz's reason; lookups are still answered."""
     async with serving(own_directory, {"worker.append_wait_ms_max": 50}) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
         while (ready := await service.http.get("/readyz")).status_code == 200:
@@ -226,7 +226,7 @@ async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_dire
 
 
 async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """From the signal on a submission gets 503 not-ready with Retry-After, probes hear it, and the earlier one its 200."""
+    """From the signal on a submission gets 503 not-ready with Retry-After, as do probes, and the earlier one gets its 200."""
     async with serving(own_directory) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
         await service.pending()
@@ -242,12 +242,12 @@ async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_di
 
 
 async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A worker that must end with something undecided answers 202, nothing known, instead of cutting the connection or a 5xx."""
+    """A worker that must end with an undecided submission answers 202 with nulls, and neither a 5xx nor a closed connection."""
     async with serving(own_directory) as service:
         asked = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
         await service.pending()
         service.app.detach()
-        await asyncio.wait_for(service.app.idle(), 30)  # half of the wait that was asked for
+        await asyncio.wait_for(service.app.idle(), 30)  # half of the requested wait
         answer = await asked
         assert (answer.status_code, json.loads(answer.content)) == (202, {"decisions": [None]})
         assert (await service.http.get("/v1/notary")).json()["type"] == "/problems/not-ready"
@@ -257,17 +257,17 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
 
 
 async def stopped_by_its_index(service: Service) -> None:
-    """Return when the worker has ended by itself, its index condemned, and by nothing else."""
+    """Wait until the worker has stopped because its index is quarantined, and for no other reason."""
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(service.running), 30)
-    # The driver meets it too when it applies something in the same moment.
+    # The driver may find it too, if it applies a step at the same moment.
     assert {type(problem) for problem in leaves(caught.value)} == {Condemned}
 
 
 @pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])
 @pytest.mark.parametrize("what", ["transactions", "states"])
 async def test_a_corrupt_row_that_is_asked_for_stops_the_worker(own_directory: NotaryDirectory, bank: Bank, what: str, row: bytes) -> None:
-    """Who asks for a row that is none hears not-ready; the worker stops, and says nothing more from that index."""
+    """A lookup that reads a malformed row gets not-ready; the worker stops, and serves nothing more from that index."""
     async with serving(own_directory) as service:
         service.gate.set()
         known = spend()
@@ -285,13 +285,13 @@ async def test_a_corrupt_row_that_is_asked_for_stops_the_worker(own_directory: N
             answer = await service.http.get(path)
             assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
             assert int(answer.headers["retry-after"]) >= 1
-            assert "index" not in answer.text  # what is wrong, and where, is the operator's affair
+            assert "index" not in answer.text  # the details of the damage are for the operator only
         assert (await service.http.get("/readyz")).status_code == 503
         await stopped_by_its_index(service)
 
 
 async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """What is in the log already gets 202, nothing known: a 503 would say that nothing of it was taken in. The worker stops."""
+    """A submission that is in the log already gets 202 with nulls, since a 503 would mean that nothing was applied. The worker stops."""
     async with serving(own_directory) as service:
         request = spend()
         put_row(service.worker.index, DECISIONS, bytes.fromhex(transaction_id(request)), b"garbage")
@@ -299,7 +299,7 @@ async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknow
         await service.pending()
         answer = await service.post(bank.body(spend(), request), prefer="wait=0")
         assert (answer.status_code, answer.json()) == (202, {"decisions": [None, None]})
-        # Who waits for something else hears it too, at once.
+        # Other waiting calls get the same answer at once.
         assert (await waiting).json() == {"decisions": [None]}
         assert (await service.post(bank.body(spend()))).json()["type"] == "/problems/not-ready"
         await stopped_by_its_index(service)

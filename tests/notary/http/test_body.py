@@ -1,4 +1,4 @@
-"""Bodies that are being read: bounded in sum, whatever the number of connections, and forgotten when they are done with."""
+"""Bodies that are being received: one byte budget for all connections, which a body releases when it ends."""
 
 import asyncio
 import contextlib
@@ -18,12 +18,12 @@ from tests.notary.process import NotaryDirectory, NotaryProcess
 
 BYTES_MAX = 1_000_000
 MOST = 600_000
-"""More than half of it: of two bodies that have sent so much, one is too many."""
+"""More than half of the byte budget: two bodies with that many bytes do not fit."""
 
 
 @pytest.fixture(scope="module")
 def tight(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
-    """A worker with room for little."""
+    """A worker with a small byte budget."""
     directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("tight")) / "notary")
     directory.register(bank)
     settings = {"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_HEAD_MS_MAX": 400}
@@ -34,7 +34,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[Nota
 
 
 def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
-    """Of many who send large bodies at once as many are read as there is room for; the others hear 503 before they have sent it all."""
+    """Many large bodies arrive at once: those that fit the byte budget are read, the others get 503 before they are sent completely."""
     answers: queue.Queue[tuple[Wire, int, dict[str, str], bytes]] = queue.Queue()
 
     def send(wire: Wire) -> None:
@@ -51,7 +51,7 @@ def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
             assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
             assert int(headers["retry-after"]) >= 1
             wires.remove(wire)
-        # The one that there is room for is still being read.
+        # The body that fits is still being read.
         (read,) = wires
         read.send(b"x" * MOST)
         assert answers.get(timeout=30)[:2] == (read, 400)
@@ -60,7 +60,7 @@ def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
 
 
 def test_a_body_larger_than_the_limit_is_read_alone(tight: NotaryProcess, bank: Bank) -> None:
-    """Nobody is refused for ever: where nothing else is read, the limit is that of one submission."""
+    """A body larger than the byte budget is read when no other is: then the limit is that of one submission."""
     body = bank.body(spend()).ljust(BYTES_MAX + 100_000)
     with Wire(tight.url) as wire:
         wire.send(post_head(len(body)) + body)
@@ -86,11 +86,11 @@ def _too_large(wire: Wire) -> None:
 
 @pytest.mark.parametrize("done", [_left, _malformed, _too_large])
 def test_what_a_body_took_is_given_back(tight: NotaryProcess, done: Callable[[Wire], None]) -> None:
-    """However a body ends, its room is free again: the next one of that size is read, time after time."""
+    """A body releases its part of the byte budget however it ends: the next one of that size is read, again and again."""
     for _ in range(3):
         with Wire(tight.url) as wire:
             done(wire)
-    # Nothing tells when the worker has noticed that a client left; until then there is no room.
+    # Nothing reports that the worker has noticed a client's leaving; until then the byte budget is used.
     status = 503
     while status == 503:
         with Wire(tight.url) as wire:
@@ -100,7 +100,7 @@ def test_what_a_body_took_is_given_back(tight: NotaryProcess, done: Callable[[Wi
 
 
 def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: Bank) -> None:
-    """The bytes of what was decided do not stay counted."""
+    """The bytes of a decided submission are released."""
     for _ in range(4):
         body = bank.body(spend()).ljust(MOST)
         with Wire(tight.url) as wire, Wire(tight.url) as other:
@@ -111,12 +111,12 @@ def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: B
 
 
 def test_after_a_refusal_the_rest_of_the_body_may_come_or_not(tight: NotaryProcess) -> None:
-    """What comes after it is passed over and the connection good for more; where it does not come the connection ends soon."""
+    """After an early error the rest of the body is skipped, and the connection serves other calls; without the rest it ends soon."""
     with contextlib.ExitStack() as open_ones:
         wires = [open_ones.enter_context(Wire(tight.url)) for _ in range(3)]
         for wire in wires:
             wire.send(post_head(2 * MOST) + b"x" * MOST)
-        # Any of the three may be the one that there is room for; it has nothing to say yet.
+        # Any of the three may be the one that fits, which gets no answer yet.
         refused: list[Wire] = []
         while len(refused) < 2:
             speaking, _, _ = select.select([wire.socket for wire in wires], [], [], 30)
@@ -130,7 +130,7 @@ def test_after_a_refusal_the_rest_of_the_body_may_come_or_not(tight: NotaryProce
 
 
 def test_a_body_that_was_too_slow_gives_its_room_back(own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]) -> None:
-    """A body that stops coming takes room until its time is over, and not a moment longer."""
+    """A stalled body uses the byte budget until its deadline, and no longer."""
     process = notary_process(own_directory.config, settings={"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_BODY_MS_MAX": 300})
     for _ in range(3):
         with Wire(process.url) as wire:
@@ -140,7 +140,7 @@ def test_a_body_that_was_too_slow_gives_its_room_back(own_directory: NotaryDirec
 
 
 async def test_what_waits_for_its_decision_takes_room_too(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Bodies being read and submissions taken in are held to one limit, so that memory has one; what is in gets its answer."""
+    """Bodies and admitted submissions share one limit, so memory is bounded; the admitted submission gets its answer."""
     async with serving(own_directory, {"limits.pending_bytes_max": 20_000}) as service:
         body = bank.body(*[spend() for _ in range(100)])
         first = asyncio.create_task(service.post(body))
@@ -156,7 +156,7 @@ async def test_what_waits_for_its_decision_takes_room_too(own_directory: NotaryD
 
 
 async def half_a_body(service: Service, size: int) -> tuple[int, str]:
-    """The answer, status and type, to that many bytes of a body twice as long."""
+    """Returns status and type of the answer to that many bytes of a body twice as long."""
     url = service.http.base_url
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:

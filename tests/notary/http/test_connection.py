@@ -1,4 +1,4 @@
-"""The connection's machine: every event in every state, on real sockets; and what a client cannot make it hold."""
+"""The connection's state machine: every event in every state, on real sockets; and the bounds of its memory."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,18 @@ from notary.http.call import TEXT, Call
 from notary.http.connection import HEAD_BYTES_MAX, SLICE_BYTES, TRANSITIONS, Event, State, Times
 
 LARGE = b"x" * (16 << 20)
-"""More than the kernel keeps for a client that does not read."""
+"""More than the kernel buffers for a client that does not read."""
 
 
 class Scripted:
-    """An application that does what the path says; it reads every body that it neither answers nor refuses."""
+    """An application that follows the path; it reads every body that it neither answers nor rejects."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.heard: list[str] = []
 
     def take(self, call: Call) -> None:
-        """Answer now, refuse, or leave it to the test."""
+        """Answer now, reject, or leave the call to the test."""
         self.calls.append(call)
         if call.path == "/now":
             call.answer((200, TEXT, b"now"))
@@ -37,25 +37,25 @@ class Scripted:
             call.reader = self
 
     def piece(self, data: bytes) -> None:
-        """A piece of a body."""
+        """Receive a piece of a body."""
         self.heard.append(f"piece {data!r}")
 
     def whole(self) -> None:
-        """The end of a body."""
+        """Receive the end of a body."""
         self.heard.append("whole")
 
     def late(self) -> None:
-        """Answer, as a reader must."""
+        """Answer, as a reader must when the body is late."""
         self.heard.append("late")
         self.calls[-1].answer((400, TEXT, b"late"))
 
     def left(self) -> None:
-        """The client has left."""
+        """Record that the client has left."""
         self.heard.append("left")
 
 
 class Talk:
-    """A client, and the connection that it has."""
+    """A client with its connection."""
 
     def __init__(self, server: Server, client: socket.socket, app: Scripted) -> None:
         self.server = server
@@ -64,29 +64,29 @@ class Talk:
         (self.connection,) = server.connections
 
     async def send(self, data: bytes) -> None:
-        """Send, and let it arrive."""
+        """Send, and wait until the bytes have arrived."""
         await asyncio.get_running_loop().sock_sendall(self.client, data)
         await turns()
 
     async def read(self) -> bytes:
-        """The bytes that are here; empty at the end."""
+        """Returns the bytes that have arrived; empty at the end."""
         return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.client, 1 << 16), 30)
 
     async def until(self, *states: State) -> None:
-        """Return when the connection is in one of these."""
-        while self.connection.state not in states:  # noqa: ASYNC110 - asked from outside
+        """Wait until the connection is in one of these states."""
+        while self.connection.state not in states:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.001)
 
 
 async def turns(count: int = 8) -> None:
-    """Some turns of the loop, with the time that the kernel needs for a byte on loopback."""
+    """Run some turns of the event loop, with the time that the kernel needs for a byte on loopback."""
     for _ in range(count):
         await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
 async def served(app: Scripted, **options: object) -> AsyncIterator[Server]:
-    """A server on a free port."""
+    """Yields a server on a free port."""
     server = Server(app, bind("127.0.0.1", 0), **options)  # type: ignore[arg-type]
     await server.start()
     try:
@@ -97,17 +97,17 @@ async def served(app: Scripted, **options: object) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def talking(**options: object) -> AsyncIterator[Talk]:
-    """One connection to a server of its own."""
+    """Yields one connection to a separate server."""
     app = Scripted()
     async with served(app, **options) as server:
         with await connected(server) as client:
-            while not server.connections:  # noqa: ASYNC110 - asked from outside
+            while not server.connections:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.001)
             yield Talk(server, client, app)
 
 
 async def connected(server: Server) -> socket.socket:
-    """A client's socket."""
+    """Returns a connected client socket."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     client = socket.socket()
     client.setblocking(False)
@@ -116,7 +116,7 @@ async def connected(server: Server) -> socket.socket:
 
 
 def head(path: str, *lines: str, method: str = "POST") -> bytes:
-    """The head of a call with a body in chunks."""
+    """Returns the head of a call with a chunked body."""
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: n", *lines, "Transfer-Encoding: chunked", "", ""]).encode()
 
 
@@ -133,34 +133,34 @@ INTO: dict[State, bytes] = {
     State.CLOSING: GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
     State.CLOSED: b"",
 }
-"""What a client sends to bring a new connection there."""
+"""The bytes that bring a new connection into each state."""
 
 
 async def lost(talk: Talk) -> None:
-    """The client resets the connection."""
+    """Reset the connection from the client's side."""
     if talk.client.fileno() >= 0:
         talk.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         talk.client.close()
 
 
 async def eof(talk: Talk) -> None:
-    """The client sends no more."""
+    """Close the client's sending side."""
     with contextlib.suppress(OSError):
         talk.client.shutdown(socket.SHUT_WR)
 
 
 async def late(talk: Talk) -> None:
-    """The server looks when every deadline has passed."""
+    """Run the server's timer after every deadline has passed."""
     talk.connection.look(1e18)
 
 
 async def stop(talk: Talk) -> None:
-    """The server stops."""
+    """Stop the server."""
     talk.connection.stop()
 
 
 def sends(data: bytes) -> Callable[[Talk], Awaitable[None]]:
-    """The client sends this, as far as it is taken."""
+    """Returns an event: the client sends this, as far as it is accepted."""
 
     async def send(talk: Talk) -> None:
         with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ def sends(data: bytes) -> Callable[[Talk], Awaitable[None]]:
 
 
 def answers(*, after_body: bool) -> Callable[[Talk], Awaitable[None]]:
-    """The application answers its last call, whether or not it has already."""
+    """Returns an event: the application answers its last call, even if it has answered already."""
 
     async def answer(talk: Talk) -> None:
         if talk.app.calls:
@@ -203,7 +203,7 @@ H, I, B, R, A, D, C, X = (  # noqa: E741 - a table
     State.CLOSED,
 )
 E = Event
-# A state that is closing with nothing left to send is closed a moment later: C stands for both, but where the client reads nothing.
+# A closing state with nothing left to send is closed a moment later. C stands for both, unless the client does not read.
 EXPECTED: dict[State, dict[Event, State]] = {
     H: {E.BYTES: H, E.CALL: B, E.ANSWER: H, E.REFUSE: H, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
     I: {E.BYTES: H, E.CALL: B, E.ANSWER: I, E.REFUSE: I, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
@@ -214,14 +214,14 @@ EXPECTED: dict[State, dict[Event, State]] = {
     C: {E.BYTES: C, E.CALL: C, E.ANSWER: C, E.REFUSE: C, E.END: C, E.LATE: X, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
     X: dict.fromkeys(E, X),
 }
-"""The state after each event, as docs/http.md has it. Bytes in the middle of chunks are no chunk."""
+"""The state after each event, as docs/http.md lists it. Bytes in the middle of chunks are not a valid chunk."""
 
 CASES = [(state, event) for state in State for event in Event]
 
 
 @pytest.mark.parametrize(("state", "event"), CASES, ids=[f"{state.name}-{event.name}" for state, event in CASES])
 async def test_every_event_in_every_state(state: State, event: Event) -> None:
-    """It goes where it should, hears of its client's end once, and is forgotten when it is closed."""
+    """The connection goes to the listed state, reports its client's end once, and is forgotten when it is closed."""
     async with talking() as talk:
         await talk.send(INTO[state])
         if state is State.CLOSED:
@@ -238,7 +238,7 @@ async def test_every_event_in_every_state(state: State, event: Event) -> None:
 
 
 def test_the_table_is_whole() -> None:
-    """Each state is left, each but the last by a lost transport, and what is closed stays so."""
+    """Every state but the last can be left, at least by a lost transport, and a closed connection stays closed."""
     assert set(TRANSITIONS) == set(State)
     assert all(TRANSITIONS[state][Event.LOST] is State.CLOSED for state in State)
     assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
@@ -248,7 +248,7 @@ def test_the_table_is_whole() -> None:
 
 
 async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
-    """Calls behind it wait in the socket, then come one by one; a client may close its half behind them all the same."""
+    """Calls behind an undecided one wait in the socket, then come one by one; the client may close its sending side behind them."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END + GET * 3 + head("/later") + CHUNK)
         assert len(talk.app.calls) == 1
@@ -270,7 +270,7 @@ async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
 
 
 async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
-    """What comes bit by bit while a call is decided stays in the socket too, and is answered after it."""
+    """Small pieces that arrive while a call is decided stay in the socket too, and are answered after it."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END)
         for _ in range(50):
@@ -285,7 +285,7 @@ async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
 
 @pytest.mark.parametrize("trouble", [NO_CHUNK, b"\0\0\0"])
 async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
-    """Nonsense behind a call that is being decided ends the connection after the answer, and takes its place never."""
+    """Garbage behind an undecided call ends the connection after the call's answer, and never replaces that answer."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END + trouble)
         talk.app.calls[0].answer((200, TEXT, b"first"))
@@ -297,7 +297,7 @@ async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
 
 
 async def test_a_bug_of_the_application_costs_one_call(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception that nobody foresaw is a 500 and a line in the log, and the server goes on."""
+    """An unexpected exception of the application is a 500 and a log line, and the server continues."""
     async with talking() as talk:
         talk.app.take = lambda call: 1 // 0  # type: ignore[assignment,method-assign,misc,return-value]
         talk.connection._take = talk.app.take
@@ -306,13 +306,13 @@ async def test_a_bug_of_the_application_costs_one_call(caplog: pytest.LogCapture
         assert "ZeroDivisionError" in caplog.text
 
 
-# ---- what nobody may make it hold ----
+# ---- bounds of its memory ----
 
 
 @pytest.mark.parametrize("path", ["/read", "/refuse", "/now"])
 @pytest.mark.parametrize("line", [b"A: b\r\n", b"x"], ids=["many", "long"])
 async def test_trailers_are_bounded(path: str, line: bytes) -> None:
-    """What comes behind a body counts like a head, whatever was made of the body: the connection ends, and nothing is kept."""
+    """Trailers behind a body have the limit of a head, for every result of the body: the connection ends, and nothing is kept."""
     async with talking() as talk:
         await talk.send(head(path) + CHUNK + b"0\r\nX: ")
         sent = 0
@@ -325,7 +325,7 @@ async def test_trailers_are_bounded(path: str, line: bytes) -> None:
 
 
 async def test_small_trailers_are_dropped() -> None:
-    """They are no part of the head of this call, nor of the next one."""
+    """Trailers become part of neither this call's head nor the next one's."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNK + b"0\r\nX: y\r\n\r\n")
         assert talk.app.heard == ["piece b'x'", "whole"]
@@ -333,7 +333,7 @@ async def test_small_trailers_are_dropped() -> None:
 
 
 async def test_who_never_reads_is_closed() -> None:
-    """A client that asks and asks and does not read holds one answer, for a bounded time, and its connection does not count for ever."""
+    """A client that sends calls and never reads holds one answer, for a bounded time, and then its connection is closed."""
     async with talking(times=Times(head_s=0.2)) as talk:
         await talk.send(GET.replace(b"/now", b"/large") * 100)
         assert len(talk.app.calls) == 1
@@ -343,7 +343,7 @@ async def test_who_never_reads_is_closed() -> None:
 
 
 async def test_who_reads_slowly_has_more_time() -> None:
-    """When its time is over, a client that has read a good part of its answer gets that time again, and one that has not is closed."""
+    """At the deadline, a client that has read a good part of its answer gets the same time again; another one is closed."""
     async with talking() as talk:
         await talk.send(GET.replace(b"/now", b"/large"))
         size = 0
@@ -357,7 +357,7 @@ async def test_who_reads_slowly_has_more_time() -> None:
 
 
 async def test_connections_of_one_address_are_bounded() -> None:
-    """One address has its number, others have theirs; when one of them ends there is room again."""
+    """Connections of one address are limited, those of others are not; when one ends, another is accepted."""
     app = Scripted()
     async with served(app, connections_per_address_max=2) as server:
         loop = asyncio.get_running_loop()

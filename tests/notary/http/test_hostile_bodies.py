@@ -1,4 +1,4 @@
-"""Bodies that break the contract: each gets the 4xx problem that says what is wrong, and nothing of it reaches the log."""
+"""Bodies that break the contract get a 4xx problem with the reason, and nothing of them reaches the log."""
 
 import base64
 import gzip
@@ -16,13 +16,13 @@ from tests.notary.process import NotaryProcess
 MARKER = "a-mark-of-these-tests"
 STATE = f"{'ab' * 32}:0"
 PARTY = "O=Bank A,L=London,C=GB"
-"""That of `bank`: of a party that is not registered nothing but its name is decoded."""
+"""The party of `bank`: for an unregistered party only the name is decoded."""
 HUGE = "1" + "0" * 10_000
 
 
 @pytest.fixture(autouse=True)
 def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
-    """After each test: no batch was sent, no decision made, and stderr shows neither a traceback nor the body."""
+    """After each test: no batch was sent, no decision was made, and stderr shows neither a traceback nor the body."""
     counts = ("notary_batches_sent", "notary_positions", "notary_pending_requests")
     before = [asking.metric(name) for name in counts]
     yield
@@ -63,7 +63,7 @@ NOT_JSON: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
 def test_what_is_not_json_is_malformed(asking: Asking, body: bytes) -> None:
-    """A body that is no JSON object of the contract is refused as malformed, with a reason."""
+    """A body that is no JSON object of the contract is rejected as malformed, with a reason."""
     answer = asking.post(body)
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
     assert answer.json()["detail"]
@@ -94,7 +94,7 @@ SHAPES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "where"), SHAPES.values(), ids=SHAPES)
 def test_a_submission_of_another_shape_is_malformed_there(asking: Asking, value: Any, where: str) -> None:
-    """JSON that is no submission is refused, and `where` names the member."""
+    """JSON that is no submission is rejected, and `where` names the member."""
     answer = asking.post(json.dumps(value).encode())
     assert (answer.status_code, answer.json().get("where", "")) == (400, where), answer.text
 
@@ -137,7 +137,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("members", "where"), REQUESTS.values(), ids=REQUESTS)
 def test_one_malformed_request_refuses_its_submission_whole(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
-    """One bad request between good ones refuses all of them, and `where` names request and field."""
+    """One bad request between good ones rejects the complete submission, and `where` names request and field."""
     good = bank.submission(spend(), spend())
     bad = {**spend(STATE), **members}
     body = {**good, "requests": [good["requests"][0], bad, good["requests"][1]]}
@@ -151,13 +151,13 @@ NUMBERS = ["1.0", "1e3", "1E0", "-0.0", HUGE, "-" + HUGE, "1" + "0" * 400 + ".0"
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:8])
 def test_a_time_is_a_plain_integer(asking: Asking, bank: Bank, number: str) -> None:
-    """A time with a fraction, an exponent or too many digits is malformed, even where its value would be a good one."""
+    """A time with a fraction, an exponent or too many digits is malformed, even if its value would be valid."""
     answer = asking.post(signed_raw(bank, '"from": 1', f'"from": {number}'))
     assert answer.status_code == 400, answer.text
 
 
 def test_the_same_transaction_twice_is_malformed(asking: Asking, bank: Bank) -> None:
-    """A transaction id may stand once in a submission: the second place is named, and the first one told."""
+    """A transaction id may appear once in a submission: the error names both places."""
     request = spend()
     other_text = dict(reversed(request.items()))
     answer = asking.post(bank.body(request, spend(), other_text))
@@ -166,18 +166,18 @@ def test_the_same_transaction_twice_is_malformed(asking: Asking, bank: Bank) -> 
 
 
 def test_a_duplicate_member_of_another_type_is_malformed(asking: Asking, bank: Bank) -> None:
-    """Of a member given twice the last counts, but an earlier one of the wrong type is refused all the same."""
+    """The last of two equal members counts, but an earlier one of the wrong type is still rejected."""
     assert asking.post(signed_raw(bank, '{"party"', '{"party": 1, "party"')).status_code == 400
 
 
 def test_the_last_of_two_members_is_what_the_signature_must_bind(asking: Asking, bank: Bank) -> None:
-    """A second `content_hash` behind the one that was signed makes another transaction, which nobody signed."""
+    """A second `content_hash` behind the signed one makes another transaction, which has no valid signature."""
     answer = asking.post(signed_raw(bank, '"time_window"', f'"content_hash": "{fresh_hash()}", "time_window"'))
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature")
 
 
 def test_an_error_message_does_not_repeat_a_long_value(asking: Asking) -> None:
-    """A problem shows an excerpt of what it refuses, in ASCII, not a megabyte of it."""
+    """A problem quotes an excerpt of the bad value, in ASCII, never all of it."""
     answer = asking.post(json.dumps({"party": PARTY, "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
     assert answer.status_code == 400
     assert len(answer.content) < 1_000
@@ -231,7 +231,7 @@ def _flipped(bank: Bank) -> bytes:
 
 
 def _malleable(bank: Bank) -> bytes:
-    """The same signature with the group's order added to its second half, which a lax verifier takes."""
+    """Returns a valid signature with the group's order added to its second half, which a lax verifier accepts."""
     submission = bank.submission(spend())
     signature = base64.b64decode(submission["signature"])
     order = 2**252 + 27742317777372353535851937790883648493
@@ -265,7 +265,7 @@ SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
 
 @pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
 def test_a_signature_that_is_not_good_is_refused(asking: Asking, bank: Bank, make: Callable[[Bank], bytes]) -> None:
-    """Whatever is wrong with a signature, the answer is 403 bad-signature."""
+    """Every kind of bad signature gets 403 bad-signature."""
     answer = asking.post(make(bank))
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature"), answer.text
 
@@ -275,13 +275,13 @@ MEDIA_TYPES = ["", "text/plain", "application/jsonp", "application/json; charset
 
 @pytest.mark.parametrize("media_type", MEDIA_TYPES)
 def test_another_media_type_is_unsupported(asking: Asking, bank: Bank, media_type: str) -> None:
-    """A body that does not say that it is JSON in UTF-8 gets 415."""
+    """A body that is not declared as JSON in UTF-8 gets 415."""
     headers = {"content-type": media_type.encode()} if media_type else {}
     answer = asking.ask("POST", "/v1/submissions", content=bank.body(spend()), headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
 
 
 def test_a_compressed_body_is_unsupported(asking: Asking, bank: Bank) -> None:
-    """Nothing is unpacked here, so nothing can be a bomb: 415."""
+    """A compressed body gets 415: the service decompresses nothing, so that a small body cannot expand."""
     answer = asking.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")

@@ -1,4 +1,4 @@
-"""Clients that do not keep to HTTP, or to anyone's patience: an answer that says so or a closed connection, and nothing in the log."""
+"""Clients that break HTTP or are too slow get an error or a closed connection, and nothing reaches the log."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ IMPATIENT = {"HTTP_HEAD_MS_MAX": 400, "HTTP_BODY_MS_MAX": 400, "HTTP_CONNECTIONS
 
 @pytest.fixture(autouse=True)
 def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
-    """After each test: nothing was sent, stderr shows no traceback and nothing of what came, and the worker answers."""
+    """After each test: no batch was sent, stderr shows neither a traceback nor the sent bytes, and the worker answers."""
     before = asking.metric("notary_batches_sent")
     yield
     assert asking.metric("notary_batches_sent") == before
@@ -33,7 +33,7 @@ def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank, intake: int) -> Iterator[NotaryProcess]:
-    """A worker of a notary of its own with little patience and few connections; one process has them all."""
+    """A worker of a separate notary with short deadlines and few connections, all in one process."""
     directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("impatient")) / "notary")
     directory.register(bank)
     with NotaryProcess.start(directory.config, settings=IMPATIENT | {"HTTP_INTAKE_PROCESSES": min(intake, 1)}) as process:
@@ -44,7 +44,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank, intake: int)
 
 @pytest.fixture
 def short(impatient: NotaryProcess) -> Iterator[Wire]:
-    """A connection to the worker with little patience."""
+    """A connection to the worker with short deadlines."""
     with Wire(impatient.url) as connection:
         yield connection
 
@@ -53,14 +53,14 @@ def short(impatient: NotaryProcess) -> Iterator[Wire]:
 
 
 def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes(wire: Wire) -> None:
-    """413 needs no more than the head: the client need not send the body to learn that it is too large."""
+    """A declared length over the limit gets 413 after the head, before the body is sent."""
     told = wire.send(post_head(SUBMISSION_BYTES_MAX + 1)).problem()
     assert (told["status"], told["type"]) == (413, "/problems/too-large")
     assert str(SUBMISSION_BYTES_MAX) in told["detail"]
 
 
 def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
-    """The connection is good for another call after the rest of a refused body has come."""
+    """The connection serves another call after the rest of a rejected body has arrived."""
     wire.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert wire.problem()["status"] == 413
     wire.send(b"x" * (SUBMISSION_BYTES_MAX + 1) + GET)
@@ -68,7 +68,7 @@ def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
 
 
 def test_a_chunked_body_over_the_limit_is_refused(wire: Wire) -> None:
-    """Without a declared length the bytes are counted as they come."""
+    """The bytes of a body without a declared length are counted as they arrive."""
     wire.send(post_head(None, "Transfer-Encoding: chunked"))
     chunk = b"x" * (64 << 10)
     for _ in range(SUBMISSION_BYTES_MAX // len(chunk) + 2):
@@ -78,20 +78,20 @@ def test_a_chunked_body_over_the_limit_is_refused(wire: Wire) -> None:
 
 
 def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
-    """2 MiB is taken, and judged by what it says: here it is no JSON."""
+    """A body of exactly 2 MiB is read; here it is rejected since it is no JSON."""
     told = wire.send(post_head(SUBMISSION_BYTES_MAX) + b"x" * SUBMISSION_BYTES_MAX).problem()
     assert (told["status"], told["type"]) == (400, "/problems/malformed")
 
 
 def test_a_chunked_body_is_a_body(wire: Wire) -> None:
-    """Chunks are put together before they are judged."""
+    """The chunks of a body are joined before it is decoded."""
     wire.send(post_head(None, "Transfer-Encoding: chunked") + b'2\r\n{"\r\n1\r\nx\r\n4\r\n":1}\r\n0\r\n\r\n')
     assert "unknown member 'x'" in wire.problem()["detail"]
 
 
 @pytest.mark.parametrize("pieces", [1, 7], ids=["at-once", "in-pieces"])
 def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
-    """A head larger than the limit gets a 400, whether it comes in one piece or in many, and the connection ends."""
+    """A head larger than the limit, in one piece or in many, gets a 400, and the connection ends."""
     head = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n"
     size = len(head) // pieces + 1
     for at in range(0, len(head), size):
@@ -104,7 +104,7 @@ def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
 
 @pytest.mark.parametrize("length", [1000, 20_000, HEAD_BYTES_MAX + 1, 1 << 20])
 def test_a_long_address_is_not_found_or_malformed(wire: Wire, length: int) -> None:
-    """An address of any length is a 4xx with an excerpt of it."""
+    """A URL of any length gets a 4xx with an excerpt of it."""
     told = wire.send(b"GET /" + MARKER.encode() + b"x" * length + b" HTTP/1.1\r\nHost: notary\r\n\r\n").problem()
     assert told["status"] == (404 if length < HEAD_BYTES_MAX else 400)
     assert len(told["detail"]) < 300
@@ -116,7 +116,7 @@ def test_many_headers_are_a_large_head(wire: Wire) -> None:
     assert wire.problem()["status"] == 400
 
 
-# ---- what is not HTTP ----
+# ---- garbage instead of HTTP ----
 
 GARBAGE: dict[str, bytes] = {
     "words": b"hello, is this " + MARKER.encode() + b"?\r\n\r\n",
@@ -153,7 +153,7 @@ GARBAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE)
 def test_what_is_not_http_is_malformed_and_ends_the_connection(wire: Wire, sent: bytes) -> None:
-    """Garbage, and every way to be unclear about where a body ends, gets a 4xx problem, one, and a closed connection."""
+    """Garbage, and every ambiguous body length, gets one 4xx problem and a closed connection."""
     told = wire.send(sent).problem()
     assert (told["status"], told["type"]) in {(400, "/problems/malformed"), (404, "/problems/not-found")}
     assert told["status"] == 400 or MARKER not in json.dumps(told)
@@ -161,7 +161,7 @@ def test_what_is_not_http_is_malformed_and_ends_the_connection(wire: Wire, sent:
 
 
 def test_an_unknown_transfer_coding_is_refused(wire: Wire) -> None:
-    """A body in a coding that is not undone here is never taken for what it stands for."""
+    """A body in an unknown transfer coding is rejected."""
     told = wire.send(post_head(None, "Transfer-Encoding: gzip") + b"{}").problem()
     assert 400 <= told["status"] < 500
 
@@ -176,7 +176,7 @@ def test_an_offer_to_upgrade_is_passed_over(wire: Wire, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c"])
 def test_an_offer_to_upgrade_does_not_lose_the_body(wire: Wire, protocol: str) -> None:
-    """A submission that comes with such an offer is read whole."""
+    """A submission with such an offer is read completely."""
     body = b'{"x":1}'
     wire.send(post_head(len(body), "Connection: Upgrade", f"Upgrade: {protocol}") + body)
     assert "unknown member 'x'" in wire.problem()["detail"]
@@ -186,13 +186,13 @@ def test_an_offer_to_upgrade_does_not_lose_the_body(wire: Wire, protocol: str) -
 
 
 def test_pipelined_calls_are_answered_in_their_order(wire: Wire) -> None:
-    """Calls sent without waiting are answered one by one, in order."""
+    """Pipelined calls are answered one by one, in order."""
     wire.send(GET + GET.replace(b"/v1/notary", b"/nothing") + post_head(2) + b"{}" + GET)
     assert [wire.answer()[0] for _ in range(4)] == [200, 404, 400, 200]
 
 
 def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: NotaryProcess, asking: Asking, bank: Bank) -> None:
-    """Half a submission, however well signed, is none."""
+    """Half a submission is dropped, even with a valid signature."""
     body = bank.body(spend())
     for half in (0, 1, len(body) // 2, len(body) - 1):
         with Wire(worker.url) as wire:
@@ -204,7 +204,7 @@ def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: Notar
 
 
 def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) -> None:
-    """An old client reads to the end of the connection."""
+    """An HTTP/1.0 call is answered, and the connection is closed."""
     wire.send(b"GET /v1/notary HTTP/1.0\r\n\r\n")
     status, headers, _ = wire.answer()
     assert (status, headers["connection"]) == (200, "close")
@@ -212,35 +212,35 @@ def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) ->
 
 
 def test_expect_100_continue_is_told_to_go_on(wire: Wire) -> None:
-    """A client that asks first is told to send its body."""
+    """A client with `Expect: 100-continue` is told to send its body."""
     wire.send(post_head(2, "Expect: 100-continue"))
     assert wire.answer()[0] == 100
     assert wire.send(b"{}").problem()["status"] == 400
 
 
 def test_expect_100_continue_of_too_much_is_refused_at_once(wire: Wire) -> None:
-    """The same client never sends a body that is too large."""
+    """A client with `Expect: 100-continue` and a too large body gets the error before it sends the body."""
     assert wire.send(post_head(SUBMISSION_BYTES_MAX + 1, "Expect: 100-continue")).problem()["status"] == 413
 
 
-# ---- patience: nobody holds a connection for nothing ----
+# ---- deadlines: an idle or slow client does not hold a connection ----
 
 
 def test_a_body_that_stops_coming_is_malformed(short: Wire) -> None:
-    """Half a body and then silence gets a 400 when the time for bodies is over."""
+    """Half a body and then silence gets a 400 at the deadline for bodies."""
     told = short.send(post_head(100) + b'{"party"').problem()
     assert (told["status"], told["type"]) == (400, "/problems/malformed")
     assert "not complete" in told["detail"]
 
 
 def test_a_body_that_drips_is_malformed(short: Wire) -> None:
-    """The time counts for the whole body: a byte now and then buys none."""
+    """The deadline is for the complete body: single bytes do not extend it."""
     short.send(post_head(1_000_000))
     assert _drip(short)["status"] == 400
 
 
 def test_the_rest_of_a_refused_body_may_not_drip_for_ever(short: Wire) -> None:
-    """After an early answer the rest of the body is read, for a limited time, then the connection ends."""
+    """After an early answer the rest of the body is read until a deadline, then the connection ends."""
     short.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert short.problem()["status"] == 413
     with _dripping(short):
@@ -248,37 +248,37 @@ def test_the_rest_of_a_refused_body_may_not_drip_for_ever(short: Wire) -> None:
 
 
 def test_a_head_that_does_not_come_is_malformed(short: Wire) -> None:
-    """A connection on which nothing is said is told so and closed."""
+    """A connection without a head gets an error at the deadline, and is closed."""
     assert short.problem()["status"] == 400
     assert short.is_closed()
 
 
 def test_a_head_that_drips_is_malformed(short: Wire) -> None:
-    """A slow head (slowloris) has its time, all in all."""
+    """A slow head (slowloris) has one deadline for all its bytes."""
     short.send(b"GET /v1/notary HTTP/1.1\r\nX: ")
     assert _drip(short)["status"] == 400
 
 
 def test_blank_lines_do_not_keep_a_connection(short: Wire) -> None:
-    """Line ends between calls, which HTTP allows, are on the clock too."""
+    """Blank lines between calls, which HTTP allows, do not extend the deadline."""
     short.send(GET)
     assert short.answer()[0] == 200
     assert _drip(short, b"\r\n")["status"] == 400
 
 
 def test_a_second_head_that_stops_is_malformed(short: Wire) -> None:
-    """Half a head that came together with the call before it has the same time as any."""
+    """Half a head that arrived together with the call before it has the same deadline."""
     short.send(GET + GET[:20])
     assert short.answer()[0] == 200
     assert short.problem()["status"] == 400
 
 
 def test_a_whole_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank: Bank) -> None:
-    """A client that is quiet between two calls, for longer than a head may take, is not disturbed."""
+    """A client that is silent between two calls for longer than a head may take is not closed."""
     with Wire(impatient.url) as watching, Wire(impatient.url) as silent:
         watching.send(GET)
         assert watching.answer()[0] == 200
-        # The other connection's end says that the time for a head has passed since.
+        # The end of the other connection shows that the deadline for a head has passed.
         assert silent.problem()["status"] == 400
         watching.send(GET)
         assert watching.answer()[0] == 200
@@ -290,7 +290,7 @@ CUTS = {"whole": 1_000, "in-two": len(POST) - 1, "in-pieces": 20, "pipelined": l
 
 @pytest.mark.parametrize("size", CUTS.values(), ids=CUTS)
 def test_a_busy_connection_outlives_every_limit(impatient: NotaryProcess, size: int) -> None:
-    """Call after call on one connection, however they are cut, for longer than heads, bodies and idleness may take: all are answered."""
+    """Call after call on one connection, cut into any pieces, is answered for longer than every deadline."""
     calls = (GET + POST) * 4
     with Wire(impatient.url) as busy:
         busy.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -303,14 +303,14 @@ def test_a_busy_connection_outlives_every_limit(impatient: NotaryProcess, size: 
 
 
 def test_an_idle_connection_is_closed_without_a_word(short: Wire) -> None:
-    """After its last answer an idle connection ends when keep-alive is over, with nothing on it that a client could take for an answer."""
+    """After its last answer an idle connection is closed at the keep-alive deadline, without a byte that looks like an answer."""
     short.send(GET)
     assert short.answer()[0] == 200
     assert short.is_closed()
 
 
 def test_a_connection_whose_refused_body_came_to_its_end_is_idle_too(short: Wire) -> None:
-    """Sending the rest of a body whose answer has left buys no connection that stays open for ever."""
+    """A connection that receives the rest of a rejected body has the keep-alive deadline too."""
     short.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert short.problem()["status"] == 413
     short.send(b"x" * (SUBMISSION_BYTES_MAX + 1))
@@ -318,7 +318,7 @@ def test_a_connection_whose_refused_body_came_to_its_end_is_idle_too(short: Wire
 
 
 def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None:
-    """Over the limit a connection is told so, with Retry-After; when others have left, there is room again."""
+    """A connection over the limit gets 503 with Retry-After; when others have left, a new one is accepted."""
     with contextlib.ExitStack() as open_ones:
         for _ in range(CONNECTIONS_MAX):
             wire = open_ones.enter_context(Wire(impatient.url))
@@ -339,7 +339,7 @@ def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None
 
 @contextlib.contextmanager
 def _dripping(wire: Wire, drop: bytes = b" ") -> Iterator[None]:
-    """Send a drop, again and again, in the background."""
+    """Send a byte again and again, in the background."""
     enough = threading.Event()
 
     def drip() -> None:

@@ -1,4 +1,4 @@
-"""Random and mutated bodies over one keep-alive connection: always an answer of the contract, and the connection stays good."""
+"""Random and mutated bodies on one keep-alive connection get an answer of the contract, and the connection stays usable."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ PIECES = st.sampled_from(
 
 @st.composite
 def mutation(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """Cut out, put in, or repeat a part of a body, a few times."""
+    """Returns a function that cuts, inserts or repeats parts of a body, a few times."""
     edits = draw(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 30), st.one_of(PIECES, st.binary(max_size=8))), min_size=1, max_size=4))
 
     def mutate(body: bytes) -> bytes:
@@ -50,7 +50,7 @@ def mutation(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 
 def check(asking: Asking, body: bytes) -> None:
-    """An answer of the contract, over a connection that is kept."""
+    """Check for an answer of the contract, on a connection that stays open."""
     answer = asking.ask("POST", "/v1/submissions", content=body, headers=JSON)
     assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text
     assert "connection" not in answer.headers
@@ -59,14 +59,14 @@ def check(asking: Asking, body: bytes) -> None:
 @SOME
 @given(body=st.binary(max_size=300))
 def test_random_bytes_are_refused(asking: Asking, body: bytes) -> None:
-    """Bytes that mean nothing never make anything but a 4xx."""
+    """Random bytes always get a 4xx."""
     check(asking, body)
 
 
 @SOME
 @given(mutate=mutation())
 def test_a_mutated_submission_is_refused_or_decided(asking: Asking, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
-    """A good submission with a few bytes changed is a 4xx, or still the one that was signed."""
+    """A submission with a few changed bytes gets a 4xx, or is still the one that was signed."""
     check(asking, mutate(bank.body(spend(), spend(time_window={"from": 1, "until": None}))))
 
 
@@ -79,7 +79,7 @@ HEAD_PIECES = st.sampled_from(
 @SOME
 @given(parts=st.lists(st.one_of(HEAD_PIECES, st.binary(max_size=4)), max_size=25), whole=st.booleans())
 def test_random_heads_never_make_a_5xx(worker: NotaryProcess, parts: list[bytes], whole: bool) -> None:
-    """Whatever is sent instead of HTTP: answers below 500, or a closed connection."""
+    """Random bytes instead of HTTP get answers below 500, or a closed connection."""
     with Wire(worker.url) as wire:
         wire.send((post_head(3) if whole else b"") + b"".join(parts) + b"\r\n\r\n\r\n\r\n\x00\x00")
         while True:

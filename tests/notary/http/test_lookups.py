@@ -1,4 +1,4 @@
-"""The calls that only look: transactions, states, the notary, its document, health and metrics."""
+"""The read-only calls: transactions, states, the notary, its document, health and metrics."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ HASH = "ab" * 32
 
 
 def test_a_transaction_is_told_as_it_was_decided(asking: Asking, bank: Bank) -> None:
-    """GET gives the decision that the submission was answered with, without a receipt."""
+    """GET returns the decision of the submission's answer, without a receipt."""
     state = fresh_state()
     for decision in asking.decide(bank, spend(state), spend(state)):
         found = asking.get(f"/v1/transactions/{decision['transaction_id']}")
@@ -26,12 +26,12 @@ def test_a_transaction_is_told_as_it_was_decided(asking: Asking, bank: Bank) -> 
 
 
 def test_a_transaction_that_is_not_decided_is_not_found(asking: Asking) -> None:
-    """An id that nobody submitted is a 404."""
+    """An id that was never submitted is a 404."""
     assert asking.get(f"/v1/transactions/{fresh_hash()}").json()["type"] == "/problems/not-found"
 
 
 def test_a_state_tells_who_consumed_it_by_hash_only(asking: Asking, bank: Bank) -> None:
-    """The consumer is told by the hash of its id, never by the id itself; a state that is there to spend has none."""
+    """A state's consumer is named by the hash of its id, never by the id; a state that is not consumed has none."""
     request = spend(state := fresh_state())
     assert asking.get(f"/v1/states/{state}").json() == {"state": state, "consumed_by": None, "position": None}
     (decision,) = asking.decide(bank, request)
@@ -46,7 +46,7 @@ def test_a_state_tells_who_consumed_it_by_hash_only(asking: Asking, bank: Bank) 
 
 
 def test_an_address_may_be_percent_encoded(asking: Asking) -> None:
-    """`%3A` is a colon."""
+    """`%3A` in a URL is a colon."""
     assert asking.get(f"/v1/states/{HASH}%3A0").json()["state"] == f"{HASH}:0"
 
 
@@ -74,7 +74,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("path", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_malformed_id_in_an_address_is_malformed(asking: Asking, path: str) -> None:
-    """An id or reference that is none is a 400 that shows what was expected, in ASCII."""
+    """A malformed id or reference is a 400 that shows the expected form, in ASCII."""
     answer = asking.get(path)
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed"), answer.text
     assert "expected" in answer.json()["detail"]
@@ -120,7 +120,7 @@ def test_another_method_is_told_which_are_allowed(asking: Asking, path: str) -> 
 
 @pytest.mark.parametrize("path", [f"/v1/states/{HASH}:0", f"/v1/transactions/{HASH}", "/v1/notary", "/livez", "/nothing"])
 def test_head_is_get_without_the_body(asking: Asking, path: str) -> None:
-    """HEAD tells status, type and length of what GET would send."""
+    """HEAD returns status, type and length of the GET."""
     head, get = asking.ask("HEAD", path), asking.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
     assert [head.headers[name] for name in ("content-type", "content-length")] == [
@@ -129,7 +129,7 @@ def test_head_is_get_without_the_body(asking: Asking, path: str) -> None:
 
 
 def test_the_notary_says_who_it_is(asking: Asking) -> None:
-    """Name, origin, verifier key and limits, as clients need them."""
+    """`/v1/notary` returns name, origin, verifier key and limits, as clients need them."""
     told = asking.get("/v1/notary").json()
     assert (told["name"], told["origin"]) == (NOTARY, "notary.example/test")
     assert told["verifier_key"].startswith("notary.example/test+")
@@ -138,19 +138,19 @@ def test_the_notary_says_who_it_is(asking: Asking) -> None:
 
 
 def test_the_document_is_openapi_3_1(asking: Asking) -> None:
-    """The document is a valid one, by the reference validator."""
+    """The document is valid OpenAPI 3.1, by the reference validator."""
     OpenAPIV31SpecValidator(json.loads(asking.get("/openapi.json").content)).validate()
 
 
 def test_the_schema_of_a_submission_takes_a_submission(asking: Asking, bank: Bank) -> None:
-    """What is admitted fits the schema that clients generate their code from."""
+    """An admitted submission fits the schema from which clients generate code."""
     schema = {"$ref": "#/components/schemas/Submission", "components": asking.document["components"]}
     window = {"from": None, "until": 5}
     Draft202012Validator(schema).validate(bank.submission(spend(), spend(references=[fresh_state()]), spend(time_window=window)))
 
 
 def test_a_ready_worker_says_so(asking: Asking) -> None:
-    """Alive and ready, in a word; `verbose` tells more, a line each."""
+    """`/livez` and `/readyz` answer with one word; `verbose` adds details, a line each."""
     assert (asking.get("/livez").text, asking.get("/readyz").text) == ("ok\n", "ok\n")
     lines = asking.get("/readyz?verbose").text.splitlines()
     assert lines[0] == "ok"
@@ -158,7 +158,7 @@ def test_a_ready_worker_says_so(asking: Asking) -> None:
 
 
 def test_random_addresses_make_no_new_series(asking: Asking, bank: Bank) -> None:
-    """Whatever clients ask for, the number of time series stays what it is."""
+    """Random URLs add no time series."""
 
     def ask_around() -> None:
         for path in (f"/{fresh_hash()}", f"/v1/transactions/{fresh_hash()}", f"/v1/states/{fresh_state()}", f"/v1/{fresh_hash()}"):
@@ -176,7 +176,7 @@ def test_random_addresses_make_no_new_series(asking: Asking, bank: Bank) -> None
 
 
 def test_the_metrics_count_decisions_by_outcome(asking: Asking, bank: Bank) -> None:
-    """Commits and rejections are counted apart, each decision once, a retry not at all."""
+    """Commits and rejections are counted separately, each decision once, a retry not at all."""
 
     def counted() -> list[float]:
         metrics = asking.metrics()
@@ -192,7 +192,7 @@ def test_the_metrics_count_decisions_by_outcome(asking: Asking, bank: Bank) -> N
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[tuple[NotaryProcess, str]]:
-    """A worker whose health is on another port, and that port's URL."""
+    """A worker with health on another port, and that port's URL."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("split") / "notary")
     directory.register(bank)
     port = free_port()
@@ -202,7 +202,7 @@ def split(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[tupl
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Returns a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -211,14 +211,14 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
 def test_health_may_be_on_another_port(split: tuple[NotaryProcess, str], path: str) -> None:
-    """Then it is there, and not on the port of the service."""
+    """With a health port, health is there, and not on the service's port."""
     process, health = split
     assert httpx.get(health + path, trust_env=False).status_code == 200
     assert httpx.get(process.url + path, trust_env=False).status_code == 404
 
 
 def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], bank: Bank) -> None:
-    """Who may see the health of a worker cannot submit there."""
+    """The health port accepts no submissions."""
     process, health = split
     body = bank.body(spend())
     for path in ("/v1/submissions", "/v1/notary", "/openapi.json"):
@@ -231,7 +231,7 @@ def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], b
 def test_the_health_port_is_open_when_the_other_is_full(
     own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]
 ) -> None:
-    """Each port counts its own connections: clients that take all of theirs do not make the worker look dead."""
+    """Each port has its own connection limit: clients that use up theirs do not make the worker look dead."""
     health = f"127.0.0.1:{free_port()}"
     process = notary_process(own_directory.config, settings={"HTTP_HEALTH_LISTEN": health, "HTTP_CONNECTIONS_MAX": 2})
     with Wire(process.url) as first, Wire(process.url) as second:
@@ -244,7 +244,7 @@ def test_the_health_port_is_open_when_the_other_is_full(
 
 
 def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDirectory) -> None:
-    """While Kafka cannot be reached the process lives, says why it is not ready, and ends at once when told to."""
+    """Without Kafka the process lives, reports why it is not ready, and ends at once on a signal."""
     port, nobody = free_port(), free_port()
     settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": f"127.0.0.1:{nobody}"}
     process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)

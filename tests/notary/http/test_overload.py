@@ -1,4 +1,4 @@
-"""An overloaded worker says so without reading: what that must not cost, and that the connection stays good."""
+"""An overloaded worker sheds load without reading bodies; calls keep their guarantees, and connections stay usable."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
 
 @asynccontextmanager
 async def overloaded(directory: NotaryDirectory, bank: Bank, *, head_s_max: float = 10.0) -> AsyncIterator[Service]:
-    """A service whose queue is full until the log's gate is opened; at the end, what filled it has been decided, and nothing else."""
+    """Yields a service whose queue is full until the log's gate is opened; at the end exactly the queued submissions are decided."""
     async with serving(directory, {"limits.pending_requests_max": 2}, head_s_max=head_s_max) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
@@ -27,7 +27,7 @@ async def overloaded(directory: NotaryDirectory, bank: Bank, *, head_s_max: floa
 
 
 async def by_hand(service: Service, talk: Callable[[Wire], Told]) -> Told:
-    """Talk to the service over a bare connection, in a thread."""
+    """Run the client's part on a raw connection, in a thread."""
 
     def connected() -> Told:
         with Wire(str(service.http.base_url)) as wire:
@@ -37,7 +37,7 @@ async def by_hand(service: Service, talk: Callable[[Wire], Told]) -> Told:
 
 
 async def test_refused_without_being_read(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Neither the type nor the body is looked at, and the connection serves the next call, and the one after it."""
+    """A shed submission is checked for neither type nor body, and the connection serves the next call and the one after it."""
 
     def talk(wire: Wire) -> list[int]:
         statuses = []
@@ -55,7 +55,7 @@ async def test_refused_without_being_read(own_directory: NotaryDirectory, bank: 
 
 
 async def test_a_body_in_pieces_is_passed_over(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The answer comes when the body has come, so that every client reads it; chunks are as good as a length."""
+    """The answer comes after the body, so that every client reads it, for chunks as for a declared length."""
 
     def talk(wire: Wire) -> int:
         wire.send(post_head(1_000_000)).send(b"x" * 500_000).send(b"x" * 500_000)
@@ -69,7 +69,7 @@ async def test_a_body_in_pieces_is_passed_over(own_directory: NotaryDirectory, b
 
 
 async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Who stops in the middle is told all the same, after a time, and the connection ends."""
+    """A client that stops in the middle of its body gets the same answer, at a deadline, and the connection ends."""
 
     def talk(wire: Wire) -> tuple[int, bool]:
         wire.send(post_head(10) + b"xx")
@@ -80,7 +80,7 @@ async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: B
 
 
 async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A chunk that is none ends the connection, with the refusal as its answer."""
+    """A malformed chunk ends the connection, with the 503 as its answer."""
 
     def talk(wire: Wire) -> tuple[int, bool]:
         wire.send(post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n")
@@ -91,7 +91,7 @@ async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirecto
 
 
 async def test_who_asks_first_is_told_first(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """`Expect: 100-continue`: the refusal comes instead of the word to go on."""
+    """With `Expect: 100-continue` the 503 comes instead of 100."""
 
     def talk(wire: Wire) -> int:
         return wire.send(post_head(1_000, "Expect: 100-continue")).answer()[0]
@@ -101,7 +101,7 @@ async def test_who_asks_first_is_told_first(own_directory: NotaryDirectory, bank
 
 
 async def test_a_full_queue_of_a_worker_without_a_log_says_so(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """When the queue is full because nothing is acknowledged, clients are sent to another worker, not told to come back."""
+    """If the queue is full because the log acknowledges nothing, clients get not-ready, which sends them to another worker."""
     settings = {"limits.pending_requests_max": 1, "worker.append_wait_ms_max": 50}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
@@ -115,7 +115,7 @@ async def test_a_full_queue_of_a_worker_without_a_log_says_so(own_directory: Not
 
 
 async def test_connections_that_are_to_end(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """`Connection: close`, and HTTP/1.0, end with the answer."""
+    """With `Connection: close`, and with HTTP/1.0, the connection ends after the answer."""
 
     def talk(wire: Wire, head: bytes) -> bool:
         wire.send(head + b"xx")
@@ -128,7 +128,7 @@ async def test_connections_that_are_to_end(own_directory: NotaryDirectory, bank:
 
 
 async def test_answers_keep_their_order(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A refusal behind a call that is still answered waits its turn; many in one piece come one by one."""
+    """A 503 behind a call without an answer waits for its turn; many calls in one piece are answered one by one."""
     first = bank.body(spend())
 
     def talk(wire: Wire) -> list[int]:
@@ -147,7 +147,7 @@ async def test_answers_keep_their_order(own_directory: NotaryDirectory, bank: Ba
 
 
 async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A retry of what waits may be refused: nothing is lost by it, the first is decided, and the retry after that is answered."""
+    """A retry of a queued submission may be shed: the first is decided, and the retry after that is answered."""
     async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
         body = bank.body(spend(), spend())
         first = asyncio.create_task(service.post(body))

@@ -1,4 +1,4 @@
-"""Receipts and the tree over HTTP: checked with the verifier, the tiles read as a monitor of C2SP tlog-tiles would."""
+"""Receipts and the tree over HTTP: verified with the verifier; the tiles are read as a monitor of C2SP tlog-tiles reads them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -15,24 +15,24 @@ from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction
 
 
 def latest(asking: Asking) -> Checkpoint:
-    """The checkpoint, signed by the key that /v1/notary tells."""
+    """Returns the checkpoint, verified by the key of /v1/notary."""
     return verify_checkpoint(asking.get("/checkpoint").content, [asking.verifier_key])
 
 
 def get_tile(asking: Asking, path: str) -> httpx.Response:
-    """A tile: its path is more than one segment, which OpenAPI has no word for."""
+    """Returns a tile; OpenAPI cannot describe its path of several segments."""
     return asking.http.get(f"/{path}")
 
 
 def grow(asking: Asking, bank: Bank, least: int) -> int:
-    """At least so many decisions; how many there are."""
+    """Submit until there are at least that many decisions. Returns their number."""
     while (size := latest(asking).size) < least:
         asking.decide(bank, *[spend() for _ in range(min(least - size, 100))])
     return size
 
 
 def test_a_submission_is_answered_with_receipts(asking: Asking, bank: Bank) -> None:
-    """Each decision, the refusal too, comes with a receipt that proves it; all of one answer under one checkpoint."""
+    """Each decision, also a rejection, has a receipt that proves it; all receipts of one answer share a checkpoint."""
     state = fresh_state()
     decisions = asking.post(bank.body(spend(state), spend(state))).json()["decisions"]
     notes = set()
@@ -45,7 +45,7 @@ def test_a_submission_is_answered_with_receipts(asking: Asking, bank: Bank) -> N
 
 
 def test_receipts_can_be_left_out(asking: Asking, bank: Bank) -> None:
-    """`?receipts=false` leaves the member out; `true` and other names in the query change nothing; the last of two counts."""
+    """`?receipts=false` leaves the member out; `true` and unknown parameters change nothing; the last of two values counts."""
     body = bank.body(spend())
     for query, with_receipt in (("receipts=false", False), ("receipts=true", True), ("a=b", True), ("receipts=true&receipts=false", False)):
         answer = asking.ask("POST", f"/v1/submissions?{query}", content=body, headers={"content-type": "application/json"})
@@ -54,7 +54,7 @@ def test_receipts_can_be_left_out(asking: Asking, bank: Bank) -> None:
 
 @pytest.mark.parametrize("query", ["receipts=", "receipts=no", "receipts=False", "receipts=%FF", "&".join(["a=1"] * 200)])
 def test_a_query_that_is_none_is_malformed(asking: Asking, bank: Bank, query: str) -> None:
-    """What is neither true nor false is refused, before anything is taken in."""
+    """A value other than true and false is rejected before the submission is admitted."""
     request = spend()
     answer = asking.ask("POST", f"/v1/submissions?{query}", content=bank.body(request), headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
@@ -62,7 +62,7 @@ def test_a_query_that_is_none_is_malformed(asking: Asking, bank: Bank, query: st
 
 
 def test_a_receipt_is_had_again(asking: Asking, bank: Bank) -> None:
-    """GET gives a receipt of the same decision, under the latest checkpoint; no decision, no receipt."""
+    """GET returns a receipt of the same decision under the latest checkpoint; without a decision there is no receipt."""
     (decision,) = asking.decide(bank, spend())
     grow(asking, bank, decision["position"] + 2)
     answer = asking.get(f"/v1/transactions/{decision['transaction_id']}/receipt")
@@ -73,7 +73,7 @@ def test_a_receipt_is_had_again(asking: Asking, bank: Bank) -> None:
 
 
 def test_both_addresses_give_the_checkpoint(asking: Asking, bank: Bank) -> None:
-    """/v1/checkpoint and /checkpoint give the same bytes, and nobody keeps them."""
+    """/v1/checkpoint and /checkpoint return the same bytes, with `Cache-Control: no-cache`."""
     asking.decide(bank, spend())
     one, other = asking.get("/checkpoint"), asking.get("/v1/checkpoint")
     assert one.content == other.content
@@ -109,7 +109,7 @@ def test_a_monitor_rebuilds_the_root_from_entries_and_from_tiles(asking: Asking,
 
 
 def test_a_partial_tile_stays_when_the_tile_has_grown(asking: Asking, bank: Bank) -> None:
-    """Whoever asks for fewer hashes than there are by now gets the same bytes as before."""
+    """A request for fewer hashes than the tile has by now returns the same bytes as before."""
     grow(asking, bank, 260)
     full = get_tile(asking, "tile/0/000").content
     assert get_tile(asking, "tile/0/000.p/5").content == full[: 5 * 32]
@@ -139,14 +139,14 @@ def test_a_partial_tile_stays_when_the_tile_has_grown(asking: Asking, bank: Bank
     ],
 )
 def test_tiles_that_are_none_are_not_found(asking: Asking, path: str) -> None:
-    """What is not there yet, and what is no canonical path, is a 404 that nobody keeps."""
+    """A tile that does not exist yet, and a path that is not canonical, is a 404 that must not be cached."""
     answer = get_tile(asking, path)
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
     assert answer.headers["cache-control"] == "no-store"
 
 
 def test_who_waits_hears_the_decision_when_it_is_made(asking: Asking, bank: Bank) -> None:
-    """`?wait=` holds the answer until the transaction is decided here; of the receipt too."""
+    """`?wait=` (a long poll) holds the answer until the transaction is decided here, also for the receipt."""
     request = spend()
     id_ = transaction_id(request)
     with ThreadPoolExecutor() as pool:
@@ -160,7 +160,7 @@ def test_who_waits_hears_the_decision_when_it_is_made(asking: Asking, bank: Bank
 
 
 def test_a_wait_that_runs_out_is_not_found(asking: Asking) -> None:
-    """After the wait the answer is what it would have been: 404, with how far this worker is."""
+    """After the long poll's deadline the answer is a 404, with this worker's progress."""
     answer = asking.get(f"/v1/transactions/{fresh_hash()}?wait=1")
     assert answer.status_code == 404
     assert answer.json()["applied"] == latest(asking).size
@@ -168,12 +168,12 @@ def test_a_wait_that_runs_out_is_not_found(asking: Asking) -> None:
 
 @pytest.mark.parametrize("wait", ["", "x", "-1", "1.5", "1234567", "١"])
 def test_a_wait_that_is_none_is_malformed(asking: Asking, wait: str) -> None:
-    """Seconds are digits."""
+    """A wait that is not written in digits is malformed."""
     assert asking.http.get(f"/v1/transactions/{fresh_hash()}", params={"wait": wait}).status_code == 400
 
 
 def test_what_is_told_after_an_answer_never_contradicts_it(asking: Asking, bank: Bank) -> None:
-    """Right after an answer the same worker says the same of the transaction and of its states, and its checkpoint covers it."""
+    """Right after an answer the same worker returns the same transaction and states, and its checkpoint covers the decision."""
     for _ in range(20):
         state = fresh_state()
         (decision,) = asking.decide(bank, spend(state))

@@ -1,4 +1,4 @@
-"""How connections are taken in."""
+"""The server accepts connections in bursts, without free descriptors, and on a port that is still held."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from notary.http import App, Server, bind
 
 CROWD = 100
 TURNS = 8
-"""Of the loop: far fewer than one for each connection."""
+"""Turns of the event loop: far fewer than one for each connection."""
 
 
 @asynccontextmanager
 async def waiting_crowd() -> AsyncIterator[Server]:
-    """A server before which a crowd waits: all of them are connected, as the kernel sees it, and none was taken in."""
+    """Yields a server with a burst of connections in its backlog: the kernel has connected them, and none is accepted yet."""
     server = Server(App(), bind("127.0.0.1", 0))
     await server.start()
     host, _, port = server.url.removeprefix("http://").rpartition(":")
@@ -35,7 +35,7 @@ async def waiting_crowd() -> AsyncIterator[Server]:
 
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """No file and no socket more can be opened: the lowest number that is free is too high."""
+    """No further file or socket can be opened: the limit of descriptors is below the lowest free number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.dup(0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
@@ -50,7 +50,7 @@ def _taken_in(server: Server) -> int:
 
 
 async def test_a_crowd_is_taken_in_together() -> None:
-    """Who comes at once does not wait for a turn of the loop each: under load turns are long, and a probe stands in the same line."""
+    """A burst of connections is accepted together, not one a turn of the loop: under load turns are long, and probes wait too."""
     async with waiting_crowd() as server:
         assert _taken_in(server) == 0
         for _ in range(TURNS):
@@ -59,7 +59,7 @@ async def test_a_crowd_is_taken_in_together() -> None:
 
 
 async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) -> None:
-    """When no connection can be taken the log says so, without end nor haste, and later they are."""
+    """Without free descriptors the server logs the error once, not at every turn of the loop, and accepts the connections later."""
     with caplog.at_level(logging.ERROR, "notary.http"):
         async with waiting_crowd() as server:
             with no_descriptors_left():
@@ -67,12 +67,12 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
                     await asyncio.sleep(0)
             assert _taken_in(server) < CROWD
             assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
-            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - asked from outside
+            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
 
 
 def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
-    """A worker that is killed and started again at once finds its port taken by intake processes that are about to end."""
+    """A killed worker that starts again at once waits for its port, which acceptor processes still hold until they end."""
     holder = bind("127.0.0.1", 0)
     port = holder.getsockname()[1]
     letting_go = threading.Timer(0.1, holder.close)

@@ -1,4 +1,4 @@
-"""Submissions that keep to the contract: what is decided, and how it is told."""
+"""Submissions that follow the contract: their decisions, and the form of the answers."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ VECTORS = json.loads((Path(__file__).resolve().parents[2] / "vectors.json").read
 
 
 class VectorBank(Bank):
-    """The party of the vectors: its signatures are given, its private key is not."""
+    """The party of the vectors: its signatures are known, its private key is not."""
 
     def __init__(self) -> None:
         super().__init__(VECTORS["party"], notary=VECTORS["notary"])
@@ -34,18 +34,18 @@ class VectorBank(Bank):
 
 
 def sha256_of_id(id_: str) -> str:
-    """How a consuming transaction is told."""
+    """Returns the hash by which an answer names a consuming transaction."""
     return hashlib.sha256(bytes.fromhex(id_)).hexdigest()
 
 
 def without_receipts(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The decisions of an answer: the same decision may be proved under another checkpoint."""
+    """Returns the decisions of an answer without receipts, since the same decision may be proved under another checkpoint."""
     return [{name: value for name, value in decision.items() if name != "receipt"} for decision in answer.json()["decisions"]]
 
 
 @pytest.fixture(scope="module")
 def vectors_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    """A worker of the notary of the vectors, which knows their party."""
+    """A worker of the notary of the vectors, with their party registered."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("vectors") / "notary", name=VECTORS["notary"])
     directory.register(VectorBank())
     with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
@@ -54,7 +54,7 @@ def vectors_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]
 
 
 def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: Asking) -> None:
-    """Submissions signed by the independent program are good ones, and are decided under the ids that it computed."""
+    """Submissions signed by the independent program are admitted, and decided under the ids that it computed."""
     for vector in VECTORS["submissions"]:
         vectors = [VECTORS["requests"][at] for at in vector["requests"]]
         requests = [each["request"] for each in vectors]
@@ -67,7 +67,7 @@ def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: Asking) -> 
 
 
 def test_a_first_spend_is_committed(asking: Asking, bank: Bank) -> None:
-    """States that nobody consumed are consumed; the decision has the contract's members in their order."""
+    """Free states are consumed; the decision has the contract's members in their order."""
     request = spend(fresh_state(), fresh_state())
     (decision,) = asking.decide(bank, request)
     assert list(decision)[:6] == ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"]
@@ -76,7 +76,7 @@ def test_a_first_spend_is_committed(asking: Asking, bank: Bank) -> None:
 
 
 def test_a_double_spend_is_rejected_with_all_its_conflicts(asking: Asking, bank: Bank) -> None:
-    """Every consumed input is listed, in byte order, with the hash of the id of who consumed it."""
+    """Every consumed input is listed, in byte order, with the hash of its consumer's id."""
     states = sorted((fresh_state(), fresh_state(), fresh_state()))
     first, second = spend(states[1]), spend(states[0])
     asking.decide(bank, first, second)
@@ -89,7 +89,7 @@ def test_a_double_spend_is_rejected_with_all_its_conflicts(asking: Asking, bank:
 
 
 def test_requests_of_one_submission_are_decided_in_their_order(asking: Asking, bank: Bank) -> None:
-    """Of two spends in one submission the first wins, and positions rise without a gap."""
+    """The first of two spends in one submission wins, and positions rise without a gap."""
     state = fresh_state()
     decisions = asking.decide(bank, spend(state), spend(state), spend())
     assert [decision["outcome"] for decision in decisions] == ["committed", "rejected", "committed"]
@@ -98,7 +98,7 @@ def test_requests_of_one_submission_are_decided_in_their_order(asking: Asking, b
 
 
 def test_a_retry_gets_the_same_bytes(asking: Asking, bank: Bank) -> None:
-    """The same submission again is answered with the same decisions, byte for byte, rejections too, and logs no decision."""
+    """A retry gets the same decisions, byte for byte, also rejections, and adds no decision."""
     state = fresh_state()
     body = bank.body(spend(state), spend(state), spend())
     first = asking.post(body)
@@ -108,14 +108,14 @@ def test_a_retry_gets_the_same_bytes(asking: Asking, bank: Bank) -> None:
 
 
 def test_a_decided_transaction_keeps_its_decision_in_another_submission(asking: Asking, bank: Bank) -> None:
-    """The id is what counts: in another company, in another party's name, it has the decision that it has."""
+    """A decided id keeps its decision in another submission, with other requests and in another party's name."""
     request = spend()
     (first,) = asking.decide(bank, request)
     assert asking.decide(bank, spend(), request)[1] == first
 
 
 def test_a_reference_to_a_consumed_state_is_a_conflict_of_its_kind(asking: Asking, bank: Bank) -> None:
-    """Consumed references are listed as references, and nothing is consumed by who is rejected."""
+    """Consumed references are listed as references, and a rejected transaction consumes nothing."""
     consumed, wanted = fresh_state(), fresh_state()
     asking.decide(bank, spend(consumed))
     (decision,) = asking.decide(bank, spend(wanted, references=[consumed]))
@@ -132,7 +132,7 @@ def test_a_reference_consumes_nothing(asking: Asking, bank: Bank) -> None:
 
 
 def test_a_state_may_be_input_and_reference_of_one_transaction(asking: Asking, bank: Bank) -> None:
-    """A transaction is in no conflict with itself."""
+    """A transaction does not conflict with itself."""
     state = fresh_state()
     assert asking.decide(bank, spend(state, references=[state]))[0]["outcome"] == "committed"
 
@@ -156,7 +156,7 @@ def test_a_window_is_judged_by_log_time(asking: Asking, bank: Bank, start: int |
 
 
 def test_a_window_around_log_time_holds_it(asking: Asking, bank: Bank) -> None:
-    """The start of a window is in it, its end is not: judged against log times that the notary told before."""
+    """The start of a window is inside it, its end is not: compared with log times of earlier answers."""
     (decision,) = asking.decide(bank, spend())
     past, state = decision["log_time"], fresh_state()
     late, early = asking.decide(
@@ -167,7 +167,7 @@ def test_a_window_around_log_time_holds_it(asking: Asking, bank: Bank) -> None:
 
 
 def test_the_last_of_two_members_counts(asking: Asking, bank: Bank) -> None:
-    """Of a member given twice the last is meant, as the signature shows."""
+    """The last of two equal members counts, as the signature shows."""
     request = spend()
     text = bank.body(request).decode().replace('"content_hash"', f'"content_hash": "{fresh_hash()}", "content_hash"')
     answer = asking.post(text.encode())
@@ -175,7 +175,7 @@ def test_the_last_of_two_members_counts(asking: Asking, bank: Bank) -> None:
 
 
 def test_a_party_with_a_p256_certificate_is_admitted(asking: Asking, notary_directory: NotaryDirectory) -> None:
-    """A party that is registered while the worker runs, by its certificate, signs with ECDSA P-256; a wrong signature stays one."""
+    """A party that is registered by its certificate while the worker runs signs with ECDSA P-256; a wrong signature is still rejected."""
     newcomer = Bank(f"O=Newcomer,OU={fresh_hash()}", p256=True)
     twin = Bank(newcomer.name, p256=True)
     body = newcomer.body(spend())
@@ -192,12 +192,12 @@ def test_a_party_with_a_p256_certificate_is_admitted(asking: Asking, notary_dire
 
 @pytest.mark.parametrize("media_type", ["application/json;charset=utf-8", 'Application/JSON; Charset="UTF-8"', "application/json ;"])
 def test_the_media_type_is_read_as_http_has_it(asking: Asking, bank: Bank, media_type: str) -> None:
-    """Case, spaces, quotes and the one charset do not matter."""
+    """Case, spaces, quotes and the one charset are accepted."""
     assert asking.post(bank.body(spend()), content_type=media_type).status_code == 200
 
 
 def test_a_wait_of_0_seconds_is_answered_202_and_then_200(asking: Asking, bank: Bank) -> None:
-    """Who does not wait hears what is known so far and when to ask again; the same again gets the decision."""
+    """A call that does not wait gets the decisions so far and a Retry-After; the same submission later gets the decision."""
     body = bank.body(spend(), spend())
     early = asking.post(body, prefer="wait=0")
     assert early.status_code == 202
@@ -212,13 +212,13 @@ def test_a_wait_of_0_seconds_is_answered_202_and_then_200(asking: Asking, bank: 
     "prefer", ["", "wait", "wait=", "wait=soon", "wait=-1", "wait=1.5", "respond-async", "wait=" + "9" * 5000, ";;=,", "é"]
 )
 def test_a_preference_that_makes_no_sense_is_passed_over(asking: Asking, bank: Bank, prefer: str) -> None:
-    """`Prefer` is a wish: one that cannot be read changes nothing."""
+    """A `Prefer` header that cannot be parsed changes nothing."""
     answer = asking.ask("POST", "/v1/submissions", content=bank.body(spend()), headers={**JSON, "prefer": prefer.encode()})
     assert answer.status_code == 200
 
 
 def test_garbage_behind_a_submission_does_not_take_its_answer(worker: NotaryProcess, bank: Bank) -> None:
-    """What comes on the connection after a whole submission never answers for it: its decision leaves first."""
+    """Bytes behind a complete submission never replace its answer: the decision is sent first."""
     body = bank.body(spend())
     for behind in (
         b"\x00garbage\r\n\r\n",
@@ -228,13 +228,13 @@ def test_garbage_behind_a_submission_does_not_take_its_answer(worker: NotaryProc
         with Wire(worker.url) as wire:
             status, _, answer = wire.send(post_head(len(body)) + body + behind).answer()
             assert (status, json.loads(answer)["decisions"][0]["outcome"]) == (200, "committed")
-            # What came later than the decision is told what is wrong with it; what was there before hears no more.
+            # Bytes after the decision get an error; bytes before it get no further answer.
             with contextlib.suppress(ConnectionResetError):
                 assert wire.problem()["status"] == 400
 
 
 def test_a_submission_offered_over_another_protocol_is_decided(worker: NotaryProcess, bank: Bank) -> None:
-    """A Java client's first call, which offers HTTP/2, is taken as it is."""
+    """A Java client's first call, which offers HTTP/2, is accepted."""
     body = bank.body(spend())
     with Wire(worker.url) as wire:
         wire.send(post_head(len(body), "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA") + body)
@@ -242,7 +242,7 @@ def test_a_submission_offered_over_another_protocol_is_decided(worker: NotaryPro
 
 
 def test_a_client_that_leaves_does_not_undo_its_submission(worker: NotaryProcess, asking: Asking, bank: Bank) -> None:
-    """A whole submission counts, whether its sender waits for the answer or not."""
+    """A complete submission counts, even if its client closes before the answer."""
     request = spend()
     body = bank.body(request)
     with Wire(worker.url) as wire:
@@ -253,7 +253,7 @@ def test_a_client_that_leaves_does_not_undo_its_submission(worker: NotaryProcess
 
 
 def test_submissions_of_many_connections_are_all_decided(worker: NotaryProcess, bank: Bank) -> None:
-    """Of many who spend one state at once, exactly one is committed, and the others are told who."""
+    """Many clients spend one state at once: exactly one is committed, and the others get the consumer's hash."""
     state = fresh_state()
     bodies = [bank.body(spend(state)) for _ in range(30)]
     wires = [Wire(worker.url) for _ in bodies]
@@ -271,7 +271,7 @@ def test_submissions_of_many_connections_are_all_decided(worker: NotaryProcess, 
 def test_a_quota_is_answered_with_when_to_come_again(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]
 ) -> None:
-    """Over its quota a party gets 429 with Retry-After, another party is not touched, and nothing of what was refused is logged."""
+    """Over its quota a party gets 429 with Retry-After, another party does not, and the rejected submissions are not logged."""
     other = Bank("O=Bank B")
     own_directory.register(other)
     process = notary_process(own_directory.config, settings={"LIMITS_PARTY_REQUESTS_PER_S": 5})
@@ -289,7 +289,7 @@ def test_a_quota_is_answered_with_when_to_come_again(
 
 
 def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
-    """A worker killed at once, and started again without its index, gives the decisions that it gave: the log is the truth."""
+    """A worker that is killed and started without its index returns the same decisions, since the log is the truth."""
     state = fresh_state()
     bodies = [bank.body(spend(state)), bank.body(spend(state)), bank.body(spend(), spend())]
     process = notary_process(own_directory.config)

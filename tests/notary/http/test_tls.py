@@ -1,4 +1,4 @@
-"""The service over TLS, on real connections: what is refused, what is taken, and how a certificate is renewed."""
+"""The service over TLS, on real connections: rejected and accepted clients, and the renewal of a certificate."""
 
 import contextlib
 import datetime
@@ -24,7 +24,7 @@ from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, ser
 
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
-"""The distance from now of dates that are nearly reached or just passed: clocks are not read to the second."""
+"""The distance from now for dates that are nearly reached or just passed; clocks differ by less."""
 
 
 class Service:
@@ -41,16 +41,16 @@ class Service:
         self.address = host, int(port)
 
     def context(self, client: Pair | None = None) -> ssl.SSLContext:
-        """A client's, which shows this certificate."""
+        """Returns a client's context, with this client certificate."""
         files = (None, None) if client is None else client.put(self.folder, "client")
         return tls_context(self.ca_file, *files)
 
     def connect(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """A connection that has shaken hands."""
+        """Returns a connection after its handshake."""
         return context.wrap_socket(socket.create_connection(self.address, SOCKET_S_MAX), server_hostname="localhost")
 
     def ask(self, context: ssl.SSLContext, path: str = "/livez") -> int:
-        """The status of one call, on a connection of its own. With TLS 1.3 a client hears only now that its certificate is refused."""
+        """Returns the status of one call on a new connection. In TLS 1.3 only the call shows that the client's certificate is rejected."""
         with self.connect(context) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: notary\r\nConnection: close\r\n\r\n".encode())
             answer = b""
@@ -61,19 +61,19 @@ class Service:
         return int(answer.split()[1])
 
     def shown(self) -> int:
-        """The number of the certificate that new connections are shown."""
+        """The serial number of the certificate on new connections."""
         with self.connect(self.context()) as connection:
             certificate = connection.getpeercert(binary_form=True)
         assert certificate is not None
         return serial_of(certificate)
 
     def wait_until_shown(self, pair: Pair) -> None:
-        """Return when new connections are shown this one: several in a row, so that each intake process has had some."""
+        """Wait until several new connections in a row, so that each acceptor process had some, get this certificate."""
         number = serial_of(pair.certificate)
         wait_until(lambda: all(self.shown() == number for _ in range(8)))
 
     def metric(self, name: str) -> float:
-        """The value of a metric."""
+        """Returns the value of a metric."""
         text = httpx.get(self.process.url + "/metrics", verify=self.context(), trust_env=False).text
         return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
 
@@ -84,7 +84,7 @@ def tls_settings(intake: int = 0) -> dict[str, str]:
 
 @pytest.fixture
 def serve_tls(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> Iterator[Callable[..., Service]]:
-    """Start the worker with these settings; it ends without a complaint."""
+    """Starts the worker with these settings, and checks that it ends without an error."""
     started: list[Service] = []
 
     def start(**settings: str) -> Service:
@@ -101,11 +101,11 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# ---- who is refused ----
+# ---- rejected clients ----
 
 
 def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
-    """A client that speaks TLS 1.2 at best is refused in the handshake, one that speaks no TLS hears nothing; both are counted."""
+    """A client with at most TLS 1.2 fails the handshake, one without TLS gets no answer; both are counted."""
     service = serve_tls()
     old = service.context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -121,7 +121,7 @@ def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
 
 
 def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., Service]) -> None:
-    """A client that knows another authority, or the machine's only, ends the handshake."""
+    """A client that trusts another authority, or only the machine's, ends the handshake."""
     service = serve_tls()
     other = Authority("Other").put(service.folder / "other-ca.pem")
     for context in (tls_context(other), tls_context()):
@@ -131,7 +131,7 @@ def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., 
 
 @pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
 def test_client_certificates(own_directory: NotaryDirectory, serve_tls: Callable[..., Service], required: bool) -> None:
-    """A foreign, an expired or a server's certificate gets no answer, a good one does; whether none does is a setting."""
+    """A foreign, an expired and a server's certificate are rejected, a valid one is not; a setting decides on clients without one."""
     clients = Authority("Clients")
     clients.put(own_directory.path / "client-ca.pem")
     service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="required" if required else "optional")
@@ -153,7 +153,7 @@ def test_client_certificates(own_directory: NotaryDirectory, serve_tls: Callable
 
 
 def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
-    """When `tls_client_ca_file` is replaced, clients of the authorities that are in it now are taken, and no others."""
+    """A replaced `tls_client_ca_file` takes effect without a restart: clients of its authorities are accepted, and no others."""
     former, present = Authority("Former"), Authority("Present")
     former.put(own_directory.path / "client-ca.pem")
     service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="optional")
@@ -172,7 +172,7 @@ def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDi
 
 
 def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
-    """A connection that sends nothing is closed after `head_ms_max`, and until then takes nobody's place."""
+    """A connection that sends nothing is closed after `head_ms_max`, and does not keep others out until then."""
     service = serve_tls(HTTP_HEAD_MS_MAX="1000", HTTP_CONNECTIONS_MAX="8")
     with contextlib.ExitStack() as open_ones:
         silent = [open_ones.enter_context(socket.create_connection(service.address, SOCKET_S_MAX)) for _ in range(4)]
@@ -186,7 +186,7 @@ def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[...
 
 
 def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tls: Callable[..., Service]) -> None:
-    """With the authority's file and a certificate of its own it has requests decided; without them it reaches nobody, and says why."""
+    """With the authority's file and a client certificate the client gets decisions; without them no URL works, and the error says why."""
     clients = Authority("Clients")
     clients.put(own_directory.path / "client-ca.pem")
     service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
@@ -206,7 +206,7 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
 
 
 def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> None:
-    """Whoever lacks the authority, or asks the one port as if it were the other, hears which flag or URL is the right one."""
+    """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL."""
     (health,) = free_ports(1)
     service = serve_tls(HTTP_HEALTH_LISTEN=f"127.0.0.1:{health}")
     secured = service.process.url
@@ -224,7 +224,7 @@ def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> Non
 
 @pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
 def test_large_calls(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
-    """The largest submission and its answer, with all receipts, come through whole, also when the connection ends with it."""
+    """The largest submission and its answer, with all receipts, are complete, also when the connection ends after them."""
     service = serve_tls()
     body = bank.body(*(spend(*(fresh_state() for _ in range(20))) for _ in range(1000)))
     assert len(body) > 1 << 20
@@ -240,12 +240,12 @@ def test_large_calls(bank: Bank, serve_tls: Callable[..., Service], ends: bool) 
 
 
 def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[..., Service]) -> None:
-    """While calls come, on connections kept and new, the files are replaced three times: no call fails, new connections see the new one."""
+    """Under load, on kept and new connections, the files are replaced three times: no call fails, and new connections get the new one."""
     service = serve_tls()
     context, ends, failed, answered = service.context(), threading.Event(), list[str](), [0, 0]
 
     def load(at: int) -> None:
-        # The one keeps its connection, the other one makes a new connection for each call.
+        # One client keeps its connection, the other makes a new one for each call.
         headers = JSON if at else JSON | {"connection": "close"}
         with httpx.Client(base_url=service.process.url, verify=context, timeout=SOCKET_S_MAX, trust_env=False) as http:
             while not ends.is_set():
@@ -279,7 +279,7 @@ def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[...
 
 @pytest.mark.parametrize("what", ["another-key", "expired", "garbage", "gone"])
 def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Service], what: str) -> None:
-    """The worker says so once, in the log and in a metric, and goes on with what it has; when the files fit again it takes them."""
+    """Files that do not match are reported once, in the log and in a metric; the certificate in use stays until the files match again."""
     service = serve_tls()
     expected = serial_of(service.pair.certificate)
     authority = service.authority
@@ -305,7 +305,7 @@ def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Ser
 
 
 def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service]) -> None:
-    """With SIGHUP the worker and its intake processes need no second look."""
+    """On SIGHUP the worker and its acceptor processes load the new certificate at once."""
     service = serve_tls()
     renewed = service.authority.server()
     renewed.put(service.folder, "server")
@@ -318,7 +318,7 @@ def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service])
 
 
 def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) -> None:
-    """A client that does not read, and so does not answer TLS's goodbye, is hung up on, and so is one that has not shaken hands."""
+    """At the end, a client that does not read TLS's close message is disconnected, and so is one without a handshake."""
     service = serve_tls()
     with socket.create_connection(service.address, SOCKET_S_MAX), service.connect(service.context()) as idle:
         idle.sendall(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n")
@@ -360,7 +360,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize(("name", "harm", "why"), BROKEN.values(), ids=BROKEN)
 def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name: str, harm: Callable[[Path], object], why: str) -> None:
-    """Exit 2, the file, and what to do."""
+    """Bad files at the start give exit 2, the file's name and the remedy."""
     authority = Authority()
     authority.put(own_directory.path / "client-ca.pem")
     authority.server().put(own_directory.path, "server")

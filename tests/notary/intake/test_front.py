@@ -1,4 +1,4 @@
-"""The application of an intake process, on a link whose other end is the test."""
+"""The application of an acceptor process (`Front`), on a link whose other end is the test."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from tests.notary.process import NotaryDirectory
 
 
 class Fronted:
-    """A front behind a server, and the test in the worker's place."""
+    """An acceptor process's application behind a server, with the test in the worker's place."""
 
     def __init__(self, directory: NotaryDirectory, bank: Bank) -> None:
         self._parties = Parties(directory.path / "parties.json")
@@ -36,7 +36,7 @@ class Fronted:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Link it, and serve."""
+        """Link it to the test, and serve."""
         settings = Settings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
         async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
             self._front = Front(settings, self._parties, self.link)
@@ -49,7 +49,7 @@ class Fronted:
                 await self.server.stop(0.1)
 
     async def post(self) -> int:
-        """A call, from its head to its answer: the status."""
+        """Make one call. Returns its status."""
         host, _, port = self.server.url.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
@@ -61,19 +61,19 @@ class Fronted:
 
 @pytest.fixture
 def fronted(own_directory: NotaryDirectory, bank: Bank) -> Fronted:
-    """One that knows the bank."""
+    """An acceptor process's application that knows the bank."""
     return Fronted(own_directory, bank)
 
 
 async def ended(calls: list[asyncio.Task[int]]) -> None:
-    """End calls that nobody answers."""
+    """End calls without an answer."""
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Fronted) -> None:
-    """What it may not hand over it leaves in the connections; when the worker reads again, all of it comes."""
+    """While its worker accepts no calls the acceptor process reads no bodies; when the worker reads again, all of them arrive."""
     loop = asyncio.get_running_loop()
     async with fronted.running():
         calls = []
@@ -81,7 +81,7 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Front
             calls.append(loop.create_task(fronted.post()))
             await asyncio.sleep(0.005)
         calls += [loop.create_task(fronted.post()) for _ in range(5)]
-        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - asked from outside
+        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         assert fronted.server.paused
         handed = b""
@@ -91,7 +91,7 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Front
 
 
 async def test_a_crowd_does_not_keep_it_from_hearing_its_worker(fronted: Fronted) -> None:
-    """Of those who came at once the first are handed over; when the worker has no room for more, the others are not even checked."""
+    """In a burst the first submissions are handed over; when the worker's queue is full, the others are not even checked."""
     loop = asyncio.get_running_loop()
     async with fronted.running():
         calls = [loop.create_task(fronted.post()) for _ in range(100)]
@@ -107,7 +107,7 @@ async def test_a_crowd_does_not_keep_it_from_hearing_its_worker(fronted: Fronted
 
 
 def _submitted(data: bytes) -> int:
-    """How many were handed over, of the messages that are whole."""
+    """Returns the number of submissions in the complete messages."""
     count = 0
     while len(data) >= 4 and len(data) >= 4 + (size := int.from_bytes(data[:4], "little")):
         count += isinstance(msgspec.msgpack.decode(data[4 : 4 + size], type=Up), Submitted)

@@ -1,4 +1,4 @@
-"""Intake processes: what a death costs, what is counted, what overload has them do. `tests/notary/http` asks through them too."""
+"""Acceptor processes: a process's death, the counted answers, and overload. `tests/notary/http` runs through them too."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ NOT_JSON = b"[not "
 
 
 def intake_of(process: NotaryProcess) -> list[int]:
-    """The processes that a worker has started."""
+    """Returns the processes that a worker has started."""
     return family([process.process.pid])[1:]
 
 
 def answers_of(wires: list[Wire]) -> list[tuple[int, Any]]:
-    """(status, body) of each; status 0 where the connection ended instead."""
+    """Returns (status, body) of each; status 0 where the connection ended without an answer."""
     answers = []
     for wire in wires:
         with wire:
@@ -47,11 +47,11 @@ def answers_of(wires: list[Wire]) -> list[tuple[int, Any]]:
     return answers
 
 
-# ---- life and death ----
+# ---- start and death ----
 
 
 def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """kill -9 ends the calls on its connections and no others. What was acknowledged is found again, and soon all connect as before."""
+    """kill -9 ends the calls on its connections and no others. Acknowledged decisions stay, and soon all clients can connect again."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
     killed, other = intake_of(process)
     submissions = [[spend() for _ in range(20)] for _ in range(24)]
@@ -80,7 +80,7 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
 
 
 def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """Nobody serves calls whose worker is gone: connections end, and the next worker takes the port and has every decision."""
+    """After a worker is killed its connections end, and the next worker gets the port and has every decision."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
     processes = intake_of(process)
     request = spend()
@@ -97,7 +97,7 @@ def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: N
 
 
 async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirectory, capfd: pytest.CaptureFixture[str]) -> None:
-    """A process that ends before it serves is an error of the start: which one, and it has said itself why."""
+    """A process that ends before it serves is an error of the start, which names the process; its own log line has the reason."""
     config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.intake_processes": 1}, {})
     intake = Intake(config, App(), log_level="warning", log_json=False)
     config.path(config.parties_file).unlink()
@@ -111,7 +111,7 @@ async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirect
 
 
 def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
-    """Answers that an intake process gave by itself are in the worker's metrics, with how long they took, like those of the worker."""
+    """Answers that an acceptor process gave by itself are in the worker's metrics, with their latency, like the worker's own."""
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 1})
     forged = spend()
     with Asking(process.url) as asking:
@@ -135,12 +135,12 @@ def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank
 
 
 async def test_while_a_worker_refuses_its_processes_do_without_reading(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Once one was refused, what comes is not looked at; the worker counts it. When there is room again they let everyone in."""
+    """Once a submission was shed, the next ones are not read, and the worker counts them. With room again all are admitted."""
     settings = {"limits.pending_requests_max": 2, "http.intake_processes": 1}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
-        assert (await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)).status_code == 400  # nobody was refused yet
+        assert (await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)).status_code == 400  # nothing was shed yet
         for body in (bank.body(spend()), NOT_JSON, NOT_JSON):
             refused = await service.post(body)
             assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
@@ -155,7 +155,7 @@ async def test_while_a_worker_refuses_its_processes_do_without_reading(own_direc
 
 
 async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Without a log that acknowledges, the reason is told instead; what only looks is answered, and all goes on when the log does."""
+    """Without an acknowledging log, submissions get the reason; lookups are answered; with the log back all goes on."""
     settings = {"worker.append_wait_ms_max": 50, "http.intake_processes": 1}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
@@ -172,7 +172,7 @@ async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory
 
 
 async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """What is in the log and undecided when the worker must end gets 202 through an intake process too, and new ones the reason."""
+    """If the worker must end, an undecided submission gets 202 through an acceptor process too, and new ones get the reason."""
     async with serving(own_directory, {"http.intake_processes": 1}) as service:
         asked = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
         await service.pending()

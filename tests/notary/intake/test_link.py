@@ -1,4 +1,4 @@
-"""The link between a worker and an intake process: what is sent arrives, once and in order, and nobody fills the other's memory."""
+"""The link between a worker and an acceptor process: messages arrive once and in order, and memory is bounded on both sides."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ CALLS = [
 
 @asynccontextmanager
 async def linked(incoming: Any, take: Callable[[Any], None], **options: Any) -> AsyncIterator[tuple[Link[Any, Any], socket.socket]]:
-    """A link, and the bare socket that is its other end."""
+    """Yields a link, and the raw socket that is its other end."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -38,7 +38,7 @@ async def linked(incoming: Any, take: Callable[[Any], None], **options: Any) -> 
 
 
 async def sent(link: Link[Any, Any], theirs: socket.socket, messages: list[Any]) -> bytes:
-    """The bytes that sending these makes."""
+    """Returns the bytes that sending these messages makes."""
     for message in messages:
         link.send(message)
     size = sum(4 + len(msgspec.msgpack.encode(message)) for message in messages)
@@ -50,7 +50,7 @@ async def sent(link: Link[Any, Any], theirs: socket.socket, messages: list[Any])
 
 @pytest.mark.parametrize("piece", [1, 3, 1_000, 1 << 20])
 async def test_messages_arrive_whatever_the_pieces(piece: int) -> None:
-    """In pieces of any size: the same messages, in their order."""
+    """Pieces of any size give the same messages, in order."""
     taken: list[Up] = []
     async with linked(Up, taken.append) as (link, theirs):
         messages = CALLS if piece > 100 else CALLS[:3]
@@ -61,7 +61,7 @@ async def test_messages_arrive_whatever_the_pieces(piece: int) -> None:
 
 
 async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() -> None:
-    """Answers that are not read hold its calls back; when they are, the calls come."""
+    """Unread answers hold the process's calls back; once they are read, the calls arrive."""
     loop = asyncio.get_running_loop()
     taken: list[Up] = []
     async with linked(Up, taken.append, reads_while_it_may_write=True) as (link, theirs), linked(Down, print) as (other, copied):

@@ -1,4 +1,4 @@
-"""A notary of nothing but decisions, a tree and a key, for tests of what outsiders check."""
+"""`Grown`: a notary of decisions, a tree and a key only, for tests of the outsiders' verification."""
 
 import base64
 import hashlib
@@ -17,22 +17,22 @@ ORIGIN = "notary.example/test"
 
 
 def private_key(seed: str) -> Ed25519PrivateKey:
-    """The same key for the same seed."""
+    """Returns the same key for the same seed."""
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest())
 
 
 def verifier_key(seed: str, name: str = ORIGIN) -> VerifierKey:
-    """Its other half."""
+    """Returns the verifier key of the seed's private key."""
     return VerifierKey(name, private_key(seed).public_key().public_bytes_raw())
 
 
 def base64_of(data: bytes) -> str:
-    """Canonical base64."""
+    """Returns canonical base64."""
     return base64.b64encode(data).decode()
 
 
 def random_decision(position: int, chance: random.Random) -> Decision:
-    """A decision of any outcome, with conflicts where it has some."""
+    """Returns a decision of any outcome, with conflicts where the outcome has some."""
     outcome = chance.choice(list(Outcome))
     conflicts: tuple[Conflict, ...] = ()
     if outcome in (Outcome.INPUT_CONFLICT, Outcome.REFERENCE_CONFLICT):
@@ -44,19 +44,19 @@ def random_decision(position: int, chance: random.Random) -> Decision:
 
 
 def random_decisions(count: int, seed: int = 1) -> list[Decision]:
-    """The first `count` decisions of a notary."""
+    """Returns the first `count` decisions of a notary."""
     chance = random.Random(seed)
     return [random_decision(position, chance) for position in range(count)]
 
 
 def as_object(decision: Decision) -> dict[str, Any]:
-    """The contract's JSON object."""
+    """Returns the contract's JSON object."""
     found: dict[str, Any] = msgspec.to_builtins(to_json(decision))
     return found
 
 
 class Grown:
-    """A notary that has made these decisions; it can be asked as it was at any size."""
+    """A notary that has made these decisions; its past states, at any size, can be queried."""
 
     def __init__(self, decisions: Sequence[Decision], origin: str = ORIGIN, seed: str = "notary") -> None:
         self.decisions = list(decisions)
@@ -67,11 +67,11 @@ class Grown:
         self._issuers: dict[int, Issuer] = {}
 
     def view(self, size: int | None = None) -> View:
-        """The tree, as it was at that size."""
+        """Returns the tree at that size; by default the present one."""
         return view_at(len(self.decisions) if size is None else size, lambda level, index: self.tiles[level, index])
 
     def issuer(self, size: int | None = None) -> Issuer:
-        """Who signs at that size."""
+        """Returns the issuer at that size."""
         size = len(self.decisions) if size is None else size
         if size not in self._issuers:
             view = self.view(size)
@@ -79,19 +79,19 @@ class Grown:
         return self._issuers[size]
 
     def receipt(self, position: int, size: int | None = None) -> str:
-        """The receipt that was given at that size."""
+        """Returns the receipt made at that size."""
         return self.issuer(size).receipt(position)
 
     def checkpoint(self, size: int | None = None) -> str:
-        """The checkpoint of that size."""
+        """Returns the checkpoint of that size."""
         return self.issuer(size).checkpoint()
 
     def read(self, level: int, index: int, width: int) -> bytes:
-        """A tile, for `verify_consistency`."""
+        """Returns a tile, for `verify_consistency`."""
         return self.tiles[level, index][: HASH_BYTES * width]
 
     def files(self) -> dict[str, bytes]:
-        """What stands under which path of tlog-tiles, the leaves too."""
+        """Returns the files by their tlog-tiles path, with the leaves."""
         files = {}
         for level, index, width in tile_widths(len(self.decisions)):
             files[format_tile_path(level, index, width)] = self.tiles[level, index]

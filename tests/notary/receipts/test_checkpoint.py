@@ -1,4 +1,4 @@
-"""Checkpoints: origin, size, root and nothing else, signed by the key of that origin."""
+"""Checkpoints: origin, size and root only, signed by the key of that origin."""
 
 import pytest
 
@@ -12,7 +12,7 @@ GOOD = f"{ORIGIN}\n20852163\n{base64_of(ROOT)}\n"
 
 
 def signed(text: str, *others: tuple[str, str]) -> str:
-    """The text, signed by the notary whatever it says, and by others of these names and seeds."""
+    """Returns the text, signed by the notary, and by others with these names and seeds."""
     return sign_note(text, [(ORIGIN, private_key("notary")), *[(name, private_key(seed)) for name, seed in others]])
 
 
@@ -23,20 +23,20 @@ def refused(note: str, *keys: VerifierKey) -> str:
 
 
 def test_there_and_back() -> None:
-    """What was signed is what is read."""
+    """Decoding a signed checkpoint returns the same checkpoint."""
     checkpoint = Checkpoint(ORIGIN, 20852163, ROOT)
     assert checkpoint.text() == GOOD
     assert checkpoint_of(signed(GOOD), [KEY]) == checkpoint
 
 
 def test_cosignatures_of_witnesses_do_no_harm() -> None:
-    """Others may sign after the notary; their keys need not be known, and may be."""
+    """Witnesses may sign after the notary, with known or unknown keys."""
     note = signed(GOOD, ("witness.example", "witness"))
     assert checkpoint_of(note, [KEY]).size == checkpoint_of(note, [verifier_key("witness", "witness.example"), KEY]).size == 20852163
 
 
 def test_the_ends_of_the_range() -> None:
-    """Sizes from 0, with the root of nothing, to 2^63 - 1."""
+    """Sizes from 0, with the root of the empty tree, to 2^63 - 1 are accepted."""
     assert checkpoint_of(signed(Checkpoint(ORIGIN, 0, EMPTY_ROOT).text()), [KEY]).size == 0
     assert checkpoint_of(signed(Checkpoint(ORIGIN, 2**63 - 1, ROOT).text()), [KEY]).size == 2**63 - 1
 
@@ -45,7 +45,7 @@ def test_the_ends_of_the_range() -> None:
     "size", ["", "-1", "+1", "01", "00", "1.0", "1e3", " 1", "1 ", "0x1", "1_000", "١", "½", str(2**63), "9" * 30, "9" * 5000]
 )
 def test_what_is_no_size(size: str) -> None:
-    """Leading zeros, signs, other digits and sizes beyond every tree are refused, though signed."""
+    """Leading zeros, signs, other digits and sizes from 2^63 on are rejected, even when signed."""
     assert refused(signed(f"{ORIGIN}\n{size}\n{base64_of(ROOT)}\n")) == "malformed-checkpoint"
 
 
@@ -84,12 +84,12 @@ def test_what_is_no_root(root: str) -> None:
     ids=["extension", "blank-after", "blank-before", "blank-inside", "no-root", "no-size", "nothing", "size-0-with-a-root"],
 )
 def test_other_lines(text: str) -> None:
-    """Three lines, no extension among them, and no leaves only with the root of nothing; else refused, though signed."""
+    """A signed text with extension lines, missing lines, or size 0 with another root is rejected."""
     assert refused(signed(text)) == "malformed-checkpoint"
 
 
 def test_the_origin_is_the_signers() -> None:
-    """The key of one notary does not speak for another origin, and no witness for any."""
+    """The key of one notary is not accepted for another origin, and a witness's for none."""
     other = Checkpoint("notary.example/other", 1, ROOT).text()
     assert refused(signed(other)) == "wrong-origin"
     assert refused(sign_note(other, [("notary.example/other", private_key("other"))])) == "wrong-origin"
@@ -98,13 +98,13 @@ def test_the_origin_is_the_signers() -> None:
 
 
 def test_signatures() -> None:
-    """A bad signature, one by another key of the same name, and none that counts have reasons of their own."""
+    """A bad signature, a signature by another key of the same name, and a note without a known signer have different reasons."""
     assert refused(signed(GOOD).replace("20852163", "20852164")) == "bad-signature"
     assert refused(signed(GOOD), verifier_key("another")) == "unknown-key"
     assert refused(GOOD) == "malformed-checkpoint"
 
 
 def test_an_endorsement_is_no_checkpoint() -> None:
-    """What else the notary's key signs cannot be taken for a checkpoint."""
+    """An endorsement, which the notary's key also signs, is not accepted as a checkpoint."""
     endorsement = f"notary/key/v1\n{ORIGIN}\n{KEY}\n{verifier_key('next')}\n"
     assert refused(signed(endorsement)) == "malformed-checkpoint"

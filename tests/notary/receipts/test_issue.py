@@ -1,4 +1,4 @@
-"""The notary's side: receipts to the byte, and one signature for each tree size."""
+"""The notary's issuer: receipts to the byte, and one signature for each tree size."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ DECISIONS = random_decisions(600)
 
 
 def root(leaves: list[bytes]) -> bytes:
-    """MTH of RFC 6962, section 2.1, as it is defined."""
+    """Returns MTH by the definition of RFC 6962, section 2.1."""
     if len(leaves) == 1:
         return sha256(b"\0" + leaves[0]).digest()
     left = 1 << (len(leaves) - 1).bit_length() - 1
@@ -27,7 +27,7 @@ def root(leaves: list[bytes]) -> bytes:
 
 
 def path(index: int, leaves: list[bytes]) -> list[bytes]:
-    """PATH of RFC 6962, section 2.1.1, as it is defined."""
+    """Returns PATH by the definition of RFC 6962, section 2.1.1."""
     if len(leaves) == 1:
         return []
     left = 1 << (len(leaves) - 1).bit_length() - 1
@@ -38,7 +38,7 @@ def path(index: int, leaves: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 33, 255, 256, 257, 512, 600])
 def test_receipts_to_the_byte(size: int) -> None:
-    """A receipt is the text that the formats say, made here from their definitions."""
+    """A receipt equals the text that this test makes from the definitions of the formats."""
     notary = Grown(DECISIONS[:size])
     leaves = [leaf(decision) for decision in notary.decisions]
     text = f"{ORIGIN}\n{size}\n{base64.b64encode(root(leaves)).decode()}\n"
@@ -51,13 +51,13 @@ def test_receipts_to_the_byte(size: int) -> None:
 
 
 def test_an_empty_tree_has_a_checkpoint() -> None:
-    """Before any decision: size 0 and the root SHA-256 of nothing."""
+    """The empty tree has a checkpoint: size 0 and the root SHA-256 of nothing."""
     lines = Grown([]).checkpoint().splitlines()
     assert lines[:3] == [ORIGIN, "0", base64.b64encode(sha256(b"").digest()).decode()]
 
 
 def test_one_signature_a_size() -> None:
-    """However many receipts and checkpoints are asked for, each size of the tree is signed once."""
+    """For any number of receipts and checkpoints, each size of the tree is signed once."""
     tree, full = Tree(), {}
     chance = random.Random(7)
 
@@ -77,7 +77,7 @@ def test_one_signature_a_size() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """Whoever asks for every receipt of a notary at rest does not fill its memory."""
+    """A client that gets every receipt of an idle notary does not fill its memory."""
     rows = inside_of(bytes(32 * TILE_WIDTH))
     size = GROUPS_KEPT * 3 * GROUP_WIDTH
     tree = Tree()
@@ -91,7 +91,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 @pytest.mark.parametrize("origin", [ORIGIN, 'quoted"and\\/<b>', "bücher.example/ß\u2603"])
 def test_as_a_json_string(origin: str) -> None:
-    """For an answer a receipt is written as JSON at once: it is the same text, however its origin is spelled."""
+    """The JSON form of a receipt decodes to the same text, with any characters in its origin."""
     notary = Grown(DECISIONS[:300], origin)
     for position in (0, 17, 299):
         written = notary.issuer().receipt_json(position)
@@ -101,6 +101,6 @@ def test_as_a_json_string(origin: str) -> None:
 
 @pytest.mark.parametrize("position", [-1, 600, 10**6])
 def test_no_receipt_of_what_is_not_there(position: int) -> None:
-    """Asking for the receipt of no decision is a broken invariant, never a receipt that proves nothing."""
+    """A receipt for a position without a decision is a broken invariant, and raises AssertionError."""
     with pytest.raises(AssertionError):
         Grown(DECISIONS).receipt(position)

@@ -1,4 +1,4 @@
-"""The key history: trust goes forward from key to key, by endorsements, and no other way."""
+"""The key history: trust goes forward from key to key, by endorsements only."""
 
 import json
 from functools import cache
@@ -20,7 +20,7 @@ KEYS = [verifier_key(seed) for seed in SEEDS]
 
 @cache
 def history(*seeds: str, name: str = ORIGIN) -> tuple[HistoricKey, ...]:
-    """What a notary that had these keys lists."""
+    """Returns the key history of a notary that had these keys."""
     keys = [verifier_key(seed, name) for seed in seeds]
     endorsed = [endorse(keys[at], private_key(seeds[at]), keys[at + 1]) for at in range(len(keys) - 1)]
     return (HistoricKey(str(keys[0])), *endorsed)
@@ -38,17 +38,17 @@ def refused(trusted: list[VerifierKey], keys: tuple[HistoricKey, ...]) -> str:
 
 @pytest.mark.parametrize("known", range(4))
 def test_trust_goes_forward_only(known: int) -> None:
-    """Whoever knows one key gets those after it, and none before it."""
+    """A client that trusts one key gets the keys after it, and none before it."""
     assert follow([KEYS[known]], HISTORY) == KEYS[known:]
 
 
 def test_what_is_endorsed() -> None:
-    """An endorsement is a note of four lines by the key that goes."""
+    """An endorsement is a note of four lines, signed by the old key."""
     assert HISTORY[1].endorsement == sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\n", [(ORIGIN, private_key("first"))])
 
 
 def test_others_are_not_followed() -> None:
-    """The history of another notary, or of nobody that is trusted, adds nothing."""
+    """The history of another notary, or one without a trusted key, adds no key."""
     stranger = verifier_key("stranger")
     assert follow([stranger], HISTORY) == [stranger]
     assert follow([], HISTORY) == []
@@ -56,14 +56,14 @@ def test_others_are_not_followed() -> None:
 
 
 def test_keys_known_already_need_no_endorsement() -> None:
-    """What is trusted anyway may be listed without one: an operator may have told it by another way."""
+    """A key that is trusted already needs no endorsement: the operator may have given it in another way."""
     bare = tuple([HistoricKey(str(key)) for key in KEYS])
     assert follow(KEYS, bare) == KEYS
     assert follow(KEYS[1:], bare) == KEYS[1:]
 
 
 def test_each_bad_endorsement_is_refused() -> None:
-    """None, one by another key, of another key, of another notary, of other words, with a changed signature: no trust."""
+    """A missing endorsement, one by or of another key or notary, one with other text, and one with a changed signature add no trust."""
     first, second = HISTORY[0], HISTORY[1]
     by_another = endorse(KEYS[0], private_key("thief"), KEYS[1])
     of_another = HistoricKey(second.verifier_key, HISTORY[2].endorsement)
@@ -78,19 +78,19 @@ def test_each_bad_endorsement_is_refused() -> None:
 
 
 def test_a_key_that_is_skipped_breaks_the_chain() -> None:
-    """A key left out, or two that changed places, is noticed."""
+    """A missing key, or two keys in the wrong order, break the chain."""
     assert refused([KEYS[0]], (HISTORY[0], *HISTORY[2:])) == "bad-endorsement"
     assert refused([KEYS[0]], (HISTORY[0], HISTORY[2], HISTORY[1], HISTORY[3])) == "bad-endorsement"
 
 
 def test_no_notary_speaks_for_another() -> None:
-    """A key may only be followed by one of its own name, though it signed for it."""
+    """A key may only be followed by a key of the same name, even with a valid endorsement."""
     other = verifier_key("first", "notary.example/other")
     assert refused([KEYS[0]], (HISTORY[0], endorse(KEYS[0], private_key("first"), other))) == "bad-endorsement"
 
 
 def test_a_key_that_comes_twice() -> None:
-    """A list that turns back on itself ends, and adds no trust but what was endorsed."""
+    """A list with a key that appears twice adds only endorsed keys."""
     again = (*HISTORY, HISTORY[1], HISTORY[2])
     assert follow([KEYS[0]], again) == KEYS
     assert follow([KEYS[3]], (*HISTORY, HistoricKey(str(KEYS[3])))) == [KEYS[3]]
@@ -121,7 +121,7 @@ def test_a_key_that_comes_twice() -> None:
     ],
 )
 def test_what_is_no_history(encoded: bytes) -> None:
-    """Anything but an array of keys is refused as malformed."""
+    """Anything but an array of keys is rejected as malformed."""
     with pytest.raises(NotVerified) as refusal:
         decode_history(encoded)
     assert refusal.value.reason == "malformed-key"
@@ -131,14 +131,14 @@ def test_what_is_no_history(encoded: bytes) -> None:
 
 
 def test_the_forms_of_a_history() -> None:
-    """The array, the notary's whole answer, as text or as a parser makes it of that: all the same."""
+    """The array and the notary's complete answer are accepted, as text and as parsed JSON."""
     answer = {"name": "O=Notary", "keys": json.loads(ENCODED)}
     for given_ in (HISTORY, ENCODED, ENCODED.decode(), answer, answer["keys"], json.dumps(answer)):
         assert trusted_keys([str(KEYS[1])], given_) == KEYS[1:]  # type: ignore[arg-type]
     assert decode_history(ENCODED) == HISTORY
 
 
-# Endorsements that were made, some of them by a thief, and one that he got the second key to make.
+# Real endorsements, some of them by a thief, and one that a thief got the second key to make.
 CHAINS = [("first", "second", "third", "fourth"), ("second", "thief", "accomplice"), ("stranger", "third"), ("stranger", "first")]
 _PIECES: list[dict[str, str | None]] = [
     piece
@@ -149,7 +149,7 @@ _ENDORSEMENTS = [piece["endorsement"] for piece in _PIECES]
 
 
 def endorsed_from(seed: str) -> set[VerifierKey]:
-    """The key, and what anyone who knows it alone may come to trust."""
+    """Returns the key, and all keys that a holder of this key may come to trust."""
     found = {seed}
     while more := {new for chain in CHAINS for old, new in pairwise(chain) if old in found} - found:
         found |= more
@@ -164,7 +164,7 @@ pieces = st.sampled_from(_PIECES) | st.builds(
 @given(st.lists(pieces, min_size=1, max_size=6), st.sampled_from([*SEEDS, "thief", "stranger"]))
 @settings(max_examples=400, deadline=None)
 def test_no_pieces_make_trust(chosen: list[dict[str, str | None]], known: str) -> None:
-    """However real and stolen endorsements are put together, a key is trusted only if each on the way to it endorsed the next."""
+    """For any combination of real and stolen endorsements, a key is trusted only if each key before it endorsed the next."""
     try:
         found = follow([verifier_key(known)], [HistoricKey(**piece) for piece in chosen])  # type: ignore[arg-type]
     except NotVerified:
@@ -175,7 +175,7 @@ def test_no_pieces_make_trust(chosen: list[dict[str, str | None]], known: str) -
 @given(st.integers(0, len(ENCODED) - 1), st.integers(0, 255), st.integers(0, 3))
 @settings(max_examples=400, deadline=None)
 def test_no_changed_byte_makes_trust(at: int, byte: int, known: int) -> None:
-    """A history with one byte changed lends no trust that it does not lend unchanged, and raises nothing else."""
+    """A history with one changed byte adds no trust that the unchanged one does not add, and raises only `NotVerified`."""
     changed = ENCODED[:at] + bytes([byte]) + ENCODED[at + 1 :]
     try:
         found = trusted_keys([KEYS[known]], changed)
@@ -186,6 +186,6 @@ def test_no_changed_byte_makes_trust(at: int, byte: int, known: int) -> None:
 
 @given(st.binary(max_size=200) | st.text(st.characters(), max_size=100))
 def test_anything_is_a_history_or_refused(given_: bytes | str) -> None:
-    """Total: the one error, whatever comes in."""
+    """For any input the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         trusted_keys([KEYS[0]], given_)

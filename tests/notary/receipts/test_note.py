@@ -1,4 +1,4 @@
-"""Signed notes: what is one, who signed it, and why another is refused."""
+"""Signed notes: their form, their signers, and the reasons of rejected notes."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,26 +31,26 @@ def refused(note: str, *keys: VerifierKey) -> str:
 
 
 def test_there_and_back() -> None:
-    """A note says its text and which of the known keys signed it, in the order of its lines."""
+    """Opening a note returns its text and the known keys that signed it, in the order of its lines."""
     assert open_note(NOTE, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
     assert open_note(TWICE, [BOB, ALICE], "malformed-checkpoint") == (TEXT, [ALICE, BOB])
     assert open_note(TWICE, [BOB], "malformed-checkpoint") == (TEXT, [BOB])
 
 
 def test_a_note_of_others() -> None:
-    """A published note, of a published key, opens."""
+    """A published note opens with its published key."""
     text, signed_by = open_note(PETERS_NOTE, [parse_verifier_key(PETER)], "malformed-checkpoint")
     assert text.startswith("If you think")
     assert [str(key) for key in signed_by] == [PETER]
 
 
 def test_signing_twice_gives_the_same_bytes() -> None:
-    """Every worker signs alike."""
+    """Signing the same text twice gives the same bytes, so all workers sign alike."""
     assert sign_note(TEXT, [("alice.example", private_key("alice"))]) == NOTE
 
 
 def test_lines_of_others_say_nothing() -> None:
-    """Signatures by keys that are not known are passed over: other names, other kinds, other keys of the same name, twice, many."""
+    """Signatures of unknown keys are skipped: other names, types, and other keys of the same name, twice, and many."""
     witness = "— witness.example " + base64_of(bytes(80)) + "\n"
     same_name = sign_note(TEXT, [("alice.example", private_key("another"))]).removeprefix(TEXT + "\n")
     same_id = "— mallory.example " + base64_of(ALICE.key_id + bytes(64)) + "\n"
@@ -59,7 +59,7 @@ def test_lines_of_others_say_nothing() -> None:
 
 
 def test_who_signed_it() -> None:
-    """A key of another name, another key of that name, and no key at all are told apart from a bad signature."""
+    """A key of another name, another key of the same name, and no key each have their own reason, different from a bad signature."""
     assert refused(NOTE, BOB) == "wrong-origin"
     assert refused(NOTE, verifier_key("new", "alice.example")) == "unknown-key"
     with pytest.raises(NotVerified, match="unknown-key") as refusal:
@@ -69,7 +69,7 @@ def test_who_signed_it() -> None:
 
 
 def test_a_bad_signature_refuses_the_note_whoever_else_signed_it() -> None:
-    """One known key that did not sign this text is enough, also beside one that did, and whatever its length."""
+    """One known key with a bad signature of any length makes a note invalid, also beside a good signature."""
     bad = "— bob.example " + base64_of(BOB.key_id + bytes(64)) + "\n"
     short = "— bob.example " + base64_of(BOB.key_id + b"x") + "\n"
     long = "— bob.example " + base64_of(BOB.key_id + bytes(65)) + "\n"
@@ -79,7 +79,7 @@ def test_a_bad_signature_refuses_the_note_whoever_else_signed_it() -> None:
 
 
 def test_no_key_signs_twice() -> None:
-    """The same line again is refused: each text and its signers have one form."""
+    """A repeated signature line is rejected: a text with its signers has one form."""
     assert refused(NOTE + LINE) == "malformed-checkpoint"
 
 
@@ -136,7 +136,7 @@ def test_what_is_no_note(note: str) -> None:
 
 
 def test_stray_bits_before_the_padding() -> None:
-    """Base64 that other decoders take for the same bytes is not canonical, and refused."""
+    """Base64 that other decoders accept for the same bytes, but that is not canonical, is rejected."""
     at = NOTE.rindex("=") - 1
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     other = letters[letters.index(NOTE[at]) ^ 1]
@@ -145,7 +145,7 @@ def test_stray_bits_before_the_padding() -> None:
 
 @pytest.mark.parametrize("key", [ALICE, BOB, verifier_key("x", "ü.example/ß"), parse_verifier_key(PETER)], ids=lambda key: key.name)
 def test_the_text_of_a_key(key: VerifierKey) -> None:
-    """A verifier key is read from its text, as it stands in a file too."""
+    """A verifier key is parsed from its text, also with a file's newline."""
     assert parse_verifier_key(str(key)) == key == parse_verifier_key(f"{key}\n")
 
 
@@ -178,7 +178,7 @@ HEAD, HASH, ENCODED = str(ALICE).split("+", 2)
     ],
 )
 def test_what_is_no_key(text: str) -> None:
-    """A letter that is wrong, a key of another kind, anything else: refused before it is used."""
+    """A key with a wrong letter, a key of another type and any other text are rejected."""
     with pytest.raises(NotVerified) as refusal:
         parse_verifier_key(text)
     assert refusal.value.reason == "malformed-key"
@@ -186,12 +186,12 @@ def test_what_is_no_key(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a+b", "a\tb", "a\nb", "a\x00b", "a\u0085b", "a\u00a0b", "a\u2003b", "a\u3000b", "a\udcffb"])
 def test_what_is_no_name(name: str) -> None:
-    """Names of keys have no white space of any kind, no plus, no control characters, and are UTF-8."""
+    """Key names have no white space, no plus and no control characters, and are UTF-8."""
     assert not is_key_name(name)
 
 
 def test_a_key_that_is_no_point() -> None:
-    """32 bytes that are no key of Ed25519 verify nothing, and raise nothing else."""
+    """32 bytes that are no Ed25519 key verify nothing, and raise only `NotVerified`."""
     for public_key in (bytes(32), b"\xff" * 32, b"\x02" + bytes(31)):
         key = VerifierKey("alice.example", public_key)
         note = TEXT + "\n— alice.example " + base64_of(key.key_id + b"\x01" * 64) + "\n"
@@ -199,7 +199,7 @@ def test_a_key_that_is_no_point() -> None:
 
 
 def test_what_a_message_quotes_cannot_command_a_terminal() -> None:
-    """Names and lines of hostile notes are shown escaped and cut short."""
+    """Names and lines of hostile notes are escaped and shortened in messages."""
     note = TEXT + f"\n— evil\x9b2J\u202e{'x' * 5000} {base64_of(bytes(80))}\n"
     with pytest.raises(NotVerified) as refusal:
         open_note(note, [ALICE], "malformed-checkpoint")
@@ -208,7 +208,7 @@ def test_what_a_message_quotes_cannot_command_a_terminal() -> None:
 
 
 def test_any_signing_key_of_a_name() -> None:
-    """Two known keys of one name are told apart by their ids."""
+    """Two known keys of one name are distinguished by their ids."""
     old, new = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     keys = [VerifierKey("n.example", key.public_key().public_bytes_raw()) for key in (old, new)]
     assert open_note(sign_note(TEXT, [("n.example", new)]), keys, "malformed-checkpoint")[1] == [keys[1]]
@@ -217,7 +217,7 @@ def test_any_signing_key_of_a_name() -> None:
 @given(st.text(st.characters(), max_size=200), st.booleans())
 @settings(max_examples=300)
 def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
-    """Whatever text comes in, the one error comes out; signed by nobody, it never opens."""
+    """For any text the only exception is `NotVerified`; a note without a known signature never opens."""
     note = text + "\n\n" + LINE if signed else text
     with pytest.raises(NotVerified):
         open_note(note, [ALICE], "malformed-checkpoint")
@@ -225,6 +225,6 @@ def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
 
 @given(st.text(st.characters(), max_size=100))
 def test_any_text_is_a_key_or_refused(text: str) -> None:
-    """So for keys."""
+    """For any text of a key the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         parse_verifier_key(text)

@@ -1,4 +1,4 @@
-"""The text of a receipt: one form, and each departure from it is refused."""
+"""The text of a receipt has one form, and every other text is rejected."""
 
 import pytest
 
@@ -15,12 +15,12 @@ GOOD = f"{HEAD}{LINES}\n{CHECKPOINT}"
 
 
 def test_there_and_back() -> None:
-    """Index, hashes and the checkpoint as it stands."""
+    """Parsing a receipt returns its index, its hashes and the checkpoint's exact text."""
     assert proof_of(GOOD) == Proof(5, HASHES, CHECKPOINT)
 
 
 def test_the_least_and_the_most() -> None:
-    """A tree of one leaf has an empty proof; no tree has one of more than 63 hashes."""
+    """A tree of one leaf has an empty proof; a proof has at most 63 hashes."""
     assert proof_of("c2sp.org/tlog-proof@v1\nindex 0\n\n" + CHECKPOINT) == Proof(0, (), CHECKPOINT)
     line = base64_of(bytes(32)) + "\n"
     assert len(proof_of(f"c2sp.org/tlog-proof@v1\nindex {2**63 - 1}\n{line * HASHES_MAX}\n{CHECKPOINT}").hashes) == HASHES_MAX
@@ -75,7 +75,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def test_what_is_no_receipt(text: str) -> None:
-    """Each other form is refused as malformed: nobody may put into a receipt what is not checked."""
+    """Every other form is rejected as malformed, so a receipt holds no unverified data."""
     assert text != GOOD
     with pytest.raises(NotVerified) as refusal:
         proof_of(text)

@@ -1,4 +1,4 @@
-"""Paths of tiles: one for each tile, and nothing else is one."""
+"""Tile paths: each tile has one path, and no other text is a path."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ tiles = st.builds(TilePath, st.none() | st.integers(0, LEVEL_MAX), st.integers(0
     ],
 )
 def test_worked_examples(path: str, tile: TilePath) -> None:
-    """The examples of tlog-tiles, and the ends of each range."""
+    """The examples of tlog-tiles, and the ends of each range, are parsed."""
     assert parse_tile_path(path) == tile
     assert format_tile_path(tile.level, tile.index, tile.width) == path
 
@@ -83,26 +83,26 @@ def test_worked_examples(path: str, tile: TilePath) -> None:
     ],
 )
 def test_what_is_no_path(path: str) -> None:
-    """Any other text, another spelling of a tile among them, names none."""
+    """Any other text, including another spelling of a tile, is no path."""
     assert parse_tile_path(path) is None
 
 
 @given(tiles)
 def test_there_and_back(tile: TilePath) -> None:
-    """Each tile has a path, which names it."""
+    """Parsing the path of a tile returns the tile."""
     assert parse_tile_path(format_tile_path(tile.level, tile.index, tile.width)) == tile
 
 
 @given(st.text(max_size=80) | st.from_regex(r"tile/(entries|[0-9]{1,3})(/x?[0-9]{2,4}){1,8}(\.p/[0-9]{1,4})?\n?"))
 def test_any_text(path: str) -> None:
-    """Whatever is asked for, the answer is a tile, spelled in the one way, or none."""
+    """Any text parses to a tile with that canonical path, or to None."""
     tile = parse_tile_path(path)
     assert tile is None or format_tile_path(tile.level, tile.index, tile.width) == path
 
 
 @given(tiles, st.data())
 def test_a_changed_path_is_another_tile(tile: TilePath, data: st.DataObject) -> None:
-    """No two paths name the same tile."""
+    """A changed path names another tile, or none."""
     path = format_tile_path(tile.level, tile.index, tile.width)
     at = data.draw(st.integers(0, len(path)))
     changed = (

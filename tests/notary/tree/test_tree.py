@@ -1,4 +1,4 @@
-"""The tree against RFC 6962's definitions, computed the naive way."""
+"""The tree compared with a naive computation of RFC 6962's definitions."""
 
 import itertools
 from hashlib import sha256
@@ -26,7 +26,7 @@ LEAVES = [leaf_hash(b"%d" % n) for n in range(70_000)]
 
 
 def naive_root(hashes: list[bytes]) -> bytes:
-    """MTH of RFC 6962, section 2.1, over leaf hashes, level by level: a node without a sibling moves up as it is."""
+    """MTH of RFC 6962, section 2.1, over leaf hashes, level by level: a node without a sibling moves up unchanged."""
     if not hashes:
         return sha256(b"").digest()
     while len(hashes) > 1:
@@ -36,7 +36,7 @@ def naive_root(hashes: list[bytes]) -> bytes:
 
 
 class Tiles(dict[tuple[int, int], bytes]):
-    """Tiles as a store would keep them."""
+    """Tiles in memory, as a store would keep them."""
 
     def grow(self, tree: Tree, leaves: list[bytes]) -> None:
         for place, tile in tree.append(leaves).items():
@@ -59,7 +59,7 @@ def grown(size: int) -> tuple[Tree, Tiles]:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 255, 256, 257, 511, 512, 513, 65_535, 65_536, 65_537, 66_000])
 def test_root_and_tiles_at_the_edges(size: int) -> None:
-    """Around full tiles of every level the root is the naive one, and there is exactly the tiles that tlog-tiles names."""
+    """Around full tiles of every level the root matches the naive one, and the tiles are exactly those that tlog-tiles names."""
     tree, tiles = grown(size)
     assert View(size, tree.edge, tiles.inside).root == naive_root(LEAVES[:size]) == view_at(size, tiles.read).root
     assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
@@ -70,7 +70,7 @@ def test_root_and_tiles_at_the_edges(size: int) -> None:
 @given(st.lists(st.integers(0, 700), max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_growth_in_any_steps(steps: list[int]) -> None:
-    """However leaves are split over steps, and after a restart from the tiles at each, root and tiles are the same."""
+    """Any split of leaves into steps, with a restart from the tiles at each, gives the same root and tiles."""
     tree, tiles = Tree(), Tiles()
     for step in steps:
         tiles.grow(tree, LEAVES[tree.size : tree.size + step])
@@ -80,7 +80,7 @@ def test_growth_in_any_steps(steps: list[int]) -> None:
 
 
 def test_every_proof_of_small_trees() -> None:
-    """Each leaf and each older size of trees up to 40 leaves is proven, and the proof proves nothing else."""
+    """Each leaf and each older size of trees up to 40 leaves is proven, and the proof proves no other."""
     _, tiles = grown(40)
     roots = [naive_root(LEAVES[:size]) for size in range(41)]
     for size in range(1, 41):
@@ -106,7 +106,7 @@ def test_every_proof_of_small_trees() -> None:
 @given(st.integers(1, 66_000), st.data())
 @settings(max_examples=60, deadline=None)
 def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
-    """Proofs at any older size are made from the tiles of a larger tree, in at most one hash a level."""
+    """Proofs at any older size can be made from the tiles of a larger tree, with at most one hash a level."""
     tiles, index = _large(), data.draw(st.integers(0, size - 1))
     old = data.draw(st.integers(0, size))
     view = view_at(size, tiles.read)
@@ -117,13 +117,13 @@ def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
 
 
 def test_a_tree_of_a_million_leaves() -> None:
-    """Around 2^20 leaves, three full levels of tiles, roots and proofs are those of RFC 6962's recursive definitions."""
+    """Around 2^20 leaves, with three full levels of tiles, roots and proofs match RFC 6962's recursive definitions."""
     size_max = 2**20 + 5
     leaves = [leaf_hash(b"%d" % n) for n in range(size_max)]
     whole: dict[tuple[int, int], bytes] = {}
 
     def mth(start: int, end: int) -> bytes:
-        """MTH(D[start:end]); of larger subtrees what was computed once is kept."""
+        """Returns MTH(D[start:end]); the results for larger subtrees are cached."""
         if end - start == 1:
             return leaves[start]
         if (start, end) in whole:
@@ -135,7 +135,7 @@ def test_a_tree_of_a_million_leaves() -> None:
         return node
 
     def path(index: int, start: int, end: int) -> list[bytes]:
-        """PATH(index, D[start:end])."""
+        """Returns PATH(index, D[start:end])."""
         if end - start == 1:
             return []
         middle = start + (1 << (end - start - 1).bit_length() - 1)
