@@ -26,8 +26,7 @@ def violations(
     """Compare a worker's joiner, after a step, with its log.
 
     `replayed`: the log as far as this worker has applied it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: the next
-    offset to
-    read of each topic-partition (`Joiner.read_next`). `offsets_next`: the offsets from which it would read after a restart
+    offset to read of each topic-partition (`Joiner.read_next`). `offsets_next`: the offsets from which it would read after a restart
     (`Index.joiner_state`); a topic-partition without one is read from its start. `buffered_records`: the number of payload records that it
     buffers (`Joiner.buffered_records`). `whole`: the replay of the whole log; it is computed here if it is not given.
     """
@@ -80,8 +79,7 @@ def _may_be_content(candidates: Sequence[LogRecord], partition: int, entries: Se
     """Returns the records of a batch key that a worker must not lose; it may keep the others.
 
     Without an entry any value may be the one that the entry will name, so the first record of each value counts. With entries, only the
-    first
-    value that one of them names counts.
+    first value that one of them names counts.
     """
     first: dict[bytes, LogRecord] = {}
     for record in candidates:

@@ -33,8 +33,7 @@ class Remains:
         """Returns every difference from the data of an honest notary.
 
         `roots_right`: also check the roots that workers wrote into the log. `views_own`: no record was lost, so check that every view is
-        the log's
-        own.
+        the log's own.
         """
         replayed = self.replayed
         found = indexes.all_violations(self.indexes, replayed)

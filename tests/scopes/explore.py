@@ -3,8 +3,7 @@
 For each named scope (`named`), the search visits **every** order in which its records can enter the log, with its faults at every moment,
 and **every** order in which its readers can read that log, crash and resume. In each state it checks:
 - a reader has emitted what follows from the complete log (`tests.properties.reference.joined`), in that order, each batch once, and after
-  it
-  has read everything it has emitted everything: so two readers never disagree, and a restart neither loses nor repeats a batch;
+  it has read everything it has emitted everything: so two readers never disagree, and a restart neither loses nor repeats a batch;
 - it knows the incarnations that the log registers, at that log time, and buffers nothing that can never count;
 - it has not paused the partition from which the hole at its head must be filled, nor the ordering topic while it waits for nothing;
 - when nothing more need come, it proposes to fill its hole, and to fence silent incarnations whose orphans it buffers; in the end nothing
@@ -17,8 +16,7 @@ end soon, and lose nothing:
   of the log that a reader may still read, and the sends in flight are equal. Records that were applied and are not read again are dropped.
 - *Readers are compared with the log, not with each other*: two that agree with it agree. `two-readers` compares them all the same.
 - *lazy: a record is written when the first reader gets to it.* No reader could notice an earlier write: fills and fences by a peer are
-  moves
-  of their own, possible at any place of a topic-partition.
+  moves of their own, possible at any place of a topic-partition.
 - *late: a send is lost, or an incarnation crashes, when nothing else explains why a record does not come*, or when a later send comes. Both
   show only in records that never come.
 - *A state is not visited again with fewer faults left*: faults need not happen, so it can do nothing that it could not before.

@@ -11,8 +11,7 @@ class BufferBound:
     """The buffer limit of one process.
 
     One poll may exceed it. From then on only the partition that the head waits for is read, which is never paused. After an interruption
-    the
-    joiner receives several polls together.
+    the joiner receives several polls together.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -271,8 +271,7 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader:
     """Returns the writer's views that are foreign to the reader, unless a later record overrules them.
 
     A record of a third worker overrules a view if it has the reader's history and covers more records than the reader had before the
-    foreign
-    view. `writer` and `reader` are worker names, each with the incarnations that the worker knows.
+    foreign view. `writer` and `reader` are worker names, each with the incarnations that the worker knows.
     """
     found: list[View] = []
     agreed = 0

@@ -1,6 +1,5 @@
 """The reasons for which a process may end by itself. Each end needs a cause at that time: on its disk, in the log, or in the part of the
-log
-that was shown.
+log that was shown.
 
 The converse holds too: if two processes with the same worker name fence each other three times, one must stop.
 """
@@ -75,8 +74,7 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
     """Check that a content is lost: the log ends at its hole, and there was a loss. The operator restores it, or the owner gives it up.
 
     This includes a cut of the ordering topic alone whose content never arrived: records in flight then look as if they were written behind
-    the
-    hole.
+    the hole.
     """
     if _shown_less_for_long(world):
         return "cut logs noticed"

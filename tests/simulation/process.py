@@ -216,8 +216,7 @@ class Process:
         """The numbers of the losses that this process can have noticed, because it has read from the leader that had them.
 
         A loss does not count while its partition has lost its leader again before it could be compared: the other partitions need not wait
-        for it
-        (R10).
+        for it (R10).
         """
         epochs = self._epochs_met
         recheck = None if self.worker is None else self.worker.driver._recheck
@@ -331,8 +330,7 @@ class Process:
         """Check that the process may answer this path now.
 
         It must not answer during a root disagreement or while it is quarantined (R9), nor admit a submission while its clock is wrong by
-        years
-        (R6).
+        years (R6).
         """
         reader = None if self.worker is None else self.worker.driver._reader
         if path.startswith(TOLD) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
