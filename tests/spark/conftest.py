@@ -13,8 +13,7 @@ from tests.spark.broker import Broker, one_broker
 
 # Spark starts the process `chmod` for each file that it writes, and for its checksum's. Here it does so without another process in between,
 # and without checksums. A long session also compiles more than the 48 MiB that the first compiler has when it is alone: code that is
-# dropped
-# then is compiled again and again.
+# dropped then is compiled again and again.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
