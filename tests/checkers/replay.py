@@ -71,9 +71,9 @@ class Seen(StrEnum):
 
     OWN = "own"
     FOREIGN = "foreign"
-    """It covers more records than had taken effect there, or has another hash."""
+    """The view covers more records than had taken effect there, or has another hash."""
     NOT_COMPARABLE = "not-comparable"
-    """It covers no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
+    """The view covers no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
 
 
 class Why(StrEnum):
@@ -151,7 +151,7 @@ class Checkpoint:
 
 @dataclass
 class Replayed:
-    """Everything that follows from a log."""
+    """The result of a replay."""
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """The decisions by position, as the contract's JSON objects."""

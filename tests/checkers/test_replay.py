@@ -78,7 +78,7 @@ def test_worked_example_says_why() -> None:
 
 
 def test_worked_example_of_contents() -> None:
-    """Of four records under the batches' keys, the payload, the fill and the later payload are the contents, and decide as they should."""
+    """The payload, the fill and the later payload, of four records under the batches' keys, are the contents, and decide as they should."""
     replayed = replay(worked_log())
     assert [(batch.sequence, batch.content_offset, batch.signed_fill) for batch in replayed.batches] == [
         (1, 1, False),

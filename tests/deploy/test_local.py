@@ -133,7 +133,7 @@ def test_waiting_works_inside_an_event_loop(three: Cluster) -> None:
 
 
 def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
-    """When a process is killed inside a `with Cluster…` block, its brokers end and the folder is removed."""
+    """The brokers end and the folder is removed if a process is killed inside a `with Cluster…` block."""
     script = (
         "import sys, time; from deploy.local import Cluster\n"
         "with Cluster.create(sys.argv[1], brokers=1) as cluster:\n"

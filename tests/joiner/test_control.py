@@ -275,7 +275,7 @@ def test_a_former_key_never_comes_back() -> None:
 
 
 def test_two_rotations_at_once() -> None:
-    """Of two key records for the same step the first counts; the second one is not endorsed for the key that is in force by then."""
+    """The first of two key records for the same step counts; the second one is not endorsed for the key that is in force by then."""
     history, reading = _begun()
     first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
     second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))

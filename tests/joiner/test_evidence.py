@@ -188,7 +188,7 @@ def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
 
 
 def test_two_doubts_need_two_others() -> None:
-    """Of two workers that caused a suspicion each, each ends the other's, not its own."""
+    """Two workers that caused a suspicion each end the other's, not their own."""
     history, reading = _begun()
     _examined(reading, history.entry(1, 1, view=FOREIGN), history.payload(1, 1))
     _examined(reading, history.entry(2, 1, view=AHEAD), history.payload(2, 1))

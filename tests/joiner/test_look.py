@@ -95,7 +95,7 @@ def test_the_ordering_topic_is_always_waited_for() -> None:
 
 
 def test_what_can_never_be_asked_for_is_not_held() -> None:
-    """Of the perhaps millions of records between an old forged payload and the mark, those that no entry can name are not held."""
+    """Records that no entry can name are not held: there may be millions between an old forged payload and the mark."""
     recheck = Recheck(_marks((0, 1_000)), may_count=lambda record: record.offset % 100 == 0)
     for offset in range(1_000):
         assert recheck.take([_record(0, offset)], ALL) == []

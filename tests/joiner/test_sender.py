@@ -22,9 +22,7 @@ def _sender(**settings: int) -> Sender[object]:
 
 
 async def test_overloaded_by_requests() -> None:
-    """When the queue holds its maximum number of requests the next submission is rejected, surely not applied, with a time
-    to retry after.
-    """
+    """A submission beyond the queue's maximum number of requests is rejected, surely not applied, with a time to retry after."""
     sender = _sender(pending_requests_max=3)
     ask(sender, "a", "b")
     with pytest.raises(Overloaded) as caught:

@@ -18,9 +18,7 @@ NTH = 3
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_worker_dies(notary: Notary, point: str) -> None:
-    """Whatever part of a batch a dying worker has sent, the retry at another worker is decided, and the worker catches up after its
-    restart.
-    """
+    """The retry at another worker is decided, whatever part of a batch the dying worker has sent, and it catches up after its restart."""
     entry = ("-m", "tests.kafka.crashing_worker", point, str(NTH))
     dying, other = notary.start("a", entry=entry), notary.start("b")
     await asyncio.gather(dying.ready(), other.ready())

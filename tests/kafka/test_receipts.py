@@ -154,7 +154,7 @@ def _alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
 
 @pytest.mark.parametrize("first", ["a", "c"], ids=["a right one writes first", "the wrong one writes first"])
 async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary, first: str) -> None:
-    """Of three workers, one that loses a consumed state and commits a double spend is quarantined, whichever wrote the first checkpoint."""
+    """One of three workers that loses a consumed state and commits a double spend is quarantined, whichever wrote the first checkpoint."""
     a, b, c = workers = [notary.start(name, **OFTEN) for name in "abc"]
     for worker in workers:
         await worker.ready()

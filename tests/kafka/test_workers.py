@@ -88,7 +88,7 @@ async def test_worker_frozen(notary: Notary) -> None:
 
 
 async def test_namesakes(notary: Notary) -> None:
-    """Of two processes that share a name one stops and reports why; the other continues, and no answer is contradicted."""
+    """One of two processes that share a name stops and reports why; the other continues, and no answer is contradicted."""
     first, peer = await notary.start_all("a", "b")
     second = notary.start("a", process="namesake", index="elsewhere")
     async with Load(notary.client, notary.party, [first.url, second.url, peer.url], seed=5) as load:

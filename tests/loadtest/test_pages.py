@@ -45,7 +45,7 @@ def _lines(file: Path, *, failed: bool = False, **replaced: dict[str, Any]) -> N
 
 
 def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
-    """Of several measurements of a case the last line counts; one of a load with errors does not."""
+    """The last line counts if a case was measured several times; one of a load with errors does not count."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
     _lines(file, apply={"requests_per_s": 2.0, "inputs_per_s": 2.0})

@@ -60,7 +60,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def test_clients_that_fight_over_states(peer: Any) -> None:
-    """Of all clients that ask for a state one commits, the others learn which one, and asking again changes nothing."""
+    """One of all clients that ask for a state commits, the others learn which one, and asking again changes nothing."""
     assert contest(peer.url, 1) == []
 
 

@@ -70,7 +70,7 @@ FOREIGN_SKIPPED = Broken(
     "        if ready.evidence is not None:\n            return False\n        if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n            return True\n        match record:",
 )
 LOSSES_AWAITED = Broken(SENDER, "        if not late:\n            return", "        if True:\n            return")
-"""Where the loss of an append is seen that was acknowledged."""
+"""The place that notices the loss of an acknowledged append."""
 
 MUTANTS: Final = (
     # R2: what counts

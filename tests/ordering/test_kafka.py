@@ -385,7 +385,7 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
 
 
 async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """When the ordering leader dies, appends and reads recover by themselves; no acknowledged record is lost or out of order."""
+    """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     reader = await log.open_reader({})

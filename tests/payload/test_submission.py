@@ -77,7 +77,7 @@ def test_white_space_order_of_members_and_escapes_change_nothing() -> None:
 
 
 def test_the_last_of_two_equal_members_counts() -> None:
-    """Of a repeated member the last one counts, and only that one is encoded."""
+    """The last one of a repeated member counts, and only that one is encoded."""
     twice = body_of(GOOD).replace(b'"inputs":', f'"inputs": ["{B}:9"], "inputs":'.encode())
     assert decode_submission(twice, NOTARY) == decode_submission(body_of(GOOD), NOTARY)
 

@@ -34,7 +34,7 @@ class AppendFates(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Everything that is drawn from a seed before the first event."""
+    """All draws that are made from a seed before the first event."""
 
     seed: int
     workers: int

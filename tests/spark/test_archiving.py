@@ -167,7 +167,7 @@ def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, t
 
 
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Of two runs at once, the one whose range is first keeps its files; the other reports that and removes its own."""
+    """The run whose range is first keeps its files if two run at once; the other reports that and removes its own."""
 
     def overtake() -> None:
         kafka_broker.append(kafka.prefix, {0: [b"p4"]})

@@ -347,7 +347,7 @@ def test_log_that_is_another(
 
 
 def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
-    """Of a log that has grown, only the new files and the file with each partition's last record are read: older ones may be gone."""
+    """Only the new files of a log that has grown are read, and the file with each partition's last record: older ones may be gone."""
     streams, ends = nights.writer.log.streams, nights.ends
     whole = archive(streams, tmp_path, ends=ends)
     for file in whole.glob("*/*/00000001.parquet"):
