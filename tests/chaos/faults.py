@@ -38,8 +38,7 @@ class Fault:
 
 
 def rounds(seed: int, victims: Mapping[str, Sequence[str]]) -> Iterator[tuple[Fault, ...]]:
-    """Yields rounds of one to three faults, without end. `victims` has the possible victims of each kind; no victim meets two faults at
-    once.
+    """Yields rounds of one to three faults, without end. `victims` has the victims of each kind; none meets two faults at once.
 
     Kinds come in an order that is shuffled again and again, so that a long run meets all of them about equally often.
     """

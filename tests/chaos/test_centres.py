@@ -96,9 +96,7 @@ async def load_everywhere(scene: Scene, places: dict[int, Place]) -> AsyncIterat
 
 
 async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None:
-    """The ordering leader's centre is cut off both ways, then outgoing only, the active controller's incoming only: the others go on each
-    time.
-    """
+    """The leader's centre is cut off, both ways and then outgoing, and the active controller's, incoming: the others go on each time."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
         await cut_off(far, places, loads, await far.ordering_leader(), incoming=False)
@@ -163,9 +161,7 @@ async def ask_the_lonely(scene: Scene, place: Place, url: str) -> set[int]:
 
 
 async def test_two_centres_do_not_hear_each_other(far: Scene, places: dict[int, Place], centres: Centres, violence: Violence) -> None:
-    """The centres of the ordering leader and of the active controller are cut off from each other, a third reaches both:
-    no worker stops.
-    """
+    """The centres of ordering leader and active controller are cut off from each other, a third reaches both: no worker stops."""
     controller = await far.active_controller()
     if await far.ordering_leader() == controller:
         await far.move_leader(controller % len(places) + 1)
@@ -203,9 +199,7 @@ async def disagree(scene: Scene, former: int) -> bool:
 
 
 async def test_lines_fail_at_random(far: Scene, places: dict[int, Place], violence: Violence) -> None:
-    """Centres and single lines are cut in one or both directions, slowed or lossy while workers and brokers die: the notary goes on each
-    time.
-    """
+    """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (
         dict.fromkeys(faults.ON_CENTRES, brokers)

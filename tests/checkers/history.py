@@ -72,9 +72,7 @@ class History:
         assert not found, describe(found)
 
     def violations(self, decisions: Sequence[Decided], consumed: AbstractSet[str]) -> list[Violation]:
-        """Compare all answers with the decisions of an index or of a replay (by position) and its consumed states; returns
-        the violations.
-        """
+        """Compare all answers with the decisions of an index or replay (by position) and its consumed states; returns the violations."""
         found: list[Violation] = []
         self._replay(decisions, consumed, found)
         self._hold_answers(decisions, found)

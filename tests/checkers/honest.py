@@ -1,6 +1,4 @@
-"""An honest notary for the tests of the checkers: a signed log in memory, a real joiner and index, and clients that record
-their answers.
-"""
+"""An honest notary for the tests of the checkers: an in-memory signed log, a real joiner and index, clients that record their answers."""
 
 from collections.abc import Mapping
 from hashlib import sha256

@@ -1,6 +1,4 @@
-"""Checks the payloads that a worker buffers, and the offsets from which it would read again, against those that may still count (R3, R5,
-R8).
-"""
+"""Checks a worker's buffered payloads, and the offsets to resume from, against the payloads that may still count (R3, R5, R8)."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256

@@ -217,7 +217,5 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
 @SHARED
 @given(logs(), st.sampled_from([1, 3, 100]))
 def test_replay_joins_as_the_joiner_does(log: SignedLog, piece: int) -> None:
-    """The joiner and the replay agree on the history, batches, log time, incarnations, keys and first hole of any log, for
-    any piece size.
-    """
+    """The joiner and the replay agree on history, batches, log time, incarnations, keys and first hole of any log, for any piece size."""
     _compare(log.replayed(), Reading(log, piece))

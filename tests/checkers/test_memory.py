@@ -14,9 +14,7 @@ PARTITIONS = 2
 
 
 def a_log() -> SignedLog:
-    """A log with a hole at its head, and payloads: one behind the hole, one of an unregistered incarnation, some that are past or never
-    count.
-    """
+    """A log with a hole at its head, and payloads: one behind it, one of an unregistered incarnation, some that are past or never count."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.payload(1, 1, "other bytes")

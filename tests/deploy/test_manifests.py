@@ -319,9 +319,7 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
 
 @overlays
 def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
-    """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and every command would then
-    refuse to start.
-    """
+    """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and no command would start."""
     assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
 
 
@@ -375,9 +373,7 @@ def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) ->
 
 @overlays
 def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> None:
-    """Both directions are closed to all pods, except clients to the HTTP port, Prometheus to the health port, Kafka's clients to the
-    brokers.
-    """
+    """Both directions are closed to all pods, except for clients (HTTP port), Prometheus (health port) and Kafka's clients (brokers)."""
     policies = of_kind(rendered[overlay], "NetworkPolicy")
     assert policies["default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     rules = policies["to-workers"]["spec"]["ingress"]

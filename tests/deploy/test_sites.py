@@ -147,9 +147,7 @@ async def test_rights(installed: Installed) -> None:
 
 
 async def test_a_password_instead(installed: Installed) -> None:
-    """A user with a password has the rights of the certificate with that name, and a worker reads the log with it; a wrong
-    one is rejected.
-    """
+    """A user with a password has the rights of the certificate of that name, and a worker reads the log so; a wrong one is rejected."""
     host, config = installed.sites.brokers[0].host, installed.directory / "config"
     for name in ("spark", "worker-london-1"):
         (installed.host(host) / "config" / "scram").write_text(f"SCRAM-SHA-512=password={name}-password\n")
@@ -193,9 +191,7 @@ async def test_a_password_instead(installed: Installed) -> None:
 
 
 def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
-    """Returns whether a server answers a client with this certificate: with TLS 1.3 a client learns of its rejection after
-    its handshake.
-    """
+    """Returns whether a server answers a client with this certificate: with TLS 1.3 a rejection comes after the client's handshake."""
     which_versions = bytes([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 255, 255])
     with inside(made.networks[host]):
         connection = socket.create_connection((host, port))

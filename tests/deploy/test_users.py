@@ -1,6 +1,4 @@
-"""Tests that the manifests' rights are sufficient and minimal: a real broker with their topics and users, over TLS with client
-certificates.
-"""
+"""Tests that the manifests' rights are sufficient and minimal, on a real broker with their topics and users and with TLS."""
 
 import asyncio
 import datetime

@@ -114,9 +114,7 @@ def test_loads(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
-    """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer here and ends after its
-    imports.
-    """
+    """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
     release(tie(tmp_path / "no-cluster"))
     with Servers.opened("none") as servers, pytest.raises(CannotRun, match="KeyError"):
         front.start(servers, "none", "nowhere")

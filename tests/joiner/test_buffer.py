@@ -26,9 +26,7 @@ def test_all_of_a_key_are_kept_in_order() -> None:
 
 
 def test_nothing_holds_what_was_dropped() -> None:
-    """The buffer keeps nothing of dropped records: a writer to thousands of partitions must not fill memory with records
-    that never count.
-    """
+    """The buffer keeps nothing of dropped records: a writer to thousands of partitions must not fill memory with them."""
     buffer, values = Buffer(), [b"large %d" % partition * 1_000 for partition in range(50)]
     before = [sys.getrefcount(value) for value in values]
     for partition in range(50):
@@ -111,9 +109,7 @@ def test_size_of_an_incarnation() -> None:
 
 
 def test_emptied_records_keep_their_offsets() -> None:
-    """Records that are not the content release their bytes, and still hold the offset to read again from; a second release
-    changes nothing.
-    """
+    """Records that are not the content release their bytes, once, and still hold the offset to read again from."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 5, b"junk")
     _add(buffer, 0, 1, 2, 6, b"other")

@@ -103,9 +103,7 @@ FORGERIES = _forgeries()
 @pytest.mark.parametrize("kind", FORGERIES)
 @pytest.mark.parametrize("signed", ["by nobody", "by another key", "by the other of the two", "in another log"])
 def test_records_without_a_good_signature_change_nothing(kind: str, signed: str) -> None:
-    """A record is skipped unless the right key has signed it for this log: the notary's key in force, or the owner's for a
-    control record.
-    """
+    """A record is skipped unless the right key signed it for this log: the notary's key in force, or the owner's for a control record."""
     history, reading = _begun("w1", reads=2, version=2)
     body = FORGERIES[kind]
     is_owners = kind in ("activate", "key", "partitions", "retire", "settle")

@@ -179,9 +179,7 @@ def test_payload_in_another_partition() -> None:
     ids=["empty", "null", "object", "cut", "not-utf8", "fields-missing", "other-id", "more-ids", "torn", "no-ids"],
 )
 def test_bad_content_decides_nothing(content: bytes) -> None:
-    """A payload of the right hash that does not decode, or has other ids than its entry, decides nothing and causes an anomaly; it is no
-    fill.
-    """
+    """A payload of the right hash that does not decode, or has other ids, decides nothing and causes an anomaly; it is no fill."""
     history, reading = _registered()
     named_hash = sha256(content).digest()
     ready = reading.step(
@@ -313,9 +311,7 @@ def test_fence_waits_behind_a_hole() -> None:
 
 
 def test_fence_proposed() -> None:
-    """An incarnation with a buffered orphan is proposed for a fence after worker_timeout of silence in log time, and again only after a
-    while.
-    """
+    """An incarnation with an orphan here is proposed for a fence after worker_timeout of silent log time, and again only after a while."""
     limits = JoinerLimits(worker_timeout_ms=1000)
     history, reading = _registered("w1", "w2", limits=limits)
     reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
@@ -494,9 +490,7 @@ def test_offsets_only_when_the_head_moved() -> None:
 
 
 def test_resume_at_the_earliest_buffered() -> None:
-    """After a restart a partition is read from its earliest buffered payload, otherwise from behind its mark, and ordering
-    from the head.
-    """
+    """After a restart a partition is read from its earliest buffered payload, else from behind its mark, and ordering from the head."""
     history, reading = _registered()
     reading.step(history.payload(1, 9, "orphan"), history.payload(1, 1, "a"), history.payload(1, 2, "b", partition=1))
     ready = reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1), history.entry(1, 3, "hole"))
@@ -638,9 +632,7 @@ def test_roots_of_lives_that_are_none_do_not_count() -> None:
 
 
 def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
-    """The voters are the workers active within a day of log time: one that left has no vote, a fenced one has none, one that only
-    registered has.
-    """
+    """The voters were active within a day of log time: one that left has no vote, a fenced one has none, one that only registered has."""
     history, reading = _registered()
     reading.step(history.register("gone"), history.register("fenced"), history.fence(3, 0))
     late = T0 + ELECTORATE_MS + 60_000

@@ -139,9 +139,7 @@ async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> Non
 
 
 async def test_never_decided(start: Start, log: FaultyLog) -> None:
-    """A submission whose batches never count, first because of a fill and then because of fences, is reported as unknown after a limited
-    number.
-    """
+    """A submission whose batches never count, first for a fill and then for fences, is reported as unknown after a limited number."""
     tries = itertools.count()
 
     async def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -202,9 +200,7 @@ async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
 
 
 async def test_failed_registration(start: Start, log: FaultyLog) -> None:
-    """A register record whose append failed is written again with a new nonce; if it arrives late it fences that incarnation, and a new one
-    begins.
-    """
+    """A register record whose append failed is sent again with a new nonce; if it arrives late it fences that incarnation."""
     late: list[bytes] = []
 
     async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:

@@ -102,9 +102,7 @@ async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, l
 
 
 async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> None:
-    """Payloads under names that never register are kept for ever (R5), but the records behind them are not read again
-    after interruptions.
-    """
+    """Payloads under names that never register are kept for ever (R5), but records behind them are not read again after interruptions."""
     for partition in range(PARTITIONS):
         log.put(partition, batch_key(1_000, 1), b"forged")
     worker = start()
@@ -199,9 +197,7 @@ async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log
 
 
 async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
-    """Returns a worker that has paused the ordering topic because a full queue waits behind a hole, and the log end offsets before the
-    hole.
-    """
+    """Returns a worker that paused the ordering topic because its queue is full behind a hole, and the log end offsets before the hole."""
     log.register("peer")
     worker = start(limits=JoinerLimits(queue_ids_max=1), **how)
     await worker.decided("a")
@@ -213,9 +209,7 @@ async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worke
 
 
 async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start, log: FaultyLog) -> None:
-    """A worker that has paused the ordering topic notices that the log lost its queued records, although its reader sees
-    no interruption.
-    """
+    """A worker that has paused the ordering topic notices that the log lost its queued records, though its reader sees no interruption."""
     worker, ends = await _waits_unread(start, log)
     log.cut(*ends)
     log.register("another")
@@ -311,9 +305,7 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
 
 
 async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Start, log: FaultyLog) -> None:
-    """A forged payload of an incarnation that never registers moves the start of reading; records that no entry can name are not held
-    meanwhile.
-    """
+    """A forged payload of an unknown incarnation moves the start of reading; records that no entry can name are not held meanwhile."""
     log.put(0, batch_key(1 << 60, 1), b"forged")
     for n in range(50):
         log.put(0, batch_key(1, n), b"past")
@@ -387,9 +379,7 @@ async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: Fau
 
 
 async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: FaultyLog) -> None:
-    """A record before the marks that was replaced after it took effect is found because of a foreign view: the worker
-    stops and names it.
-    """
+    """A record before the marks that was replaced after it took effect is found by a foreign view: the worker stops and names it."""
     worker = start()
     await worker.decided("a")
     await worker.decided("b")
@@ -430,7 +420,7 @@ async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyL
 
 
 async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
-    """An entry that the log acknowledged and lost is sent again by a new incarnation, once the log was read to its end at that time."""
+    """An entry that the log acknowledged and lost is sent again by a new incarnation, once the log was read to that time's end."""
     lost: list[int] = []
     put = log.put
 
@@ -550,9 +540,7 @@ async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: py
 
 
 async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
-    """A worker that starts without the key in force stops, and reports the key that it needs and the keys that it has; it
-    appends nothing.
-    """
+    """A worker that starts without the key in force appends nothing and stops; it reports the key that it needs and those that it has."""
     ends = log.ends()
     fatal = str(await start(keys=Keys(SECOND)).dies())
     assert KEY.public_key.hex() in fatal

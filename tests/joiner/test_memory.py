@@ -72,9 +72,7 @@ def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
 
 
 def test_other_keys_where_the_head_waits() -> None:
-    """Records of other keys in the partition that the head waits for are dropped above twice the limit, and read again
-    when the head moves.
-    """
+    """Records of other keys in the partition that the head waits for are dropped above twice the limit, and read again when it moves."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"))
     for record in _flood(history, 40):

@@ -114,9 +114,7 @@ async def test_no_fill_without_the_key_in_force() -> None:
 
 
 async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
-    """After a rejection the queue also rejects small submissions until a tenth is free, so that they do not keep large
-    ones out for ever.
-    """
+    """After a rejection the queue rejects small submissions too until a tenth is free, so that they do not keep large ones out for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
     for number in range(19):

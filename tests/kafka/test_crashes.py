@@ -1,6 +1,4 @@
-"""Tests a worker that dies at each point of sending a batch; its clients go to another worker, and nothing is contradicted (R4, R5, R7,
-R8).
-"""
+"""Tests a worker that dies at each point of sending a batch; its clients go to another, and nothing is contradicted (R4, R5, R7, R8)."""
 
 import asyncio
 

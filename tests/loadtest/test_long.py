@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_tells_of_each_tenth(tmp_path: Path) -> None:
-    """A run reports ten tenths with rates, costs, memory and disk, the ratio of the last to the first, and the cost of the load itself."""
+    """A run reports ten tenths with rates, costs, memory and disk, their last-to-first ratio, and the cost of the load itself."""
     out = tmp_path / "long.jsonl"
     arguments = ["--requests", "5000", "--submission-requests", "50", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
     assert main(arguments) == 0

@@ -82,9 +82,7 @@ async def test_refusals_are_counted_and_are_no_errors() -> None:
 
 
 async def test_probes_find_out_when_there_was_room() -> None:
-    """If each submission is rejected three times, a probe that retries early gets in at its fourth try, and one that waits as told does
-    not.
-    """
+    """If each submission is rejected three times, a probe that retries early gets in at last, and one that obeys Retry-After does not."""
     seen: dict[bytes, int] = {}
 
     def answer(body: bytes) -> bytes:

@@ -33,9 +33,7 @@ class Mutant(msgspec.Struct, frozen=True):
     also: tuple[Broken, ...] = ()
 
     def apply(self, read: Callable[[str], str]) -> dict[str, str]:
-        """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` for a text that does not occur exactly
-        once.
-        """
+        """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` unless each text occurs exactly once."""
         sources: dict[str, str] = {}
         for one in (Broken(self.file, self.text, self.broken), *self.also):
             source = sources.get(one.file) or read(one.file)

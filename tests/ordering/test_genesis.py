@@ -110,9 +110,7 @@ async def test_a_log_that_begins_with_anything_else_is_nobodys(log: Log, value: 
 
 
 async def test_of_two_at_once_one_gets_the_log() -> None:
-    """If two append genesis before either has read back, the first record counts, and the other notary's attempt is
-    rejected with its name.
-    """
+    """If two append genesis before either has read back, the first record counts, and the other's attempt is rejected with its name."""
     log = MemoryLog(2)
     made: list[bytes | BaseException] = list(
         await asyncio.gather(

@@ -52,9 +52,7 @@ class Consumer:
         self.offset = 0
 
     async def fetch(self, records: bytes = b"", high_watermark: int | None = None, error_code: int = 0) -> int:
-        """Fetch once; returns the number of interruptions that it showed. The high watermark is the end of the records if
-        it is not given.
-        """
+        """Fetch once; returns the number of interruptions that it showed. By default the high watermark is the end of the records."""
         before = self.interruptions.count
         offset_next = max(self.offset, batches(records)[1])
         mark = offset_next if high_watermark is None else high_watermark

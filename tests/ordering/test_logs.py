@@ -101,9 +101,7 @@ async def test_reads_from_an_offset(log: Log) -> None:
 
 
 async def test_says_where_it_stands(log: Log) -> None:
-    """A reader's offset is where it was opened, then behind the last record returned; it stays in a paused topic-partition
-    and at the end.
-    """
+    """A reader's offset is where it was opened, then behind the last record returned; it stays while paused and at the end."""
     writer = await log.open_writer()
     for number in range(4):
         await writer.append(1, b"key", b"%d" % number)

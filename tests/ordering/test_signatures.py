@@ -46,9 +46,7 @@ hashes = st.binary(min_size=32, max_size=32)
 
 
 def signer(at: int) -> SigningKey:
-    """Returns the key that signed this record of the worked example: the owner's for kinds 5 to 10, else the notary's; one has the former
-    key.
-    """
+    """Returns the key that signed this example record: the owner's for kinds 5 to 10, else the notary's; one has the former key."""
     what, value = ORDERING[at]
     if value[1] >= 5:
         return OWNER
@@ -135,9 +133,7 @@ def test_signature_has_one_spelling() -> None:
 
 
 def test_points_of_small_order_sign_nothing() -> None:
-    """The neutral point is rejected as a key (it would verify every message) and as a first half; libraries differ, so the
-    format says so.
-    """
+    """The neutral point is rejected as a key (it would verify any message) and as a first half; libraries differ, so the format says so."""
     assert not is_signed(IDENTITY, IDENTITY + bytes(32), b"message")
     seed = sha256(b"seed").digest()
     key = SigningKey(seed)

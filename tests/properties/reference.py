@@ -62,7 +62,7 @@ def joined(ordering: list[tuple[Any, ...]], payloads: list[list[Any]], partition
 
 
 def _content(partition: list[Any], name: tuple[int, int], named: Any, key: int) -> str | None:
-    """Returns "payload" or "fill" for the first record under that name that is the named payload or a fill by the key in force, or None."""
+    """Returns "payload" or "fill" for the first record under that name that is either (the named payload, or a valid fill), else None."""
     for record in partition:
         if record is None or record[:2] != name:
             continue

@@ -323,9 +323,7 @@ def _follow(worker: Worker, schedule: list[Any]) -> int:
 @SHARED
 @given(histories(), st.lists(st.tuples(limits, st.lists(polls, max_size=12)), min_size=1, max_size=3))
 def test_any_reading_gives_the_reference(history: tuple[list[Any], list[list[Any]]], readings: list[Any]) -> None:
-    """With any portions, interleaving, clock, limits, restarts and crashes, batches and history are those of the log up to
-    its first hole.
-    """
+    """For any portions, interleaving, clock, limits, restarts and crashes, batches and history are the log's up to its first hole."""
     for limits_, schedule in readings:
         worker = Worker(MemoryStreams(*history), limits_)
         worker.read_all(_follow(worker, schedule))
@@ -377,9 +375,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
 @SHARED
 @given(histories(), st.lists(polls, max_size=8))
 def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[Any]]], schedule: list[Any]) -> None:
-    """Payloads of an ended incarnation, or of a passed sequence, do not stay buffered; the partition that the head needs
-    is never paused.
-    """
+    """Payloads of an ended incarnation or a passed sequence do not stay buffered; the partition that the head needs is never paused."""
     worker = Worker(MemoryStreams(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     lives = worker.joiner.lives

@@ -184,9 +184,7 @@ class Rules:
     # ---- what must hold ----
 
     def _check_caught_up(self, world: World, reader: Reader, at: int) -> None:
-        """Check a reader that has read the whole log: it has emitted all settled batches, knows the incarnations, and buffers only what may
-        count.
-        """
+        """Check a reader at the end of the log: it has emitted all settled batches, knows the incarnations, and buffers no useless record."""
         seen = self.readings.seen[reader.reading]
         if seen.more or _is_behind(world, reader):
             return
@@ -202,9 +200,7 @@ class Rules:
                     raise Broken(f"reader {at + 1} buffers {never}, which can never count")
 
     def _check_proposals(self, world: World, reader: Reader, step: Step) -> None:
-        """Check a state where nothing else must happen: after a hole_timeout, fills for the hole and fences for silent incarnations are
-        proposed.
-        """
+        """Check a state where nothing else must happen: after a hole_timeout, it proposes a fill for the hole and fences for the silent."""
         seen, numbers = self.readings.seen[reader.reading], self.scope.numbers
         if seen.hole is not None and numbers["fill", *seen.hole] not in step.proposed:
             raise Broken(f"the hole {seen.hole} is a hole_timeout old and not proposed for a fill")
@@ -218,9 +214,7 @@ class Rules:
                 raise Broken(f"life {life} is silent, an orphan of its is buffered, and it is not proposed for a fence")
 
     def _check_end(self, world: World) -> None:
-        """Check that nothing waits for ever: everything that is in the order, or must enter it, was applied. Partitions may be paused,
-        though.
-        """
+        """Check that nothing waits for ever: every record that is in the order, or must enter it, was applied. Partitions may be paused."""
         for life, sends in enumerate(self.scope.sends, 1):
             if life not in world.crashed and world.arrived[life - 1][0] < len(sends[0]):
                 raise Broken(f"standstill: records of life {life} come, and no reader reads the ordering stream any more")

@@ -23,9 +23,7 @@ def _model(kind: type[Joiner] = Joiner) -> Joiner:
 
 
 def _halfway(joiner: Joiner) -> History:
-    """Bring the joiner to a hole at its head, with an entry behind it, payloads of a known and an unknown incarnation, and
-    a proposed fill.
-    """
+    """Bring the joiner to a hole with an entry behind it, payloads of a known and an unknown incarnation, and a proposed fill."""
     history = History()
     records = [history.register("w1"), history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1)]
     records += [history.payload(1, 2, "b", partition=1), history.payload(2, 1, "c")]

@@ -23,9 +23,7 @@ _SMALL = (
 @pytest.mark.parametrize("scope", _SMALL, ids=lambda scope: scope.name)
 @pytest.mark.parametrize("without", ["merge", "lazy", "late"])
 def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
-    """With one reduction turned off (whole logs compared, records written before they are read, faults at any moment) the search finds the
-    same.
-    """
+    """The search finds the same with one reduction off: whole logs compared, records written before they are read, faults at any moment."""
     reduced, whole = Search(scope), Search(scope, **{without: False})
     few, many = reduced.run(), whole.run()
     print(f"{scope.name}: {few.states:,} states, without {without}: {many.states:,}")

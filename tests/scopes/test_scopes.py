@@ -59,9 +59,7 @@ def test_a_search_is_repeatable() -> None:
 
 
 def test_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it before the
-    end.
-    """
+    """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it early."""
     assert main(["--scope", "two-readers"]) == 0
     assert "two-readers" in capsys.readouterr().out
     assert main(["--scope", "two-readers", "--states-max", "50"]) == 3

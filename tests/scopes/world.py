@@ -169,9 +169,7 @@ class Moves:
         return world.arrived[life - 1][stream + 1] == len(self._scope.sends[life - 1][stream + 1]) - 1
 
     def _excusable(self, world: World, moves: list[Move]) -> bool:
-        """Returns whether the crashes and losses left can explain everything that must arrive and does not; earlier they would change
-        nothing.
-        """
+        """Returns whether the faults left can explain everything that must arrive and does not; earlier they would change nothing."""
         must = [move for move in moves if move.must]
         if any(move.cause not in ("send", "on-way") or self._registers(move) for move in must):
             return False

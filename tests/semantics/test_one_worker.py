@@ -176,9 +176,7 @@ async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> No
 
 
 async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
-    """Exactly one of many clients that consume one state at once, over many connections, commits; all others get that one
-    as the consumer.
-    """
+    """Exactly one of many clients that consume one state at once commits; all others get that one as the consumer."""
     submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(60)]
     answers = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions))
     decisions = [decision for (decision,) in answers]

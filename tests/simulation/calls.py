@@ -128,7 +128,7 @@ class Calls:
     def hold_refusal(self, process: Process, answer: Answer, requests: int) -> None:
         """Check a 503 to a submission of this many requests.
 
-        Either the queue has no room for them, or the worker is not ready and `/readyz` gives the same reason.
+        Either they do not fit the queue, or the worker is not ready and `/readyz` gives the same reason.
         """
         self.will_ask(process, requests)
         told, health = json.loads(answer.body), answer.health.splitlines()

@@ -62,9 +62,7 @@ def _views(world: World, replayed: Replayed) -> list[str]:
 
 
 def _registered_early(world: World, replayed: Replayed) -> list[str]:
-    """Returns registrations that came too early: a worker registers after it has read all records that were in the log at
-    its start (R10).
-    """
+    """Returns registrations that came too early: a worker first reads all records that were in the log at its start (R10)."""
     if world.losses.damages or world.plan.cuts:
         return []  # in these plans the log may have ended earlier
     landed_s = world.cluster.landed_s[ORDERING]

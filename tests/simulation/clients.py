@@ -139,9 +139,7 @@ class Clients:
         return await self.calls.submit(process, self._party.name, submission.body, requests, wait_s=wait_s, receipts=receipts)
 
     async def _ask(self, draw: random.Random, process: Process, submission: Submission) -> tuple[int, int]:
-        """Submit once, over a network that may lose the call or its answer; returns the status (0 for no answer) and Retry-After in
-        seconds.
-        """
+        """Submit once, over a network that may lose call or answer; returns the status (0: no answer) and Retry-After in seconds."""
         sent_s = asyncio.get_running_loop().time()
         answer: Answer | None = None
         receipts = draw.random() < 0.7

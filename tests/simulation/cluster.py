@@ -80,9 +80,7 @@ class Cluster:
         self.away = False
         """True while all brokers are down."""
         self.generation = 0
-        """The number of times that the brokers were recreated after a loss: readers, writers and appends in flight from
-        before are invalid.
-        """
+        """The number of times that the brokers were recreated after a loss; earlier readers, writers and appends in flight are invalid."""
         self.fates: AppendFates = plan.fates
         self.lag_s = plan.reader_lag_s
         self.payload_s = plan.payload_s
@@ -104,9 +102,7 @@ class Cluster:
         return self.shown.get(stream, len(self.streams[stream]))
 
     def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None, *, forged: bool = False) -> None:
-        """Append a record to the log, or retry later while the topic-partition accepts none. Appends of an earlier
-        generation are dropped.
-        """
+        """Append a record, or retry later while the topic-partition accepts none. Appends of an earlier generation are dropped."""
         generation = self.generation if generation is None else generation
         if generation != self.generation:
             return

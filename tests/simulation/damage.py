@@ -1,11 +1,10 @@
-"""Log losses: the brokers lose the end of what they have acknowledged, and grow again, while workers are paused, cut off, down, or running
-(R10).
+"""Log losses: the brokers lose acknowledged records at the end, and grow again, while workers are paused, cut off, down or running (R10).
 
 No notary can undo such a loss. The simulation demands this of it:
 
 - No two workers answer contradicting decisions, unless one of them answered before the damage. That worker notices the loss before its next
-  answer: an answer is excused only while its process has not read from the affected leader since the loss.
-- An excused answer must agree with the log as that process knew it: the parts that it has not read again are as they were.
+  answer: it is an expected failure only while its process has not read from the affected leader since the loss.
+- Such an answer must agree with the log as that process knew it: the parts that it has not read again are as they were.
 - No worker that replays becomes ready in contradiction to the answers of a process that is still up. This holds if the log shows that
   process's history and no third worker has, later in the log, the history of the worker that replays (R10).
 - Every suspicion ends. A worker is ready, or it has stopped and reports the offset. Then its operator gives it a new disk, or restores the
@@ -216,9 +215,7 @@ class Losses:
     # ---- the operator and the owner ----
 
     def restore(self, partition: int) -> bool:
-        """Restore the lost records of a payload partition from the archive: the same keys and values, at its end. Returns False if none
-        were lost.
-        """
+        """Restore a partition's lost records from the archive: equal keys and values, at its end. Returns False if none were lost."""
         cluster = self._world.cluster
         lost = [damage for damage in self.damages if damage.stream == partition and damage.number not in self._restored]
         for damage in lost:
@@ -240,7 +237,7 @@ class Losses:
         return any(partition in (None, self.damages[number].stream) for number in self._restored)
 
     async def operate(self) -> None:
-        """After the healing, have the owner settle suspicions that nobody else has ended."""
+        """After the healing, have the owner settle suspicions that no worker has ended."""
         world = self._world
         began_s = world.loop.time()
         while True:
@@ -298,9 +295,7 @@ def name_of(record: Ordering | None, lives: Lives) -> str:
 
 
 def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
-    """Returns whether the log has another record in the place of one that took effect in this index, for any topic-partition's furthest
-    ones.
-    """
+    """Returns whether the log lacks a record that took effect in this index, one of the furthest of its topic-partition."""
     meta = disk.families[META].items()
     marks = dict([rows.mark_of(key, row) for key, row in meta if key.startswith(rows.MARK_PREFIX)])
     effects = sorted([rows.effect_of(row) for key, row in meta if key.startswith(rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)

@@ -4,8 +4,8 @@ With at least three workers, of which one has such a row, the simulation demands
 
 - If one of its decisions came out differently, it is quarantined, and no other worker is: the others go on. Its operator gives it a new
   disk.
-- Its answers until then are excused: receipts, and decisions from the first position on that it had not made when the row was changed. The
-  roots that its process writes are excused too. Nothing is excused of other workers, or of another time.
+- Its wrong answers until then are expected failures: receipts, and decisions from the first position on that it had not made when the row
+  was changed. So are the roots that its process writes. Wrong answers of other workers, or at another time, are violations.
 - A row that changed no decision need not be found.
 
 A wrong decision may be the last one for long. Then a checkpoint must be written all the same, because the log has fallen quiet. So the
@@ -48,9 +48,7 @@ class Divergence(msgspec.Struct):
         return name == self.label and self.from_s <= at_s <= self.until_s
 
     def explains(self, decision: dict[str, Any], log: Replayed) -> bool:
-        """Returns whether the decision may differ from the log's: its position, id and log time are the same, and only its
-        outcome differs.
-        """
+        """Returns whether the decision may differ from the log's: position, id and log time are the same, and only its outcome differs."""
         position: int = decision["position"]
         same = [one for one in log.decisions[position : position + 1] if all(one[member] == decision[member] for member in SAME)]
         return position >= self.position_from and bool(same)

@@ -1,5 +1,4 @@
-"""The reasons for which a process may end by itself. Each end needs a cause at that time: on its disk, in the log, or in the part of the
-log that was shown.
+"""The reasons for which a process may end by itself: each needs a cause at that time, on its disk, in the log, or in the log as shown.
 
 The converse holds too: if two processes with the same worker name fence each other three times, one must stop.
 """

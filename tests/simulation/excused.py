@@ -1,4 +1,4 @@
-"""The answers to clients, without those that a fault excuses: only of the affected process, and only while it could not know."""
+"""The answers to clients, without expected failures: wrong answers of a process that a fault affected, while it could not know."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Told:
 
 
 def told(world: "World", replayed: Replayed) -> Told:
-    """Returns all answers that are not excused; only an answer that differs from the log needs an excuse."""
+    """Returns all answers except the expected failures, which differ from the log because of a fault."""
     calls: list[Call] = []
     proven: list[Decided] = []
     for number, call in enumerate(world.history.calls):
@@ -49,8 +49,8 @@ def told(world: "World", replayed: Replayed) -> Told:
 def contradictions(world: "World") -> list[str]:
     """Returns the answers of two workers that contradict each other, though both knew of all losses until then (S1).
 
-    The final log decides which answers stand, and everything that `told` excuses has been lost since. Here nothing is excused: between two
-    losses there is one log, and all workers that have met the earlier losses answer from that one.
+    The final log decides which answers stand, and the decisions that `told` leaves out have been lost since. Here no failure is expected:
+    between two losses there is one log, and all workers that have met the earlier losses answer from that one.
     """
     damages = world.losses.damages
     found: list[str] = []
@@ -89,7 +89,7 @@ def index_violations(world: "World", replayed: Replayed) -> list[Violation]:
     found = indexes.all_violations(sound, replayed)
     for slot in of_now:
         if slot.disk.altered == {STATES}:
-            # It changed no decision, or the worker would have been found out; all its other rows must be right.
+            # It changed no decision, or its worker would have been quarantined; all its other rows must be right.
             found += [one for one in indexes.violations(slot.disk.contents(), replayed, slot.label) if one.kind is not Kind.WRONG_STATE]
     return found
 
@@ -125,7 +125,7 @@ def _excused(world: "World", replayed: Replayed, name: str, at_s: float, unmet: 
 
 
 def _other_tree(world: "World", replayed: Replayed, name: str, at_s: float, unmet: frozenset[int], decision: Decided) -> bool:
-    """Returns whether its receipt is excused for its tree alone: the tree of the lost log, or of a worker whose decisions may differ."""
+    """Returns whether only its receipt's tree is an expected failure: that of the lost log, or of a worker whose decisions may differ."""
     if any(one.excuses(name, at_s) for one in world.divergences):
         found = receipts.violations(world.owner.verifier_keys, [decision], replayed.tree)
         return {violation.kind for violation in found} == {Kind.OTHER_TREE}

@@ -263,9 +263,7 @@ class Faults:
         slot.wrong_clock_ms = 0
 
     async def _jump_by_years(self) -> None:
-        """A notary that was idle for more than a year, or brokers whose clock was wrong for a while: an operator then
-        confirms the clocks.
-        """
+        """Let more than a year pass, or set the brokers' clock wrong for a while; an operator then confirms the clocks."""
         world = self.world
         if self.draw.random() < 0.5:
             world.years_ms = YEAR_MS

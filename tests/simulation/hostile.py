@@ -1,5 +1,4 @@
-"""Hostile clients: they send malformed submissions, submissions without the signature of the party that they name, and more than their
-quota.
+"""Hostile clients: they send malformed submissions, submissions without the named party's signature, and more than their quota.
 
 Each call must be answered as docs/http.md says, and nothing of a rejected one may enter the log. They ask for the same states as the good
 clients.
@@ -111,7 +110,7 @@ class Hostile:
         elif answer is not None and answer.status != attack.status:
             self._calls.problem(process, f"answered {answer.status}, and not {attack.status}, to {attack}: {answer}")
 
-    # ---- more than they may ----
+    # ---- beyond the quota ----
 
     async def _ask_once(self, process: Process) -> None:
         """Send a good submission once and never retry it: if it is rejected, nothing of it may enter the log."""
@@ -150,7 +149,7 @@ class Hostile:
             self._calls.problem(process, f"answered {status} to a good submission: {answer}")
         return status
 
-    # ---- what breaks the format ----
+    # ---- malformed calls ----
 
     def _malformed(self) -> Attack:
         request = self._request()
@@ -216,7 +215,7 @@ class Hostile:
         )
         return Attack(status, submission.body, self._traces(request), method, path, headers)
 
-    # ---- what nobody signed ----
+    # ---- submissions without a valid signature ----
 
     def _signed_by_another(self, requests: int = 1) -> Attack:
         party = Party(NOTARY, premises().party.name, self._draw.choice([key_of("a thief"), key_of("the rival")]))
@@ -251,7 +250,7 @@ class Hostile:
             requests[at:] = [before, *requests[at + 1 :], changed]
         return Attack(403, json.dumps(told).encode(), self._traces(changed)[:1], requests=len(requests))
 
-    # ---- what they ask ----
+    # ---- requests ----
 
     def _request(self) -> dict[str, Any]:
         self._made += 1

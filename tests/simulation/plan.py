@@ -225,7 +225,7 @@ def plan(seed: int) -> Plan:
         usual = msgspec.structs.replace(usual, aimed=AIMED[-1], aimed_losses=1, queue_ids_max=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
-        # In these plans some decisions that workers returned are excused (`excused`); checkpoints and tiles could not be checked, so none
+        # In these plans some wrong decisions are expected failures (`excused`); checkpoints and tiles could not be checked, so none
         # are read.
         usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:

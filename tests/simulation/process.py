@@ -156,7 +156,7 @@ class Process:
         self._main: asyncio.Task[Any] | None = None
         self._calls: set[asyncio.Future[Answer | None]] = set()
 
-    # ---- life and death ----
+    # ---- start and end ----
 
     async def run(self) -> tuple[Exception, ...]:
         """Run from start to end; returns the errors that ended it, none if it was killed."""

@@ -67,7 +67,7 @@ class World:
         self._heaviest_seen = 1
         self._supervisors: list[asyncio.Task[None]] = []
 
-    # ---- what everybody uses ----
+    # ---- shared by all parts ----
 
     def wall_ms(self) -> int:
         """Returns the true time of day."""

@@ -81,9 +81,7 @@ def edited(
     states: Callable[[Rows], object] | None = None,
     manifest: Callable[[dict[str, Any]], object] | None = None,
 ) -> Path:
-    """Returns a changed copy of an export. The functions change its rows (decisions by position, states in order) and its manifest in
-    place.
-    """
+    """Returns a copy of an export; the functions change its rows (decisions by position, states in order) and its manifest in place."""
     shutil.copytree(export, to)
     said = json.loads((to / "manifest.json").read_text())
     for what, edit, key in (("decisions", decisions, "position"), ("states", states, "state")):

@@ -143,9 +143,7 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
 
 
 def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
-    """A file that executors have written, and that the driver does not see or sees differently, makes no range: they do not share the
-    folder.
-    """
+    """A file of the executors that the driver does not see, or sees differently, makes no range: they do not share the folder."""
 
     def elsewhere(file: Path) -> None:
         file.rename(tmp_path.parent / file.name)

@@ -74,7 +74,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
 
 
 def test_clean_log(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
-    """A clean log gives exit code 0, a report without violations, a line per stage, and one about files that a crash left in the archive.
+    """A clean log gives exit code 0, a report without violations, a line per stage, and one about a crash's leftover files.
 
     The report includes a worker's index that agrees with the log.
     """

@@ -108,9 +108,7 @@ def _eventful() -> SignedLog:
 
 
 def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Duplicate names, repeated records, fences that count or not, valid and forged fills, a rotation, and wrong clocks give the same
-    result.
-    """
+    """Duplicate names, repeated records, fences of both kinds, valid and forged fills, a rotation and wrong clocks give the same result."""
     log = _eventful()
     replayed = log.replayed()
     assert replayed.ended_by == "end"
@@ -136,9 +134,7 @@ def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that activates an unknown version is not verified; an activation that is forged, or that a voter cannot read,
-    changes nothing.
-    """
+    """A log that activates an unknown version is not verified; an activation that is forged, or unreadable to a voter, changes nothing."""
     log = SignedLog(PARTITIONS)
     log.register("w1", reads=7)
     log.register("w2")

@@ -1,4 +1,4 @@
-"""Tests that verifying a log in parts, each from the state of the one before, gives the same result as verifying all of it at once."""
+"""Tests that verifying a log in parts, each from the state of the one before, gives the result of verifying it at once."""
 
 import errno
 import json

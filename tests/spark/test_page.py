@@ -137,9 +137,7 @@ def test_exports_and_what_came_of_them() -> None:
 
 
 def test_violations_are_drawn() -> None:
-    """The page draws the number of violations by type and by place in the log; it reports how many have no place or are
-    not in the table.
-    """
+    """The page draws the violations by type and by place in the log; it reports how many have no place or are not in the table."""
     said = {**SAID, "violations": {"bad-signature": 100, "sequence-gap": 2}}
     moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0, 0, 0), Moment(NONE, None, None, None, None)]
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")

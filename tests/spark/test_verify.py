@@ -379,8 +379,7 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
 
 @pytest.mark.parametrize("seed", [13, 48])
 def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """A log of real workers, crashes, and lost and forged records gives the replay's decisions, and violations exactly where the replay has
-    them.
+    """Real workers, crashes, and lost and forged records: the decisions are the replay's, and so are the violations.
 
     Single appends are lost here, which no broker does. Gaps in an incarnation are reported then.
     """

@@ -26,9 +26,7 @@ def _found(spark: SparkSession, carry: Carry, *places: Place) -> list[tuple[obje
 
 
 def test_a_row_for_each_writer(spark: SparkSession) -> None:
-    """Each incarnation, and the owner, has one row with its first and last place and the number; `found` and `expected`
-    are of the first.
-    """
+    """Each incarnation, and the owner, has one row with first and last place and number; `found` and `expected` are of the first."""
     rows = [_row(each, writer, 5) for each, writer in ((9, 2**64 - 1), (3, 1), (7, 1), (5, 1), (8, None))]
     found = differences(spark.createDataFrame(rows, _SCHEMA), Carry()).orderBy("offset").collect()
     assert [(row.offset, row.offset_last, row.records, row.settled) for row in found] == [

@@ -1,6 +1,4 @@
-"""Tests Locust itself in a process of its own: no times are checked, only whether a run has a result. Nothing is patched
-in this process.
-"""
+"""Tests Locust itself, in a process of its own: it checks no times, only whether a run has a result. This process is not patched."""
 
 import asyncio
 import json
@@ -170,9 +168,7 @@ async def test_a_notary_that_commits_everything_has_no_figure(tmp_path: Path) ->
 
 
 async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
-    """After a 503, a 202 that decides half of it, and a broken connection, the same bytes are sent to the other URL, and
-    this is counted.
-    """
+    """After a 503, a partial 202, or a broken connection the same bytes are sent to the other URL, and this is counted."""
     honest, turns, bodies = Honest(), cycle((503, 202, 0)), dict[bytes, bytes]()
 
     def reply(body: bytes, ids: list[bytes]) -> Reply:
