@@ -87,7 +87,7 @@ class SignedLog:
         seen = replayed.seen if seen is None else seen
         return View(seen, replayed.histories[seen])
 
-    # ---- what workers append ----
+    # ---- workers' records ----
 
     def register(
         self, name: str = "w1", nonce: str | None = None, *, reads: int = 1, view: View | None = None, at: int | None = None
@@ -151,7 +151,7 @@ class SignedLog:
     def checkpoint(self, incarnation: int, size: int, root: bytes = bytes(32), *, view: View | None = None) -> Record:
         return self.write(4, pack(">Q", incarnation) + self._view(view) + pack(">Q", size) + root)
 
-    # ---- what the owner appends ----
+    # ---- the owner's records ----
 
     def activate(self, version: int) -> Record:
         return self.write(5, pack(">H", version))

@@ -557,7 +557,7 @@ def test_records_handed_in_twice() -> None:
     assert reading.joiner.read_next() == {ORDERING: 3, 0: 1}
 
 
-# ---- bounds ----
+# ---- limits ----
 
 
 def test_full_buffer_pauses_all_but_the_head() -> None:

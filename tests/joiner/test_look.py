@@ -240,7 +240,7 @@ async def test_what_nobody_asked_for_may_be_another() -> None:
 
 
 def _lost_and_copied() -> tuple[History, Reading]:
-    """A log that lost a checkpoint and an entry; a register record has the checkpoint's place and the entry came again at its old time."""
+    """A log that lost a checkpoint and an entry; a register record has the checkpoint's place; the entry came again at its old time."""
     before, after = History(), History()
     for one in (before, after):
         one.register("w1")

@@ -91,7 +91,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
 
 
 async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
-    """If an answered request's payload is lost, its reader and any replaying worker stop, naming the entry, until it is restored."""
+    """If an answered request's payload is lost, its reader stops, a replaying worker stops and names the entry; a restore heals both."""
     first = await notary.start("a", index="index-a").ready()
     await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")

@@ -95,7 +95,7 @@ class Rules:
             self._check_end(world)
         return following, ended
 
-    # ---- where a move leads ----
+    # ---- transitions ----
 
     def _moved(self, world: World, move: Move) -> World:
         match move.kind:
@@ -181,10 +181,10 @@ class Rules:
         on_way = tuple(sorted({*world.on_way, *step.proposed})) if step.proposed else world.on_way
         return step, msgspec.structs.replace(world, on_way=on_way, readers=_put(world.readers, at, after))
 
-    # ---- what must hold ----
+    # ---- conditions ----
 
     def _check_caught_up(self, world: World, reader: Reader, at: int) -> None:
-        """Check a reader at the end of the log: it has emitted all settled batches, knows the incarnations, and buffers no useless record."""
+        """Check a reader at the log's end: it has emitted all settled batches, knows the incarnations, and buffers no useless record."""
         seen = self.readings.seen[reader.reading]
         if seen.more or _is_behind(world, reader):
             return

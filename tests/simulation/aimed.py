@@ -49,7 +49,7 @@ class Aimed:
         if await strikes[kind]():
             self._world.count(f"aimed losses: {kind}")
 
-    # ---- the order ----
+    # ---- the ordering topic ----
 
     async def _acknowledged(self) -> bool:
         """Delay all readers, and lose an acknowledged record before any of them reads it."""
@@ -239,7 +239,7 @@ class Aimed:
         cluster.slow_entries_s.pop(slot.label, None)
         return found is not None
 
-    # ---- what there is ----
+    # ---- the present log ----
 
     async def _partition(self, fits: Callable[[Replayed, int], bool], seconds: float = WAITS_S) -> tuple[int, Replayed] | None:
         """Returns a payload partition for which `fits` holds, with the log as it is then; None if there is none within `seconds`."""

@@ -196,7 +196,7 @@ class Calls:
             await asyncio.wait([waiting], timeout=POLLED_S)
         return [*told, waiting.result()]
 
-    # ---- any answer ----
+    # ---- all answers ----
 
     def _hold(self, process: Process, what: str, answer: Answer) -> None:
         status, headers = answer.status, answer.headers

@@ -131,7 +131,7 @@ class Losses:
         slot.cut_off = slot.down = False
         self._world.cluster.wake()
 
-    # ---- what is excused ----
+    # ---- expected failures ----
 
     def unmet(self, met: frozenset[int]) -> frozenset[int]:
         """Returns the losses that a process did not know of when it answered, also those that came later."""
@@ -167,7 +167,7 @@ class Losses:
             self._logs[unmet] = replay(streams)
         return self._logs[unmet]
 
-    # ---- what must not be ----
+    # ---- violations ----
 
     def look(self, process: Process) -> str:
         """Returns the answer that a process contradicts by becoming ready although the log shows it; empty for none (S3)."""

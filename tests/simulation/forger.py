@@ -135,7 +135,7 @@ class Forger:
         self._land(partition, key, value)
         return how
 
-    # ---- true records, late ----
+    # ---- late copies of true records ----
 
     def _copy(self) -> str:
         stream = self._draw.choice(list(self._world.cluster.streams))
@@ -160,7 +160,7 @@ class Forger:
         self._land(stream, record.key, record.value)
         return f"of record {record.offset} of stream {record.stream}"
 
-    # ---- what there is ----
+    # ---- the present log ----
 
     def _partition(self) -> int:
         return self._draw.randrange(len(self._world.cluster.streams) - 1)
