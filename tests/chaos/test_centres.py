@@ -107,7 +107,7 @@ async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None
 async def cut_off(
     far: Scene, places: dict[int, Place], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
 ) -> None:
-    """Cut a centre off: its worker answers with an unknown outcome or not ready, the others go on; after the healing all agree."""
+    """Cut a centre off: its worker answers 202 without decisions, or 503, the others go on; after the healing all agree."""
     centres = far.centres
     assert centres is not None
     for load in loads.values():

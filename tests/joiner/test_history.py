@@ -138,7 +138,7 @@ def test_a_mark_is_the_furthest_record_that_took_effect() -> None:
 
 
 def test_fingerprints_tell_records_apart() -> None:
-    """A fingerprint covers offset, append time, key and value, and their boundaries."""
+    """A fingerprint covers topic-partition, offset, append time, key and value, and their boundaries."""
     record = Record(0, 7, T0, b"key", b"value")
     others = [
         Record(1, 7, T0, b"key", b"value"),

@@ -26,7 +26,7 @@ def test_seconds_for() -> None:
 
 
 def test_demand_is_no_capacity() -> None:
-    """A window in which every pending request was decided teaches nothing: a lone client must not look like the worker's capacity."""
+    """A window in which the queue ran dry teaches nothing: a lone client's demand must not look like the worker's capacity."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)
     known_per_s = rate.per_s

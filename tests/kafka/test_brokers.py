@@ -142,7 +142,7 @@ async def test_everything_killed(notary: Notary, brokers: Cluster) -> None:
 
 
 async def test_stopping_without_brokers(notary: Notary, brokers: Cluster) -> None:
-    """A worker that is stopped while no broker runs ends anyway, and answers admitted submissions with an unknown outcome."""
+    """A worker that is stopped while no broker runs ends anyway, and answers admitted submissions with 202, without decisions."""
     worker = await notary.start("a", worker_drain_ms_max=1_000).ready()
     for broker in BROKERS:
         await asyncio.to_thread(brokers.kill, broker)

@@ -110,7 +110,7 @@ async def test_a_topic_made_anew_begins_anew() -> None:
 
 
 async def test_a_silent_broker_is_passed_over() -> None:
-    """A broker that does not answer in time is skipped, and one that breaks the connection at once."""
+    """A broker that does not answer in time is skipped; one that breaks the connection is skipped at once."""
     brokers = Brokers(connect_ms=1)
     brokers.says |= {1: None, 2: KafkaConnectionError("broken")}
     for _ in range(3):

@@ -1,7 +1,7 @@
 """A check of each step of one process: after an interruption it applies and answers nothing before it has looked at the log (R10).
 
 - Records that an interrupted reader returned are not applied, nor are records that were read before the process was suspended.
-- A record that takes effect is in the log on which the process's reader was opened. An earlier loss is never applied, however it was kept.
+- A record that takes effect is in the log on which the process's reader was opened. A record that was lost before that is never applied, however it was kept.
 - While a topic-partition is paused because so much of it is buffered, nothing is applied that it lost more than two seconds ago.
 - A process that was suspended, or that read another record in the place of one that took effect, answers nothing before it has looked.
 """
@@ -88,7 +88,7 @@ class Looked:
         return any(fingerprint_of(record) == fingerprint for record in there)
 
     def _lost_unseen(self, stream: int, offset: int, fingerprint: bytes) -> bool:
-        """Returns whether the log lost that record, and that place was not read since, for longer than the allowed age of a look."""
+        """Returns whether the log lost that record and its topic-partition was not read since, for longer than a look may be old."""
         cluster = self._cluster
         if not cluster.damages:
             return False

@@ -98,7 +98,7 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
 
 
 def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """A long log is archived in ranges, payloads of a minute first; after an interruption it continues behind the last complete range."""
+    """A long log is archived in ranges, payloads of a minute first; a later run goes on from the last complete range to the log's end."""
     stages: list[str] = []
     ranges = archive(spark, kafka, tmp_path, _at("range 2", _interrupt), 2)
     assert next(ranges) == Archived(1, 1, {}, 4)

@@ -158,7 +158,7 @@ def _unknown_party(writer: Writer) -> Planted:
 
 
 def _forged_repetition(writer: Writer) -> Planted:
-    """Plant a forged submission that repeats the request at position 0 and adds a new one; only the first name is reported."""
+    """Plant a forged submission that repeats the request at position 0 and adds a new one; only the first id is reported."""
     entry = writer.append(3, [Party(NOTARY).submission(spend(state("x"), state("y")), spend(state("new")))], 2)
     return [("bad-signature", 0, entry.offset)]
 
