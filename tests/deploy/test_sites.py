@@ -214,7 +214,7 @@ def test_who_stays_out(installed: Installed, tmp_path: Path) -> None:
     ca, crl_url = installed.directory / "pki" / "ca.pem", installed.sites.certificates[0].crl_url
     then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=20)
     installed.authority.issue("late", crl_url=crl_url, valid_from=then, days=10)
-    # The broker ignores a revocation list that it cannot find.
+    # The broker rejects a certificate whose revocation list it cannot find.
     installed.authority.issue("unlisted", crl_url="file:///nowhere/crl.pem")
     foreign = Authority.create(tmp_path / "pki")
     foreign.issue("worker-london-1", crl_url=crl_url)

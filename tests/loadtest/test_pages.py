@@ -65,7 +65,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_tables_go_into_their_places_and_what_was_not_measured_stays(tmp_path: Path) -> None:
-    """New tables replace the old ones and the rest of the page stays; a second time changes nothing."""
+    """Measured tables replace the old ones, the others and the rest of the page stay; a second time changes nothing."""
     file, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
     _lines(file)
     page.write_text(

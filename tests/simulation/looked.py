@@ -1,7 +1,8 @@
 """A check of each step of one process: after an interruption it applies and answers nothing before it has looked at the log (R10).
 
 - Records that an interrupted reader returned are not applied, nor are records that were read before the process was suspended.
-- A record that takes effect is in the log on which the process's reader was opened. A record that was lost before that is never applied, however it was kept.
+- A record that takes effect is in the log on which the process's reader was opened. A record that was lost before that is never applied,
+  however it was kept.
 - While a topic-partition is paused because so much of it is buffered, nothing is applied that it lost more than two seconds ago.
 - A process that was suspended, or that read another record in the place of one that took effect, answers nothing before it has looked.
 """
