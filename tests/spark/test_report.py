@@ -44,7 +44,7 @@ def _key(row: dict[str, object]) -> tuple[tuple[bool, object], ...]:
 
 
 def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Several tasks write many violations: in order within each file and from one to the next. The page shows some of each kind."""
+    """Several tasks write many violations, in order within each file and from one to the next. The page shows some of each kind."""
     violations = _violations(spark, 1_000)
     write_violations(violations, 1_000, tmp_path / "many", rows_a_file=100)
     files = sorted((tmp_path / "many").glob("*.parquet"))

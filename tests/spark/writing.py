@@ -66,7 +66,7 @@ class Writer:
         return self.append(incarnation, [(party or self.party).submission(*requests)], partition)
 
     def send(self, incarnation: int, partition: int, *requests: dict[str, Any], view: View | None = None) -> tuple[Append, Append, Append]:
-        """Returns functions that append entry, payload and fill of an incarnation's next batch. By default they use the then present view."""
+        """Returns functions that append entry, payload and fill of an incarnation's next batch, by default with the view at that time."""
         sent = self.party.submission(*requests)
         value, sequence, at = self.value([sent]), self.sequence(incarnation), self._now
         return (
