@@ -1,4 +1,4 @@
-"""What all tests share: one small Kafka cluster, started when the first test asks for it, and a fresh topic prefix per test."""
+"""Fixtures for all tests: one small Kafka cluster, started when the first test needs it, and a fresh topic prefix per test."""
 
 import signal
 import uuid
@@ -10,17 +10,17 @@ from hypothesis import settings
 
 from deploy.local import Cluster
 
-# Machines here are shared: how long an example takes says nothing.
+# No deadline: machines here are shared, so the duration of an example means nothing.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
-# A shell starts what it runs in the background deaf to Ctrl-C, and processes inherit that. Some tests interrupt theirs.
+# A shell makes its background processes ignore Ctrl-C, and their children inherit that. Some tests interrupt their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How violent `tests/chaos` is; its conftest says what that means."""
+    """Add the flags of `tests/chaos` and of the sites tests; their modules explain them."""
     chaos = parser.getgroup("chaos", "faults on real brokers, processes and networks")
     chaos.addoption(
         "--chaos-seconds", type=float, default=8.0, help="how long random faults go on; from 60 on the rest is longer too (default: 8)"
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tests' clients, and those that they start, keep what they trust on first use here, and not at their user's."""
+    """The file in which the tests' clients, and those that they start, keep keys trusted on first use, instead of the user's own file."""
     with pytest.MonkeyPatch.context() as patch:
         file = tmp_path_factory.mktemp("known") / "known-notaries"
         patch.setenv("NOTARY_KNOWN_NOTARIES", str(file))
@@ -45,7 +45,7 @@ def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever starts workers takes a second for each: `make check` leaves it out."""
+    """Mark tests that start workers, which take a second each: `make check` leaves them out."""
     for item in items:
         if isinstance(item, pytest.Function) and "notary_process" in item.fixturenames:
             item.add_marker(pytest.mark.seconds)
@@ -53,12 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three real brokers for the whole session; a test that harms one brings it back before it ends."""
+    """Three real brokers for the whole session; a test that harms one restores it before it ends."""
     with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def kafka_prefix() -> str:
-    """A topic prefix that nobody has used."""
+    """A new topic prefix."""
     return f"test-{uuid.uuid4().hex[:12]}"

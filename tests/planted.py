@@ -1,4 +1,4 @@
-"""A working directory in which somebody has planted modules, one under each name that Python or a library could ask for."""
+"""A working directory with planted modules, one under each name that Python or a library may import."""
 
 import sys
 from collections.abc import Collection
@@ -15,7 +15,7 @@ ALL = frozenset(
 
 
 class Planted:
-    """The folder. A planted module notes that it was imported, and lets its importer down."""
+    """A directory of planted modules. Each records its import, and ends its importer."""
 
     def __init__(self, folder: Path, names: Collection[str] = ALL) -> None:
         folder.mkdir()
@@ -31,6 +31,6 @@ class Planted:
         return sorted(set(self._noted.read_text().split())) if self._noted.exists() else []
 
     def stand_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make it the working directory of this process, and so of all that it starts."""
+        """Make it the working directory of this process, and so of all processes that it starts."""
         monkeypatch.chdir(self.folder)
         monkeypatch.delenv("PYTHONSAFEPATH", raising=False)

@@ -1,4 +1,4 @@
-"""What a test may need of the machine that not everybody has."""
+"""Marks for tests with special requirements on the machine."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 needs_root = pytest.mark.skipif(
-    # Where everything is to be shown it fails instead: nothing is left out there without a word.
+    # In CI such a test fails instead, so that nothing is skipped silently.
     not os.environ.get("CI") and (sys.platform != "linux" or os.geteuid() != 0),
     reason="makes network namespaces and mounts: run it as root, on Linux",
 )

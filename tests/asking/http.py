@@ -1,4 +1,4 @@
-"""Keep-alive HTTP, as thin as it can be."""
+"""A minimal HTTP client with keep-alive connections."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """The body."""
+        """Returns the decoded body."""
         return json.loads(self.body)
 
 
 class Http:
-    """Connections that are kept alive. A call that fails raises `OSError`; whether it was heard, nobody knows."""
+    """Keep-alive connections. A failed call raises `OSError`; it is unknown whether it reached the server."""
 
     def __init__(self, connect: Connect = asyncio.open_connection, call_s_max: float = CALL_S_MAX) -> None:
         self._connect = connect
@@ -42,13 +42,13 @@ class Http:
         await asyncio.sleep(0)
 
     def forget(self, url: str) -> None:
-        """Close the idle connections: another process listens there now."""
+        """Close the idle connections: another process listens at this address now."""
         for _, writer in self._idle.pop(url, ()):
             writer.close()
 
     async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send one request, return its answer."""
-        idle = self._idle.setdefault(url, [])  # one list for each process that listened there
+        """Send one request; returns its answer."""
+        idle = self._idle.setdefault(url, [])  # one list per process that has listened there
         host, port = url.partition("://")[2].split(":")
         writer = None
         try:
@@ -68,12 +68,12 @@ class Http:
             if writer is not None:
                 writer.close()
             raise
-        if found.get("connection") == "close" or self._idle.get(url) is not idle:  # that process is forgotten meanwhile
+        if found.get("connection") == "close" or self._idle.get(url) is not idle:  # that process was replaced meanwhile
             writer.close()
         else:
             idle.append((reader, writer))
         return Answer(int(status.split()[1]), found, content)
 
     async def get(self, url: str, path: str) -> Answer:
-        """Look something up."""
+        """Send a GET request; returns its answer."""
         return await self.call(url, "GET", path)

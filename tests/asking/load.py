@@ -1,4 +1,4 @@
-"""A client that asks until it is told, and a load of many."""
+"""A client that retries until it has its decisions, and a load of many clients."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ ASKED_FOR_RECEIPTS = 0.5
 
 
 class Client:
-    """A client that writes down what it asks and what it is told."""
+    """A client that records its submissions and their answers."""
 
     def __init__(self, http: Http, history: History, wait_s: int = 2) -> None:
         self.http = http
@@ -25,7 +25,7 @@ class Client:
         self._draw = random.Random(0)
 
     async def ask(self, url: str, submission: Submission, *, receipts: bool = False) -> Answer:
-        """Ask once, with receipts or without. Raises `ConnectionError`."""
+        """Submit once, with receipts or without. Raises `ConnectionError`."""
         self.history.submissions.append(submission)
         sent_s = time.monotonic()
         headers = {"prefer": f"wait={self._wait_s}"}
@@ -43,9 +43,9 @@ class Client:
         return answer
 
     async def decide(self, urls: Sequence[str], submission: Submission) -> list[Decided]:
-        """Ask, at one after the other, until all of it is decided; the decisions, without the receipts that half of the calls ask for.
+        """Submit to one worker after the other until all of it is decided; half of the calls request receipts.
 
-        The test's time limit is the only one.
+        Returns the decisions without receipts. Only the test's time limit bounds it.
         """
         while True:
             for url in urls:
@@ -58,14 +58,14 @@ class Client:
                     return [
                         {name: value for name, value in decision.items() if name != "receipt"} for decision in answer.json()["decisions"]
                     ]
-                # 202: not known yet; 503: not now. Anything else is a bug.
+                # 202: not decided yet; 503: not ready. Anything else is a bug.
                 assert answer.status in (202, 503), answer
                 assert int(answer.headers["retry-after"]) >= 1
                 await asyncio.sleep(0.05)
 
 
 class Load:
-    """Clients that keep asking, each at a worker of its choice: mostly fresh states, often spent ones, sometimes the same again."""
+    """Clients that submit all the time, each to random workers: mostly new states, often consumed ones, sometimes a repeated submission."""
 
     def __init__(self, client: Client, party: Party, urls: Sequence[str], *, seed: int, clients: int = 16) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class Load:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Every client is told the outcome of what it has asked, then it ends."""
+        """Stop the clients after each has the outcome of its last submission."""
         self._stop = True
         if kind is not None:
             for task in self._tasks:
@@ -130,7 +130,7 @@ class Load:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], pause_s: float = 0.02) -> None:
-    """Wait for something that will be; the test's time limit is the only one."""
+    """Wait until the condition holds; only the test's time limit bounds it."""
     while True:
         met = condition()
         if met if isinstance(met, bool) else await met:

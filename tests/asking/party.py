@@ -1,4 +1,4 @@
-"""A party that signs what it asks. Written from the contract alone, so that it also checks that the contract is enough."""
+"""A party that signs its submissions. Written from the contract alone, to check that the contract is sufficient."""
 
 import base64
 import hashlib
@@ -15,17 +15,17 @@ OPEN_FROM, OPEN_UNTIL = -(2**63), 2**63 - 1
 
 
 def digest(text: str) -> str:
-    """A hash to name something by."""
+    """Returns a hash that identifies this text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def state(text: str, index: int = 0) -> str:
-    """A state reference."""
+    """Returns a state reference."""
     return f"{digest(text)}:{index}"
 
 
 class Party:
-    """One who asks, with a key."""
+    """A party with its signing key."""
 
     def __init__(self, notary: str, name: str = "O=Bank A,L=London,C=GB", key: Ed25519PrivateKey | None = None) -> None:
         self.notary = notary
@@ -34,12 +34,12 @@ class Party:
 
     @property
     def public_pem(self) -> bytes:
-        """What the notary has to know."""
+        """The public key in PEM, as the notary registers it."""
         kind = serialization.PublicFormat.SubjectPublicKeyInfo
         return self._key.public_key().public_bytes(serialization.Encoding.PEM, kind)
 
     def submission(self, *requests: Mapping[str, Any]) -> Submission:
-        """Sign requests."""
+        """Returns a signed submission of these requests."""
         ids = [self._id(request) for request in requests]
         message = b"notary/submission/v1\n" + _text(self.notary) + _text(self.name) + len(ids).to_bytes(4, "big") + b"".join(ids)
         signature = base64.b64encode(self._key.sign(message)).decode()
@@ -59,7 +59,7 @@ class Party:
 
 
 def spend(*inputs: str, content: str = "", **others: Any) -> dict[str, Any]:
-    """A request."""
+    """Returns a request that consumes these states."""
     return {"inputs": list(inputs), "content_hash": digest(content), **others}
 
 

@@ -1,7 +1,7 @@
-"""What the brokers know and can be told beyond what aiokafka's administration client knows, asked of one broker in its own network.
+"""Requests to one broker, in its own network, that aiokafka's administration client does not support.
 
-Three requests of Kafka's protocol: DescribeQuorum (which controller is active), AlterPartitionReassignments with another order of the same
-replicas, and ElectLeaders, which together move the leadership of a partition.
+Three requests of Kafka's protocol: DescribeQuorum (the active controller), AlterPartitionReassignments with another order of the same
+replicas, and ElectLeaders; the last two together move the leadership of a partition.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ class ElectLeadersRequest(Request[ElectLeadersRequest2]):
 
 
 async def ask(broker: Broker, request: Request[Any]) -> dict[str, Any]:
-    """What this broker answers. Raises `OSError`, `KafkaError` or `TimeoutError`."""
+    """Returns this broker's answer. Raises `OSError`, `KafkaError` or `TimeoutError`."""
 
     async def there() -> dict[str, Any]:
         async with asyncio.timeout(2 * ANSWER_MS_MAX / 1000):
@@ -144,7 +144,7 @@ async def ask(broker: Broker, request: Request[Any]) -> dict[str, Any]:
 
 
 async def partitions(broker: Broker, topic_prefix: str) -> list[dict[str, Any]]:
-    """`leader`, `isr` and `replicas` of every partition of the topics of that prefix, the ordering topic first."""
+    """Returns `leader`, `isr` and `replicas` of every partition of the topics of that prefix, the ordering topic first."""
     topics = (await ask(broker, MetadataRequest(None)))["topics"]
     return [
         partition for topic in sorted(topics, key=lambda topic: topic["topic"]) if topic["topic"].startswith(topic_prefix)
@@ -153,20 +153,20 @@ async def partitions(broker: Broker, topic_prefix: str) -> list[dict[str, Any]]:
 
 
 async def ordering_leader(broker: Broker, topic_prefix: str) -> int:
-    """The broker that leads the ordering topic."""
+    """Returns the broker that leads the ordering topic."""
     leader: int = (await partitions(broker, topic_prefix))[0]["leader"]
     return leader
 
 
 async def active_controller(broker: Broker) -> int:
-    """The broker whose controller is active."""
+    """Returns the broker whose controller is active."""
     answer = await ask(broker, DescribeQuorumRequest())
     controller: int = answer["topics"][0]["partitions"][0]["leader_id"]
     return controller
 
 
 async def move_leader(broker: Broker, topic: str, wanted: int, brokers: Cluster) -> str:
-    """Have another broker lead partition 0 of a topic, the replicas staying where they are; what the broker says of it."""
+    """Make another broker the leader of partition 0 of a topic, without moving replicas; returns the broker's error codes."""
     order = [wanted, *(other.id for other in brokers.state.brokers if other.id != wanted)]
     await ask(broker, AlterPartitionReassignmentsRequest(ANSWER_MS_MAX, [(topic, [(0, order, {})], {})], {}))
     answer = await ask(broker, ElectLeadersRequest(topic))

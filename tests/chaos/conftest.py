@@ -1,18 +1,18 @@
-"""Violence on the real thing: real brokers, `notary serve` processes, and networks between them, all on this machine.
+"""Chaos tests on real brokers, `notary serve` processes, and networks between them, all on this machine.
 
-A scenario has three parts: faults under a load of clients that retry with the same bytes; healing, after which every client is told what
-became of what it asked, half of it with receipts; and the check of everything that is left, with the log, read back, as the judge
-(`tests/checkers/remains.py`). That a fault happened is asserted too: a leader that moved, a broker that is missed and in sync again.
+A scenario has three parts: faults under a load of clients that retry with the same bytes; healing, after which every client receives every
+outcome, half of them with receipts; and a check of all remaining data against the log that was read back (`tests/checkers/remains.py`). A
+scenario also asserts that the fault happened: a leader that moved, a broker that left the in-sync replicas and came back.
 
-| flag | what it says |
+| flag | meaning |
 |---|---|
-| `--chaos-seconds` | how long random faults go on |
+| `--chaos-seconds` | the duration of random faults |
 | `--chaos-seed` | the first seed: it draws faults, victims, times and the load |
-| `--chaos-rounds` | how many seeds, one after the other |
-| `--chaos-delay-ms` | how far apart the data centres are, each way |
+| `--chaos-rounds` | the number of seeds, one after the other |
+| `--chaos-delay-ms` | the network delay between the data centres, each way |
 
-A seed fixes what is done to whom and when. What the machine makes of that it does not fix, so that a seed that failed may have to be
-played more than once. Scenarios assert no times; what was seen is printed at the end of the run.
+A seed fixes the faults, their victims and their times. It does not fix how the machine reacts, so a seed that failed may have to run more
+than once. Scenarios assert no times; the measurements are printed at the end of the run.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from tests.kafka.workers import Notary
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario that wants a seed is played once for each."""
+    """Run a scenario that needs a seed once for each seed."""
     if "seed" in metafunc.fixturenames:
         first = metafunc.config.getoption("--chaos-seed")
         seeds = range(first, first + metafunc.config.getoption("--chaos-rounds"))
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longer the faults go on, the later a scenario counts as hanging."""
+    """Mark the scenarios of this folder; their time limit grows with the duration of the faults."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was seen."""
+    """Print the line of each scenario."""
     if seen := config.stash.get(SEEN, []):
         terminalreporter.section("chaos: what was seen")
         for line in seen:
@@ -63,7 +63,7 @@ def violence(request: pytest.FixtureRequest, seed: int) -> Violence:
 
 @pytest.fixture
 def timeline(request: pytest.FixtureRequest, violence: Violence) -> Iterator[Timeline]:
-    """Printed when the scenario is over; pytest shows it if it failed."""
+    """The timeline of this scenario, printed at its end; pytest shows it if the scenario failed."""
     made = Timeline()
     yield made
     flags = f"--chaos-seed {violence.seed} --chaos-rounds 1 --chaos-seconds {violence.seconds:g} --chaos-delay-ms {violence.delay_ms:g}"
@@ -72,7 +72,7 @@ def timeline(request: pytest.FixtureRequest, violence: Violence) -> Iterator[Tim
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers on the loopback that scenarios may harm."""
+    """Three brokers on loopback that scenarios may harm."""
     with Cluster.create(tmp_path_factory.mktemp("chaos") / "cluster", brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS) as cluster:
         yield cluster
 
@@ -81,7 +81,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 async def scene(
     request: pytest.FixtureRequest, brokers: Cluster, violence: Violence, timeline: Timeline, tmp_path: Path
 ) -> AsyncIterator[Scene]:
-    """A notary of its own on those brokers, which are well again when the scenario is over."""
+    """A notary of its own on those brokers, which are restored at the end of the scenario."""
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, prefix, call_s_max=CALL_S_MAX)
     made = Scene(notary, brokers, timeline, violence.seed)

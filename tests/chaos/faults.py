@@ -1,4 +1,4 @@
-"""Faults drawn from a seed: what is done to whom, when, and for how long. Pure, so that a seed tells the same story every time."""
+"""Faults drawn from a seed: kind, victim, time and duration. Pure, so a seed always draws the same faults."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,22 +15,22 @@ ON_WORKERS: Final = (KILL_WORKER, FREEZE_WORKER, RESTART_WORKER)
 ON_BROKERS: Final = (KILL_BROKER, FREEZE_BROKER, RESTART_BROKER, MOVE_LEADER)
 ON_CENTRES: Final = (CUT_OFF, CUT_OUTGOING, CUT_INCOMING)
 ALONE: Final = (KILL_ALL_BROKERS, WIPE_BROKER)
-"""With another one beside them these could lose what was acknowledged, or prove nothing more than alone."""
+"""Faults that strike alone: next to another one they could lose acknowledged records, or would prove no more."""
 
 LINES: Final = tuple(f"{a}{way}{b}" for a, b in ((1, 2), (1, 3), (2, 3)) for way in "-><")
-"""`1-2` is both directions of the line between two centres, `1>2` and `1<2` are one each."""
+"""`1-2` is both directions of the line between two centres, `1>2` and `1<2` are one direction each."""
 
 AFTER_S_MAX, HOLD_S = 1.0, (0.2, 5.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault and its end: the victim is well again, or on its way, when it is over."""
+    """One fault and its end: when it is over the victim is restored, or recovering."""
 
     kind: str
     victim: str
     after_s: float
-    """From the beginning of its round."""
+    """Seconds since the start of its round."""
     hold_s: float
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Fault:
 
 
 def rounds(seed: int, victims: Mapping[str, Sequence[str]]) -> Iterator[tuple[Fault, ...]]:
-    """Rounds of one to three faults at a time, without end. `victims` has whom each kind may meet; nobody meets two at once.
+    """Yields rounds of one to three faults, without end. `victims` has the victims of each kind; none meets two faults at once.
 
     Kinds come in an order that is shuffled again and again, so that a long run meets all of them about equally often.
     """

@@ -1,4 +1,4 @@
-"""What the flags say, and what a scenario writes down for people."""
+"""The values of the flags, and the notes of a scenario for its reader."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import pytest
 
 SESSION_TIMEOUT_MS = 2_000
-"""So long a broker may be silent before others lead its partitions."""
+"""The time for which a broker may be silent before others lead its partitions."""
 CALL_S_MAX = 4.0
-"""A client gives a call up then, and asks elsewhere: a frozen worker says nothing. Workers are asked to answer within 2 s."""
+"""The time after which a client cancels a call and tries another worker: a frozen worker never replies. Workers must answer within 2 s."""
 LONG_S = 60
 SEEN = pytest.StashKey[list[str]]()
-"""A line for each scenario, shown at the end of the run."""
+"""A line for each scenario, printed at the end of the run."""
 
 
 @dataclass(frozen=True)
 class Violence:
-    """What the flags say."""
+    """The values of the flags."""
 
     seconds: float
     seed: int
@@ -24,18 +24,18 @@ class Violence:
 
     @property
     def long(self) -> bool:
-        """Whether there is time for everything."""
+        """True if the run is long enough for all variants."""
         return self.seconds >= LONG_S
 
     @property
     def times(self) -> int:
-        """How often the same thing is done again: once in a short run, three times in a long one."""
+        """The number of repetitions: one in a short run, three in a long one."""
         return 3 if self.long else 1
 
 
 @dataclass
 class Timeline:
-    """What was done, and when."""
+    """The events of a scenario, with their times."""
 
     began_s: float = field(default_factory=time.monotonic)
     lines: list[str] = field(default_factory=list)

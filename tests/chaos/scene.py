@@ -1,4 +1,4 @@
-"""A notary under load, what is done to it, and what shows that it was done."""
+"""A notary under load, the faults that strike it, and the checks that they did."""
 
 import asyncio
 import shutil
@@ -21,14 +21,14 @@ from tests.checkers.history import Decided
 from tests.kafka.workers import Notary, Worker
 
 LEASHED = ("-m", "tests.chaos.leashed")
-# A worker that is to stop while no broker is there need not make a scenario long; checkpoints and audits come often.
+# A short drain keeps scenarios short in which a worker stops without brokers; checkpoints and audits come often.
 SETTINGS: dict[str, int | str] = {"worker_drain_ms_max": 3_000, "worker_checkpoint_interval_ms": 500, "worker_audit_interval_ms": 100}
 FORWARD = 20
-"""So many more submissions are decided after each round of faults: progress."""
+"""The number of new submissions that must be decided after each round of faults."""
 
 
 class Scene:
-    """A notary, its brokers, its workers by name, and perhaps the data centres that they live in."""
+    """A notary, its brokers, its workers by name, and perhaps the data centres in which they run."""
 
     def __init__(
         self, notary: Notary, brokers: Cluster, note: Callable[[str], None], seed: int, centres: Centres | None = None, delay_ms: float = 0
@@ -49,7 +49,7 @@ class Scene:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """No worker is left, and the brokers are well."""
+        """End all workers and restore the brokers."""
         for worker in self.workers.values():
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGCONT)
@@ -64,7 +64,7 @@ class Scene:
         return [await worker.ready() for worker in started]
 
     def begin(self, name: str, **settings: int | str) -> Worker:
-        """Start one worker, for the first time or again with what it was started with."""
+        """Start one worker, for the first time or again with its earlier settings."""
         self._settings[name] = self._settings.get(name, SETTINGS) | settings
         own: dict[str, Any] = dict(self._settings[name])
         self.workers[name] = self.notary.start(name, entry=LEASHED, **own)
@@ -72,34 +72,34 @@ class Scene:
 
     @property
     def urls(self) -> list[str]:
-        """Where the workers listen."""
+        """The addresses of the workers."""
         return [worker.url for worker in self.workers.values()]
 
     def load(self, clients: int = 12) -> Load:
-        """Clients that keep asking, and retry at any worker."""
+        """Returns clients that submit all the time, and retry at any worker."""
         return Load(self.notary.client, self.notary.party, self.urls, seed=self.seed, clients=clients)
 
-    # What the brokers say.
+    # Requests to the brokers.
 
     def a_broker(self, *but: int) -> Broker:
-        """One that runs."""
+        """Returns a running broker other than `but`."""
         return next(broker for broker in self.brokers.state.brokers if broker.condition == "running" and broker.id not in but)
 
     async def ordering_leader(self, *but: int) -> int:
-        """The broker that leads the ordering topic, as one that is not among `but` says."""
+        """Returns the broker that leads the ordering topic, according to a broker other than `but`."""
         return await brokers_say.ordering_leader(self.a_broker(*but), self.notary.prefix)
 
     async def active_controller(self, *but: int) -> int:
-        """The broker whose controller is active, as one that is not among `but` says."""
+        """Returns the broker whose controller is active, according to a broker other than `but`."""
         return await brokers_say.active_controller(self.a_broker(*but))
 
     async def in_sync(self) -> None:
-        """Wait until every partition of this notary has all its replicas in sync, as all brokers say: one may be of the past."""
+        """Wait until every partition of this notary has all its replicas in sync, according to all brokers: one may be outdated."""
 
         async def all_in_sync() -> bool:
             try:
                 told = [await brokers_say.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
-            except (OSError, KafkaError, TimeoutError):  # one is only starting
+            except (OSError, KafkaError, TimeoutError):  # one is still starting
                 return False
             return all(found and all(sorted(each["isr"]) == sorted(each["replicas"]) for each in found) for found in told)
 
@@ -107,46 +107,46 @@ class Scene:
         self.note("all replicas are in sync")
 
     async def missed(self, broker: int) -> None:
-        """Wait until the others have noticed that a broker is away: it leads no partition, and is in no set of replicas in sync."""
+        """Wait until the others have noticed that a broker is gone: it leads no partition, and is no in-sync replica."""
 
         async def noticed() -> bool:
             try:
                 found = await brokers_say.partitions(self.a_broker(broker), self.notary.prefix)
-            except (OSError, KafkaError, TimeoutError):  # they are busy electing a controller
+            except (OSError, KafkaError, TimeoutError):  # they are electing a controller
                 return False
             return bool(found) and all(partition["leader"] not in (broker, -1) and broker not in partition["isr"] for partition in found)
 
         await until(noticed, 0.1)
         self.note(f"broker {broker} is missed: it leads nothing, and is not in sync")
 
-    # What is done to it.
+    # Faults.
 
     async def freeze(self, worker: Worker) -> None:
-        """Stop a worker where it stands (SIGSTOP). Returns when the kernel says that it does not run."""
+        """Stop a worker with SIGSTOP. Returns when the kernel reports that it is stopped."""
         worker.process.send_signal(signal.SIGSTOP)
         await until(lambda: frozen(worker))
 
     def thaw(self, worker: Worker) -> None:
-        """Let it go on; it has been frozen until now."""
+        """Resume a worker that has been frozen until now."""
         assert frozen(worker)
         worker.process.send_signal(signal.SIGCONT)
 
     async def each_broker(self, do: Callable[[int], None], brokers: Sequence[int]) -> None:
-        """Do something to brokers, one after the other."""
+        """Call `do` for each broker, one after the other."""
         for broker in brokers:
             await asyncio.to_thread(do, broker)
 
     def wipe(self, broker: int) -> None:
-        """Kill a broker, and take all of its disk: its partitions, and its share of what the controllers know."""
+        """Kill a broker and delete its disk: its partitions, and its replica of the controllers' metadata."""
         self.brokers.kill(broker)
         shutil.rmtree(self.data(broker))
 
     def data(self, broker: int) -> Path:
-        """All that a broker keeps on its disk."""
+        """Returns the data directory of a broker."""
         return self.brokers.directory / f"broker-{broker}" / "data"
 
     async def move_leader(self, broker: int) -> None:
-        """Have this broker lead the ordering topic, and wait until it does, as the brokers say."""
+        """Make this broker the leader of the ordering topic, and wait until the brokers report it."""
         topic, _ = topic_names(self.notary.prefix)
         self.note(await brokers_say.move_leader(self.a_broker(), topic, broker, self.brokers))
 
@@ -159,7 +159,7 @@ class Scene:
     # Healing and checking.
 
     async def well(self, load: Sequence[Load]) -> None:
-        """Wait until all workers are ready, each has had something new decided, and every client has got on."""
+        """Wait until all workers are ready, each has decided a new submission, and every client has made progress."""
         for worker in self.workers.values():
             await worker.ready()
         await self.notary.until_ready(*self.workers.values())
@@ -171,13 +171,13 @@ class Scene:
         self.note("all well")
 
     def heal_lines(self) -> None:
-        """No line is cut or slower than it should be."""
+        """Restore all lines: none is cut or slower than configured."""
         if self.centres is not None:
             self.centres.heal()
             self.centres.slow(self.delay_ms)
 
     async def heal_brokers(self) -> None:
-        """Every broker runs."""
+        """Start or resume every broker."""
         for broker in self.brokers.state.brokers:
             if broker.condition == "paused":
                 await asyncio.to_thread(self.brokers.resume, broker.id)
@@ -185,14 +185,14 @@ class Scene:
                 await asyncio.to_thread(self.brokers.start, broker.id)
 
     async def check(self) -> list[Decided]:
-        """Everything is well: the log, read back, explains every index and all that was ever answered (`Notary.check`)."""
+        """Check that the log, read back, explains every index and every answer (`Notary.check`); returns the decisions."""
         await asyncio.to_thread(self.brokers.wait_until_serving)
         decisions = await self.notary.check(*self.workers.values())
         self._decisions = len(decisions)
         return decisions
 
     def seen(self) -> str:
-        """What was seen, for people."""
+        """Returns the measurements of this scenario as text."""
         first_s: dict[bytes, float] = {}
         took_s: dict[bytes, float] = {}
         for call in self.notary.history.calls:
@@ -212,5 +212,5 @@ class Scene:
 
 
 def frozen(worker: Worker) -> bool:
-    """Whether a worker's process is stopped, as the kernel says."""
+    """Returns whether the kernel reports a worker's process as stopped."""
     return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

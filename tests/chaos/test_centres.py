@@ -1,4 +1,4 @@
-"""Three data centres with a broker, a worker and clients in each, a wide-area network between them, and its failures."""
+"""Tests three data centres with a broker, a worker and clients each, a wide-area network between them, and its failures."""
 
 import asyncio
 import time
@@ -26,9 +26,9 @@ from tests.rights import needs_root
 pytestmark = needs_root
 
 ANSWER_S, CALL_S_MAX = 1, 2.0
-"""A client lets a worker wait so long, and gives a call up after the second: a line that is cut says nothing."""
+"""The wait that a client requests of a worker, and the time after which it cancels a call: a cut line never reports an error."""
 DOUBT_S = 11.0
-"""Longer than a worker doubts its log before it stops (`DriverSettings.contradiction_s`)."""
+"""Longer than a worker suspects its log before it stops (`DriverSettings.contradiction_s`)."""
 
 Line = tuple[int, int]
 Counts = Mapping[Line, Mapping[str, int]]
@@ -63,7 +63,7 @@ async def far(
     timeline: Timeline,
     tmp_path: Path,
 ) -> AsyncIterator[Scene]:
-    """A notary with a worker in each centre, named by it; all lines are whole again when the scenario is over."""
+    """A notary with a worker in each centre, named after it; all lines are restored at the end of the scenario."""
     by_name = {f"w{number}": place for number, place in places.items()}
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", far_brokers.bootstrap, prefix, places=by_name, call_s_max=CALL_S_MAX)
@@ -78,13 +78,13 @@ async def far(
 
 
 def client_in(scene: Scene, place: Place) -> Client:
-    """A client in a centre."""
+    """Returns a client in a centre."""
     return Client(Http(partial(connect_from, place.network), CALL_S_MAX), scene.notary.history, ANSWER_S)
 
 
 @asynccontextmanager
 async def load_everywhere(scene: Scene, places: dict[int, Place]) -> AsyncIterator[dict[int, Load]]:
-    """Clients in each centre, who ask at all workers."""
+    """Clients in each centre that submit to all workers."""
     async with AsyncExitStack() as stack:
         loads: dict[int, Load] = {}
         for number, place in places.items():
@@ -96,7 +96,7 @@ async def load_everywhere(scene: Scene, places: dict[int, Place]) -> AsyncIterat
 
 
 async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None:
-    """The ordering leader's, both ways and then what it sends; the active controller's, what it is sent: the others go on each time."""
+    """The leader's centre is cut off, both ways and then outgoing, and the active controller's, incoming: the others go on each time."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
         await cut_off(far, places, loads, await far.ordering_leader(), incoming=False)
@@ -107,7 +107,7 @@ async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None
 async def cut_off(
     far: Scene, places: dict[int, Place], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
 ) -> None:
-    """The worker there says that it does not know or is not ready, the others go on; healed, all are as one."""
+    """Cut a centre off: its worker answers 202 without decisions, or 503, the others go on; after the healing all agree."""
     centres = far.centres
     assert centres is not None
     for load in loads.values():
@@ -115,7 +115,7 @@ async def cut_off(
     far.note(f"ordering leader {await far.ordering_leader()}, active controller {await far.active_controller()}")
     far.note(f"cut off: {away}, {outgoing=}, {incoming=}")
     cut = centres.cut_off(away, outgoing=outgoing, incoming=incoming)
-    await asyncio.sleep(2 * far.delay_ms / 1000)  # what was on its way arrives
+    await asyncio.sleep(2 * far.delay_ms / 1000)  # packets in flight arrive
     before = centres.counts()
     worker = far.workers[f"w{away}"]
     asked = asyncio.create_task(ask_the_lonely(far, places[away], worker.url))
@@ -136,14 +136,14 @@ async def cut_off(
 
 
 def only_these_lost(cut: Sequence[Line], before: Counts, after: Counts) -> None:
-    """Packets were lost on every line that was cut and on no other; and of those others each delivered some."""
+    """Check that packets were lost on every line that was cut and on no other, and that each other line delivered some."""
     for line in before:
         lost, delivered = (after[line][what] - before[line][what] for what in ("lost", "packets"))
         assert (lost > 0, delivered > 0) == ((True, False) if line in cut else (False, True)), (line, lost, delivered)
 
 
 async def ask_the_lonely(scene: Scene, place: Place, url: str) -> set[int]:
-    """What a client in the centre that is cut off is told there of something new."""
+    """Submit from a client in the isolated centre to its worker; returns the statuses of the answers."""
     client = client_in(scene, place)
     told: set[int] = set()
     async with client.http:
@@ -161,7 +161,7 @@ async def ask_the_lonely(scene: Scene, place: Place, url: str) -> set[int]:
 
 
 async def test_two_centres_do_not_hear_each_other(far: Scene, places: dict[int, Place], centres: Centres, violence: Violence) -> None:
-    """The ordering leader's centre and the active controller's are cut off from each other, and a third hears both: no worker stops."""
+    """The centres of ordering leader and active controller are cut off from each other, a third reaches both: no worker stops."""
     controller = await far.active_controller()
     if await far.ordering_leader() == controller:
         await far.move_leader(controller % len(places) + 1)
@@ -173,7 +173,7 @@ async def test_two_centres_do_not_hear_each_other(far: Scene, places: dict[int, 
         far.note(f"ordering leader {leader} and active controller {controller} do not hear each other")
         for line in ((leader, controller), (controller, leader)):
             centres.cut(*line)
-        # Who leads is now a matter of whom one asks.
+        # The brokers now name different leaders.
         await until(partial(disagree, far, leader))
         far.note("they disagree who leads")
         enough_s = time.monotonic() + max(violence.seconds, DOUBT_S)
@@ -189,7 +189,7 @@ async def test_two_centres_do_not_hear_each_other(far: Scene, places: dict[int, 
 
 
 async def disagree(scene: Scene, former: int) -> bool:
-    """Whether a broker says that it leads the ordering topic, and all others say that another one does."""
+    """Returns whether one broker reports itself as the ordering leader, and all others report another one."""
     try:
         told = {broker.id: await brokers_say.ordering_leader(broker, scene.notary.prefix) for broker in scene.brokers.state.brokers}
     except (OSError, KafkaError, TimeoutError):
@@ -199,7 +199,7 @@ async def disagree(scene: Scene, former: int) -> bool:
 
 
 async def test_lines_fail_at_random(far: Scene, places: dict[int, Place], violence: Violence) -> None:
-    """Centres and single lines are cut, one way or both, slowed down or lossy, while workers and brokers die: it goes on each time."""
+    """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (
         dict.fromkeys(faults.ON_CENTRES, brokers)

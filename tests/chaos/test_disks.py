@@ -1,4 +1,4 @@
-"""Disks that are lost, damaged, full or of yesterday: a broker's, or a worker's."""
+"""Tests disks that are lost, damaged, full or restored from an older copy: a broker's, or a worker's."""
 
 import asyncio
 import random
@@ -20,13 +20,13 @@ from tests.rights import needs_root
 INDEX_DISK_MIB, BROKER_DISK_MIB = 48, 512
 BLOCK_BYTES = 4096
 SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
-"""So that rows are in RocksDB's files, and not only in its log, soon."""
+"""Settings with which rows soon reach RocksDB's table files, instead of staying in its write-ahead log."""
 
 
 async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
-    """It comes back with an empty disk, copies everything, and leads the order; then another one is killed: nothing is lost.
+    """A broker restarts with an empty disk, copies everything, and leads the ordering topic; then another one is killed: nothing is lost.
 
-    In a long run each of the three loses its disk, one after the other: then no disk is left that was there at the beginning.
+    In a long run each of the three loses its disk in turn: then no disk from the start is left.
     """
     await scene.start("a", "b")
     order = random.Random(violence.seed).sample((1, 2, 3), 3)
@@ -55,7 +55,7 @@ async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
 
 @needs_root
 async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path) -> None:
-    """The ordering leader's disk is full, and it ends; the others go on. With space again it starts, and copies what it lacks."""
+    """The ordering leader's disk is full, and it ends; the others go on. With free space again it starts, and copies what it lacks."""
     if not violence.long:
         pytest.skip(f"in long runs only: --chaos-seconds {LONG_S}")
     await scene.start("a", "b")
@@ -88,7 +88,7 @@ async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path
 
 
 async def test_index_damaged(scene: Scene, violence: Violence) -> None:
-    """A worker whose index has flipped bits stops and says so, having told nothing from them; moved away, the index is made anew."""
+    """A worker whose index has flipped bits stops with an error and answers nothing from them; without that index it builds a new one."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
     async with scene.load() as load:
         await load.until(400)
@@ -111,7 +111,7 @@ async def test_index_damaged(scene: Scene, violence: Violence) -> None:
 
 @needs_root
 async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
-    """A worker whose disk is full stops, says why, and cannot start; with space again it goes on from what it had."""
+    """A worker whose disk is full stops with an error and cannot start; with free space again it continues from its index."""
     with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
         await scene.start("a")
         (b,) = await scene.start("b", index=str(disk), index_write_buffer_bytes=1 << 20)
@@ -140,7 +140,7 @@ async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
 
 
 async def test_index_of_before(scene: Scene) -> None:
-    """A worker that is given a copy of its index, made after a crash and since then overtaken, reads what it misses and agrees."""
+    """A worker that gets an older copy of its index, made after a crash, reads the missing records and agrees with the others."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
     index, copy = scene.notary.directory / "index" / "b", scene.notary.directory / "b.copy"
     async with scene.load() as load:
@@ -162,7 +162,7 @@ async def test_index_of_before(scene: Scene) -> None:
 
 
 def damage(index: Path, draw: random.Random) -> int:
-    """Flip a bit in every block of every table of a stopped index, as a dying disk might; how many tables those are."""
+    """Flip a bit in every block of every table of a stopped index, as a failing disk might; returns the number of tables."""
     tables = sorted(index.glob("*.sst"))
     for table in tables:
         content = bytearray(table.read_bytes())
@@ -175,7 +175,7 @@ def damage(index: Path, draw: random.Random) -> int:
 
 @contextmanager
 def small_disk(directory: Path, size_mib: int) -> Iterator[Path]:
-    """A disk in memory; the path leads into the mount namespace of a process, and the disk is gone with it and all who use it."""
+    """A file system in memory; the path leads into the mount namespace of a process, and disappears with it and all its users."""
     directory.mkdir()
     mount = f'mount -t tmpfs -o size={size_mib}m tmpfs "$1" && echo mounted && exec cat'
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", str(directory)]
@@ -188,7 +188,7 @@ def small_disk(directory: Path, size_mib: int) -> Iterator[Path]:
 
 
 def fill(file: Path) -> None:
-    """Take all the space that is left."""
+    """Use up all the free space."""
     with suppress(OSError), file.open("wb", buffering=0) as ballast:
         while True:
             ballast.write(bytes(BLOCK_BYTES))

@@ -1,4 +1,4 @@
-"""Whatever happens to workers and brokers, in whatever order: no answer is lost or contradicted, and it goes on when it is over."""
+"""Tests random faults of workers and brokers in any order: no answer is lost or contradicted, and the notary recovers each time."""
 
 import asyncio
 import random
@@ -26,9 +26,9 @@ async def test_faults_drawn_from_a_seed(scene: Scene, violence: Violence) -> Non
 
 
 async def test_each_worker_fault(scene: Scene, violence: Violence) -> None:
-    """A worker is killed, frozen for longer than it may be silent, and restarted: the others answer meanwhile, and it is back each time.
+    """A worker is killed, frozen beyond its timeout, and restarted: the others answer meanwhile, and it returns each time.
 
-    Each has an intake process, which ends when it is killed, and frees the port for it.
+    Each has an acceptor process, which ends when the worker is killed, and frees its port.
     """
     await scene.start(*WORKERS, worker_worker_timeout_ms=1_000, http_intake_processes=1)
     order = random.Random(violence.seed).sample(WORKERS, 3)
@@ -79,7 +79,7 @@ async def test_each_leader_fault(scene: Scene, violence: Violence) -> None:
 
 
 async def test_all_brokers_killed(scene: Scene, violence: Violence) -> None:
-    """All brokers are killed at once, and started in another order than they died: nobody is answered, then all go on by themselves."""
+    """All brokers are killed at once and restarted in another order: no client is answered meanwhile, then all go on by themselves."""
     workers = await scene.start("a", "b")
     async with scene.load() as load:
         for turn in range(violence.times):

@@ -1,4 +1,4 @@
-"""Random faults, brought to a scene and ended again. What shows that one happened is asserted where no other can hide it."""
+"""Random faults, started and ended on a notary under load. Each fault's effect is asserted, unless another fault may hide it."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ BROKER_ENDS_S = 5.0
 
 
 async def torment(scene: Scene, load: Sequence[Load], seconds: float, victims: Mapping[str, Sequence[str]]) -> None:
-    """Round after round of faults for so long; after each one all workers are ready again, and all clients get on."""
+    """Run rounds of faults for `seconds`; after each one all workers must become ready again, and all clients must make progress."""
     end_s = time.monotonic() + seconds
     for of_round in faults.rounds(scene.seed, victims):
         if time.monotonic() > end_s:
@@ -30,7 +30,7 @@ async def torment(scene: Scene, load: Sequence[Load], seconds: float, victims: M
 
 
 async def bring(scene: Scene, fault: Fault) -> None:
-    """A fault, and its end."""
+    """Start a fault, and end it."""
     brokers = scene.brokers
     do: dict[str, Callable[[Scene, Fault], Awaitable[None]]] = {
         faults.KILL_WORKER: _kill_worker,
@@ -100,7 +100,7 @@ async def _wipe_broker(scene: Scene, fault: Fault) -> None:
     await asyncio.to_thread(scene.wipe, broker)
     await asyncio.sleep(fault.hold_s)
     await asyncio.to_thread(scene.brokers.start, broker)
-    # Until it has everything again the loss of another disk could lose what was acknowledged.
+    # Until this disk is complete again the loss of another one could lose acknowledged records.
     await scene.in_sync()
 
 

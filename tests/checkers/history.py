@@ -1,8 +1,8 @@
-"""What was asked and answered, and whether one honest notary could have answered so.
+"""The calls of all clients, and the check that one honest notary could have given these answers.
 
-The checker knows the contract and nothing of the code that it checks. It plays the decisions of one index again, in the order of their
-positions, on a plain dictionary of consumed states; and it holds every answer that any client ever got against that index. The position
-is the witness of the order, so nothing has to be searched: the work grows with the number of answers, not with its square.
+The checker knows the contract and none of the code that it checks. It replays the decisions of one index in the order of their positions,
+on a plain dictionary of consumed states, and compares every answer that any client received with that index. The position shows the order,
+so nothing has to be searched: the work grows with the number of answers, not with its square.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _scan = JSONDecoder().raw_decode
 
 @dataclass(frozen=True)
 class Submission:
-    """What a party signed: the same bytes however often it is sent."""
+    """A party's signed submission: the same bytes at every retry."""
 
     body: bytes
     requests: Sequence[Asked]
@@ -27,52 +27,52 @@ class Submission:
 
 @dataclass(frozen=True)
 class Call:
-    """One call: when it left, when its answer was here, and what the answer decided of the submission (None: nothing)."""
+    """One call: the times of sending and answer, and the decisions in the answer (None for a request without one)."""
 
     submission: Submission
     url: str
     sent_s: float
     answered_s: float
     status: int
-    """0 when the connection broke."""
+    """The HTTP status; 0 when the connection broke."""
     decisions: Sequence[Decided | None]
-    """Each may have its "receipt"."""
+    """The decisions; each may have the member "receipt"."""
     body: bytes | None = None
-    """The answer itself, if it was kept: then it is compared to the byte."""
+    """The answer itself, if it was kept: then its bytes are compared."""
 
 
 @dataclass
 class History:
-    """All calls of all clients of one notary. The clock of all is one."""
+    """All calls of all clients of one notary. All times are of one clock."""
 
     calls: list[Call] = field(default_factory=list)
-    """Every sending is one, with status 0 if nothing was heard: when a submission first left bounds where it may stand."""
+    """Every send is a call, with status 0 if it got no answer: the first send of a submission bounds its possible positions."""
     submissions: list[Submission] = field(default_factory=list)
-    """Everything that was ever sent, answered or not."""
+    """All submissions that were ever sent, answered or not."""
 
     def statuses(self) -> dict[int, int]:
-        """How many calls ended with which status."""
+        """Returns the number of calls by status."""
         counts: dict[int, int] = {}
         for call in self.calls:
             counts[call.status] = counts.get(call.status, 0) + 1
         return counts
 
     def answered(self) -> dict[str, Decided]:
-        """The first answer about each transaction, without its receipt."""
+        """Returns the first answer about each transaction, without its receipt."""
         return self._answered([])
 
     def receipts(self) -> Iterator[Decided]:
-        """Every decision that came with a receipt, as it was told."""
+        """Yields every decision that came with a receipt, as it was returned."""
         for call in self.calls:
             yield from (decision for decision in call.decisions if decision is not None and "receipt" in decision)
 
     def check(self, decisions: Sequence[Decided], consumed: AbstractSet[str]) -> None:
-        """Raise `AssertionError`, naming the first few, if there are violations."""
+        """Raises `AssertionError`, naming the first few, if there are violations."""
         found = self.violations(decisions, consumed)
         assert not found, describe(found)
 
     def violations(self, decisions: Sequence[Decided], consumed: AbstractSet[str]) -> list[Violation]:
-        """Hold all answers against the decisions of an index, or of a replay, given by position, and the states that are consumed."""
+        """Compare all answers with the decisions of an index or replay (by position) and its consumed states; returns the violations."""
         found: list[Violation] = []
         self._replay(decisions, consumed, found)
         self._hold_answers(decisions, found)
@@ -80,7 +80,7 @@ class History:
         return found
 
     def _replay(self, decisions: Sequence[Decided], consumed: AbstractSet[str], found: list[Violation]) -> None:
-        """Positions are dense, no id is decided twice, and each outcome is the one that follows from those before it."""
+        """Check that positions are dense, no id is decided twice, and each outcome follows from the decisions before it."""
         asked = {id_: request for submission in self.submissions for id_, request in zip(submission.ids, submission.requests, strict=True)}
         consumer: dict[str, str] = {}
         seen: set[str] = set()
@@ -105,7 +105,7 @@ class History:
                 found.append(Violation(Kind.NEVER_ASKED, place, id_, "a transaction that a client sent"))
                 continue
             _hold_outcome(decision, request, consumer, found)
-            # What was decided wrongly was decided: what comes after it is judged by what everybody was told.
+            # A wrong decision stands: the later ones are checked against the answers that clients have received.
             if decision["outcome"] == "committed":
                 by = hashed(id_)
                 for state in request.get("inputs", ()):
@@ -118,7 +118,7 @@ class History:
             )
 
     def _answered(self, found: list[Violation]) -> dict[str, Decided]:
-        """The first answer about each transaction that was not contradicted."""
+        """Returns the first answer about each transaction that was not contradicted."""
         told: dict[str, Decided] = {}
         texts: dict[str, str] = {}
         contradicted: set[str] = set()
@@ -153,7 +153,7 @@ class History:
         return {id_: decision for id_, decision in told.items() if id_ not in contradicted} if contradicted else told
 
     def _hold_answers(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
-        """Every acknowledged decision is there, member for member."""
+        """Check that every acknowledged decision is in the index, member for member."""
         by_id: dict[str, Decided] = {}
         for decision in decisions:
             by_id.setdefault(decision["transaction_id"], decision)
@@ -165,7 +165,7 @@ class History:
                 found.append(Violation(Kind.CHANGED, id_, there, told))
 
     def _hold_real_time(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
-        """Linearizable: what was answered before another was first sent has the lower position."""
+        """Check linearizability: a transaction that was answered before another was first sent has the lower position."""
         sent: dict[str, float] = {}
         answered: dict[str, float] = {}
         for call in self.calls:
@@ -205,7 +205,10 @@ def _hold_outcome(decision: Decided, request: Asked, consumer: Mapping[str, str]
 
 
 def _cut(body: bytes | None) -> list[str] | None:
-    """The texts of an answer's decisions, as far as they can be read, without their receipts, which stand last; None if none was kept."""
+    """Returns the texts of an answer's decisions, as far as they can be parsed, without their receipts (the last member).
+
+    Returns None if the answer was not kept.
+    """
     if body is None:
         return None
     text = body.decode()

@@ -1,4 +1,4 @@
-"""An honest notary, for the tests of the checkers: a signed log in lists, a real joiner and index, clients that record their answers."""
+"""An honest notary for the tests of the checkers: an in-memory signed log, a real joiner and index, clients that record their answers."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -25,15 +25,15 @@ SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 
 
 class Log(SignedLog):
-    """A signed log that takes records as the notary's own types, too."""
+    """A signed log that also accepts records of the notary's own types."""
 
     def ordering(self, record: OrderingRecord, at: int | None = None) -> Record:
-        """Append that record, with the view that it has and the signature that its kind wants."""
+        """Append that record, with its own view and the signature that its kind needs."""
         value = encode(record)
         return self.put(ORDERING, None, self.signed(value[1], value[2:]), at)
 
     def own_view(self) -> View:
-        """The history of the whole log, as a record carries it."""
+        """Returns the view of the whole log, for a new record."""
         return View(*self.view())
 
 
@@ -53,7 +53,7 @@ class Honest:
         self._now_s = 0.0
 
     def read(self, until: int | None = None) -> None:
-        """Read all there is, or the order before the offset `until`, in small steps."""
+        """Read all records, or the ordering records before the offset `until`, in small steps."""
         while True:
             records = []
             read_next = self.joiner.read_next()
@@ -68,7 +68,10 @@ class Honest:
                 return
 
     def append(self, incarnation: int, submissions: list[Submission], partition: int = 0, *values: bytes | None) -> None:
-        """Append a batch, its payload first; `values` instead of its content, None for a fill. The entry names the first that is none."""
+        """Append a batch, its payload first.
+
+        `values` replace its content; None stands for a fill. The entry names the first value that is not None, otherwise the real content.
+        """
         decoded = [decode_submission(submission.body, NOTARY) for submission in submissions]
         ids = tuple([request.transaction_id for each in decoded for request in each.requests])
         sequence = self._sequences[incarnation] = self._sequences.get(incarnation, 0) + 1
@@ -81,7 +84,7 @@ class Honest:
         self.log.ordering(Entry(incarnation, sequence, self.log.own_view(), last, partition, sha256(named).digest(), ids))
 
     def send(self, *requests: Mapping[str, Any], incarnation: int = 1, partition: int = 0) -> Submission:
-        """Sign and send; the connection breaks."""
+        """Sign and send a submission whose connection breaks before an answer."""
         submission = self.party.submission(*requests)
         self.history.submissions.append(submission)
         self._now_s += 1
@@ -90,7 +93,7 @@ class Honest:
         return submission
 
     def answer(self, submission: Submission) -> None:
-        """Read all, and answer a call, with receipts and to the byte as a worker does."""
+        """Read the whole log, and answer a call with receipts, with the same bytes as a worker."""
         self.read()
         decided = [self.index.decision(bytes.fromhex(id_)) for id_ in submission.ids]
         told: list[DecisionJson] = []
@@ -104,18 +107,18 @@ class Honest:
         self.notes.append(self.issuer.checkpoint())
 
     def ask(self, *requests: Mapping[str, Any], **where: int) -> Submission:
-        """Send, and send again, and be answered."""
+        """Send a submission, then retry it and record the answer."""
         submission = self.send(*requests, **where)
         self.answer(submission)
         return submission
 
     def rows(self) -> Rows:
-        """The rows of the index, as lists of one's own."""
+        """Returns the rows of the index as new lists."""
         return {family: list(rows) for family, rows in self.index.contents().items()}
 
 
 def busy(directory: Path, spends: int = 0) -> Honest:
-    """A notary that has seen everything: conflicts, windows, fills, garbage, fences, retries; and so many spendings besides."""
+    """Returns a notary whose log has conflicts, windows, fills, garbage, fences, retries, and `spends` more committed transactions."""
     notary = Honest(directory)
     log = notary.log
     log.register("w1")
@@ -126,7 +129,7 @@ def busy(directory: Path, spends: int = 0) -> Honest:
     )
     notary.ask(spend(state("u"), references=[state("x"), state("z")]), spend(references=[state("nobody's")]), partition=2)
     notary.ask(spend(state("v"), time_window={"from": None, "until": 5}), spend(state("v"), time_window={"from": 5, "until": None}))
-    notary.answer(first)  # the same again, under a later checkpoint
+    notary.answer(first)  # a retry, whose receipt has a later checkpoint
     log.put(ORDERING, None, b"\x01\x63 garbage")
     log.entry(1, 99, "forged", by=private_key("thief"))
     log.put(1, b"garbage", b"garbage")

@@ -1,9 +1,9 @@
-"""The rows of workers' indexes (`Index.contents()`) against the replay of the log, and against each other.
+"""The rows of workers' indexes (`Index.contents()`), compared with the replay of the log and with each other.
 
 | family | key | value |
 |---|---|---|
 | `states` | 36-byte state | transaction id that consumed it, u64 position |
-| `decisions` | transaction id | u64 position, i64 log time, u8 outcome, 69 bytes a conflict: state, u8 kind, who consumed it |
+| `decisions` | transaction id | u64 position, i64 log time, u8 outcome, 69 bytes a conflict: state, u8 kind, hash of its consumer's id |
 | `positions` | u64 position | transaction id |
 | `tiles` | u8 level, u64 tile index | 32 bytes a hash |
 """
@@ -17,7 +17,7 @@ from tests.checkers.tree import KINDS, OUTCOMES
 from tests.checkers.violation import Kind, Violation
 
 Rows = Mapping[str, Sequence[tuple[bytes, bytes]]]
-"""By family: (key, value), each key once, sorted."""
+"""The rows of an index by family: (key, value), each key once, sorted."""
 
 FAMILIES = ("states", "decisions", "positions", "tiles")
 
@@ -30,7 +30,7 @@ _KINDS = {number: kind for kind, number in KINDS.items()}
 
 
 def violations(rows: Rows, replayed: Replayed, name: str = "index") -> list[Violation]:
-    """Hold an index against the replay, as far as the index has come. `name` says whose it is."""
+    """Compare an index with the replay up to the index's size; returns the violations. `name` is the worker's."""
     size = height(rows)
     if size > len(replayed.decisions):
         return [Violation(Kind.AHEAD_OF_LOG, name, f"{size} positions", f"{len(replayed.decisions)}, as many as the log decides")]
@@ -46,7 +46,7 @@ def violations(rows: Rows, replayed: Replayed, name: str = "index") -> list[Viol
 
 
 def all_violations(indexes: Mapping[str, Rows], replayed: Replayed) -> list[Violation]:
-    """Hold the indexes of all workers against the replay. Equal rows are looked at once: what is equal to a sound index is sound."""
+    """Compare the indexes of all workers with the replay. Rows equal to those of a sound index are not checked again."""
     found: list[Violation] = []
     sound: list[Rows] = []
     for name, rows in indexes.items():
@@ -60,7 +60,7 @@ def all_violations(indexes: Mapping[str, Rows], replayed: Replayed) -> list[Viol
 
 
 def differences(indexes: Mapping[str, Rows]) -> list[Violation]:
-    """Hold indexes, by the names of their workers, against the one that has come furthest, each as far as it has come."""
+    """Compare indexes, by worker name, with the one that has read furthest, each up to its own size; returns the violations."""
     found: list[Violation] = []
     furthest = max(indexes, key=lambda name: height(indexes[name]), default="")
     for name, rows in indexes.items():
@@ -80,24 +80,24 @@ def differences(indexes: Mapping[str, Rows]) -> list[Violation]:
 
 
 def height(rows: Rows) -> int:
-    """How many decisions it has; more than one family says so, for a row may be missing."""
+    """Returns the number of decisions; it takes the larger of two families, since a row may be missing."""
     return max(len(rows["positions"]), len(rows["decisions"]))
 
 
 def decisions_of(rows: Rows) -> list[dict[str, Any]]:
-    """An index's decisions as the contract's JSON objects, by position. Raises `ValueError` for a row that is none."""
+    """Returns an index's decisions as the contract's JSON objects, by position. Raises `ValueError` for a malformed row."""
     return sorted([_decision(key, value)[1] for key, value in rows["decisions"]], key=lambda decision: int(decision["position"]))
 
 
 def consumed_of(rows: Rows) -> set[str]:
-    """An index's consumed states, as text."""
+    """Returns an index's consumed states, as text."""
     return {_text(key) for key, _ in rows["states"]}
 
 
 def _hold(
     found: list[Violation], kind: Kind, place: str, rows: Iterable[tuple[bytes, bytes]], wanted: Mapping[Any, Any], read: Any
 ) -> None:
-    """Every row is one that is wanted, and every one that is wanted is there."""
+    """Check that the rows are exactly the wanted ones."""
     missing = dict(wanted)
     for key, value in rows:
         try:
@@ -154,7 +154,7 @@ def _text(state: bytes) -> str:
 
 
 def _as_of(family: str, rows: Mapping[bytes, bytes], size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of an index when it had `size` positions, from those that it has now."""
+    """Yields the rows that the index had at `size` positions, from its present rows."""
     for key, value in rows.items():
         if family == "tiles":
             level, index = _TILE.unpack(key)

@@ -1,4 +1,4 @@
-"""The contract's precedence, on plain dictionaries: what a transaction gets that was not decided before."""
+"""The contract's precedence of reasons, on plain dictionaries: the outcome of a transaction that has no decision yet."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Asked = Mapping[str, Any]
 
 
 def judge(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
-    """(reason or None, conflicts). `consumer`: the hash of the consuming transaction's id, by the text of a consumed state."""
+    """Returns (reason or None, conflicts). `consumer`: the hash of the consuming transaction's id, by the text of a consumed state."""
     for kind, states in (("input", request.get("inputs", ())), ("reference", request.get("references", ()))):
         taken = [state for state in states if state in consumer]
         if taken:
@@ -26,10 +26,10 @@ def judge(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[s
 
 
 def order(state: str) -> tuple[str, int]:
-    """By what states stand in ascending byte order; lower-case hex sorts as its bytes do."""
+    """Returns a sort key that puts states in ascending byte order; lower-case hex sorts like its bytes."""
     return state[:64], int(state[65:])
 
 
 def hashed(transaction_id: str) -> str:
-    """How a decision names the transaction that consumed a state."""
+    """Returns the hash by which a decision names the transaction that consumed a state."""
     return hashlib.sha256(bytes.fromhex(transaction_id)).hexdigest()

@@ -1,4 +1,4 @@
-"""Checks what a worker keeps in memory, and where it would read on, against the payloads that may still be contents (R3, R5, R8)."""
+"""Checks a worker's buffered payloads, and the offsets to resume from, against the payloads that may still count (R3, R5, R8)."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -8,7 +8,7 @@ from tests.checkers.replay import ORDERING, LogRecord, Replayed, Streams, by_key
 from tests.checkers.violation import Kind, Violation
 
 Name = tuple[int, int]
-"""Incarnation and sequence of a batch."""
+"""The (incarnation, sequence) of a batch."""
 
 
 def violations(
@@ -23,10 +23,10 @@ def violations(
 ) -> list[Violation]:
     """Compare a worker's joiner, after a step, with its log.
 
-    `replayed`: the log as far as this worker has applied it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: how far it has
-    read each topic-partition (`Joiner.read_next`). `offsets_next`: from where it would read again (`Index.joiner_state`); what is not in
-    there is read from its start. `buffered_records`: the number of payload records it keeps (`Joiner.buffered_records`). `whole`: all of
-    the log, replayed; it is replayed here if it is not given.
+    `replayed`: the log as far as this worker has applied it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: the next
+    offset to read of each topic-partition (`Joiner.read_next`). `offsets_next`: the offsets from which it would read after a restart
+    (`Index.joiner_state`); a topic-partition without one is read from its start. `buffered_records`: the number of payload records that it
+    buffers (`Joiner.buffered_records`). `whole`: the replay of the whole log; it is computed here if it is not given.
     """
     head = offsets_next[ORDERING]
     if replayed.offset_end != head:
@@ -41,7 +41,7 @@ def violations(
         read = read_next.get(partition, 0)
         for (incarnation, sequence), candidates in by_key(records).items():
             if not _may_count(replayed, incarnation, sequence):
-                # A sequence of 0 never counts, which shows when its incarnation has registered; it leaves with the next that counts.
+                # A sequence of 0 never counts, which is known once its incarnation has registered. It is dropped with the next that counts.
                 if sequence == 0 and replayed.life(incarnation) is not None:
                     most += sum([record.offset < read for record in candidates])
                 continue
@@ -64,7 +64,7 @@ def violations(
 
 
 def _entries_from(ordering: Sequence[LogRecord], head: int) -> dict[Name, list[Entry]]:
-    """The entries from the head on, signed or not, by the names of their batches."""
+    """Returns the entries from the head on, signed or not, by batch name."""
     found: dict[Name, list[Entry]] = {}
     for record in ordering:
         said = ordering_record(record.value) if record.offset >= head else None
@@ -74,10 +74,10 @@ def _entries_from(ordering: Sequence[LogRecord], head: int) -> dict[Name, list[E
 
 
 def _may_be_content(candidates: Sequence[LogRecord], partition: int, entries: Sequence[Entry]) -> list[LogRecord]:
-    """The records of a batch key that a worker must not lose; it may keep the others.
+    """Returns the records of a batch key that a worker must not lose; it may keep the others.
 
-    Without an entry any value may be the one that the entry will name, so each counts where it stands first. With entries it is the first
-    value that one of them names.
+    Without an entry any value may be the one that the entry will name, so the first record of each value counts. With entries, only the
+    first value that one of them names counts.
     """
     first: dict[bytes, LogRecord] = {}
     for record in candidates:
@@ -89,7 +89,10 @@ def _may_be_content(candidates: Sequence[LogRecord], partition: int, entries: Se
 
 
 def _may_count(replayed: Replayed, incarnation: int, sequence: int) -> bool:
-    """Whether an entry of that name may count yet: its incarnation has not registered, or is not over and has not come so far."""
+    """Returns whether an entry of that name may still count.
+
+    It may if its incarnation has not registered, or has not ended and has a lower last sequence.
+    """
     if incarnation > len(replayed.lives):
         return True
     life = replayed.life(incarnation)

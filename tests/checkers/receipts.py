@@ -1,7 +1,7 @@
-"""Receipts and checkpoints that clients were given, checked with the notary's public key alone, and held against the tree.
+"""The receipts and checkpoints that clients received, verified with the notary's public keys alone and compared with the tree.
 
 A receipt is a C2SP tlog-proof: `index`, the hashes of an RFC 6962 inclusion proof, a blank line, and a checkpoint, which is a signed note
-of three lines: origin, size, root. Every root heard must be the one that the decisions give at its size; so any two of them are consistent.
+of three lines: origin, size, root. Every root must be the one that the decisions give at its size; so any two of them are consistent.
 """
 
 from base64 import b64decode, b64encode
@@ -33,11 +33,11 @@ class Checkpoint(NamedTuple):
 
 
 class _BadError(Exception):
-    """It does not verify: (kind, what is there, what should be)."""
+    """Raised when something does not verify: (kind, found, expected)."""
 
 
 def violations(keys: Sequence[str], decisions: Iterable[Decided], tree: Tree, notes: Iterable[str] = ()) -> list[Violation]:
-    """Each decision with its member "receipt" verifies; every checkpoint heard, in receipts or alone (`notes`), is one of this tree.
+    """Check that each decision's "receipt" verifies, and that every checkpoint, in receipts or alone (`notes`), is one of this tree.
 
     `keys`: the notary's verifier keys in their text form. `tree`: `Replayed.tree`, or `Tree([leaf_of(decision) for decision in ...])`.
     """
@@ -92,7 +92,7 @@ def _verify(receipt: str, decision: Decided, keys: tuple[str, ...]) -> tuple[str
 
 
 def _root(index: int, size: int, leaf: bytes, path: list[bytes]) -> bytes | None:
-    """The root that PATH(index, D[size]) leads to, its hashes taken off the end; None if there are too few."""
+    """Returns the root that PATH(index, D[size]) leads to and removes its hashes from the end of `path`; None if there are too few."""
     if size == 1:
         return leaf
     if not path:
@@ -111,13 +111,16 @@ def _root(index: int, size: int, leaf: bytes, path: list[bytes]) -> bytes | None
 def _opened(note: str, keys: tuple[str, ...]) -> Checkpoint:
     opened = _open(note, keys)
     if isinstance(opened, _BadError):
-        raise _BadError(*opened.args)  # a new one: an exception that is kept holds on to who raised it
+        raise _BadError(*opened.args)  # a new one: a cached exception would keep the frames of its traceback alive
     return opened
 
 
 @lru_cache(maxsize=NOTES_KEPT)
 def _open(note: str, keys: tuple[str, ...]) -> Checkpoint | _BadError:
-    """The checkpoint of a note: most receipts share one, and a signature costs as much as everything else together."""
+    """Returns the checkpoint of a note.
+
+    The result is cached: most receipts share a checkpoint, and a signature costs as much as all the rest together.
+    """
     try:
         text, blank, signatures = note.rpartition("\n\n")
         if not blank or not signatures.endswith("\n") or text.count("\n") != 2:

@@ -1,7 +1,7 @@
-"""The records of the log, read from the contract's tables (docs/formats.md, Log records): layouts, signatures, history.
+"""The records of the log, decoded by the contract's tables (docs/formats.md, Log records): layouts, signatures, history.
 
-Signatures are checked by OpenSSL, as the notary's own are made by libsodium. Where the two differ, the stricter one is right: OpenSSL takes
-points of small order, with which one signature can be good for every message.
+OpenSSL verifies the signatures here, libsodium makes and verifies the notary's own. Where the two differ, the stricter one is right:
+OpenSSL accepts points of small order, with which one signature can be valid for every message.
 """
 
 from collections.abc import Container
@@ -14,14 +14,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FORMAT_VERSION = 1
-"""The highest that this reading knows."""
+"""The highest format version that this decoder knows."""
 SIGNATURE = 64
 NO_LOG_ID = bytes(32)
 VERIFIED_KEPT = 8_192
 
 
 class View(NamedTuple):
-    """The history that the writer of a record had: `seen` records had taken effect, and `history` is the hash over them."""
+    """The history of a record's writer: `seen` records had taken effect, and `history` is the hash over them."""
 
     seen: int
     history: bytes
@@ -90,16 +90,19 @@ class Settle(NamedTuple):
 
 Ordering = Entry | Register | Fence | Root | Activate | Genesis | Key | Partitions | Retire | Settle
 OWNERS = (Activate, Genesis, Key, Partitions, Retire, Settle)
-"""The owner's key signs these, the notary's the others."""
+"""The record types that the owner's key signs; the notary's key signs all others."""
 
 
 def view_of(record: Ordering) -> View | None:
-    """The record's view, None for the kinds that have none."""
+    """Returns the record's view, None for the kinds that have none."""
     return record.view if isinstance(record, Entry | Register | Fence | Root | Settle) else None
 
 
 def ordering_record(value: bytes | None, active: Container[int] = (FORMAT_VERSION,)) -> Ordering | None:
-    """The record, None if it does not decode to its last byte in a version that is active. Nothing is said of its signature."""
+    """Decodes a record without verifying its signature.
+
+    Returns None if it does not decode to its last byte, or its format version is not in `active`.
+    """
     if value is None or len(value) < 2 + SIGNATURE or value[0] not in active:
         return None
     body = _Bytes(value[2:-SIGNATURE])
@@ -111,35 +114,35 @@ def ordering_record(value: bytes | None, active: Container[int] = (FORMAT_VERSIO
 
 
 def is_signed(value: bytes, log_id: bytes, public_key: bytes) -> bool:
-    """Whether that key signed the ordering record for that log; for genesis the log id is 32 zero bytes."""
+    """Returns whether that key signed the ordering record for that log; genesis is signed with a log id of 32 zero bytes."""
     return verified(public_key, value[-SIGNATURE:], b"notary/log/v1\n" + log_id + value[:-SIGNATURE])
 
 
 def is_endorsed(record: Key, log_id: bytes, key_in_force: bytes) -> bool:
-    """Whether the new key has signed that it follows the one in force."""
+    """Returns whether the new key has signed that it follows the key in force."""
     return verified(record.public_key, record.endorsement, b"notary/log-key/v1\n" + log_id + key_in_force)
 
 
 def is_fill(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
-    """Whether the value is a fill for the batch of that key in that partition, whose entry names `payload_hash`."""
+    """Returns whether the value is a fill for the batch of that key in that partition, whose entry names `payload_hash`."""
     message = b"notary/fill/v1\n" + log_id + partition.to_bytes(4, "big") + key + payload_hash
     return len(value) == 32 + SIGNATURE and value[:32] == payload_hash and verified(public_key, value[32:], message)
 
 
 def next_history(history: bytes, append_time: int, value: bytes, mark: int) -> bytes:
-    """H(n + 1), of H(n) and the record that takes effect; `mark` is 1 for an entry joined with its payload, else 0."""
+    """Returns H(n + 1), from H(n) and the record that takes effect; `mark` is 1 for an entry joined with its payload, else 0."""
     return sha256(history + append_time.to_bytes(8, "big", signed=True) + sha256(value).digest() + bytes([mark])).digest()
 
 
 def batch_key(key: bytes | None) -> tuple[int, int] | None:
-    """(incarnation, sequence) of a payload record; None for what is nobody's."""
+    """Returns the (incarnation, sequence) of a payload record, None if its key names no batch."""
     if key is None or len(key) != 16:
         return None
     return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
 
 
 def key_of(incarnation: int, sequence: int) -> bytes:
-    """The payload record's key of a batch."""
+    """Returns the key of a batch's payload record: incarnation and sequence, each a big-endian u64."""
     return incarnation.to_bytes(8, "big") + sequence.to_bytes(8, "big")
 
 
@@ -147,11 +150,11 @@ def key_of(incarnation: int, sequence: int) -> bytes:
 
 
 class _EndError(Exception):
-    """There are fewer bytes than the layout has."""
+    """Raised when there are fewer bytes than the layout needs."""
 
 
 class _Bytes:
-    """Bytes that are taken from the front."""
+    """A buffer that is read from the front."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -221,7 +224,7 @@ def _body(kind: int, body: _Bytes) -> Ordering | None:
 _P = 2**255 - 19
 _ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER = {0, 1, _P - 1, _P, _P + 1, _ORDER_8, _P - _ORDER_8}
-"""The y coordinates of the points of order 1, 2, 4 and 8, as they may be written in 255 bits."""
+"""The y coordinates of the points of order 1, 2, 4 and 8, in every 255-bit encoding."""
 
 
 def _is_small(point: bytes) -> bool:
@@ -230,7 +233,7 @@ def _is_small(point: bytes) -> bool:
 
 @lru_cache(maxsize=VERIFIED_KEPT)
 def verified(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether this is that key's signature over the message. The last answers are kept, since logs are replayed often."""
+    """Returns whether this is that key's signature over the message. Recent results are cached, since logs are replayed often."""
     if len(public_key) != 32 or len(signature) != SIGNATURE or _is_small(public_key) or _is_small(signature[:32]):
         return False
     try:

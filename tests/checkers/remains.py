@@ -1,6 +1,6 @@
-"""All that a notary leaves when it is over, and the checkers on it: its log, the indexes of its workers, the answers to its clients.
+"""The data that a notary leaves behind (its log, its workers' indexes, its answers to clients), and all checkers on it.
 
-The log decides what is right: the replay decides it all over again by brute force, and everything else is compared with that.
+The log decides what is right: the replay decides it again by brute force, and everything else is compared with that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,24 @@ from tests.checkers.violation import Kind, Violation
 
 @dataclass(frozen=True)
 class Remains:
-    """All of one notary. Its name, keys and partitions stand in the log."""
+    """The data of one notary. Its name, keys and partitions are in the log."""
 
     verifier_keys: Sequence[str]
     streams: Streams
     indexes: Mapping[str, Rows]
-    """By the names of the workers."""
+    """The rows of each index, by worker name."""
     history: History
 
     @cached_property
     def replayed(self) -> Replayed:
-        """All that the log says."""
+        """The replay of the log."""
         return replay(self.streams)
 
     def violations(self, *, roots_right: bool = True, views_own: bool = True) -> list[Violation]:
-        """Everything that is not as one honest notary leaves it.
+        """Returns every difference from the data of an honest notary.
 
-        `roots_right`: so are the roots that workers wrote into the log. `views_own`: no record was lost, so every view is the log's own.
+        `roots_right`: also check the roots that workers wrote into the log. `views_own`: no record was lost, so check that every view is
+        the log's own.
         """
         replayed = self.replayed
         found = indexes.all_violations(self.indexes, replayed)
@@ -44,7 +45,7 @@ class Remains:
 
 
 def _wrong_roots(replayed: Replayed) -> list[Violation]:
-    """The roots that count and are not those of the log's own tree (R9)."""
+    """Returns the roots that count and differ from the log's own tree (R9)."""
     found: list[Violation] = []
     for checkpoint in [checkpoint for checkpoint in replayed.checkpoints if checkpoint.counted]:
         place = f"the root that incarnation {checkpoint.incarnation} wrote at offset {checkpoint.offset}"
@@ -57,7 +58,7 @@ def _wrong_roots(replayed: Replayed) -> list[Violation]:
 
 
 def _foreign_views(replayed: Replayed) -> list[Violation]:
-    """The well-signed records whose writers had another history than the log has (R10)."""
+    """Returns the correctly signed records whose writers had another history than the log (R10)."""
     return [
         Violation(Kind.FOREIGN_VIEW, f"ordering record {applied.offset}", applied.record, "a view that is the log's own history")
         for applied in replayed.records

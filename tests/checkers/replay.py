@@ -1,8 +1,8 @@
-"""Replays a complete log by brute force. Imports nothing of the notary: the contract's tables alone say how it is read.
+"""Replays a complete log by brute force. Imports nothing of the notary: it follows the contract's tables alone.
 
-Everything is at hand, so there is no buffer, no step and no waiting. The ordering records are applied one by one: layout, signature by the
-key in force (R10), view, and the condition of their kind (R2, R5). Each content is looked up in its whole partition (R3), and decided on
-plain dictionaries (R6, R7).
+All records are in memory, so there is no buffer, no step and no waiting. The ordering records are applied one by one: layout, signature by
+the key in force (R10), view, and the condition of their kind (R2, R5). Each content is looked up in its whole partition (R3), and decided
+on plain dictionaries (R6, R7).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,30 +59,30 @@ class LogRecord(Protocol):
 
 
 Streams = Mapping[int, Sequence[LogRecord]]
-"""By topic-partition: -1 is the ordering topic, 0, 1, 2, ... the payload partitions; one that is not there is empty."""
+"""Records by topic-partition: -1 is the ordering topic, 0, 1, 2, ... are the payload partitions. A missing one is empty."""
 
 
 VIEWS_KEPT = 1 << 16
-"""A settle record for an older history does not count (docs/rules.md)."""
+"""The number of records after which a history is too old for a settle record to count (docs/rules.md)."""
 
 
 class Seen(StrEnum):
-    """How the view of a record compares with the history of this replay at the record's place."""
+    """The result of comparing a record's view with the history of this replay at the record's place."""
 
     OWN = "own"
     FOREIGN = "foreign"
-    """More records than had taken effect there, or another hash."""
+    """The view covers more records than had taken effect there, or has another hash."""
     NOT_COMPARABLE = "not-comparable"
-    """A view of no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
+    """The view covers no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
 
 
 class Why(StrEnum):
-    """The reason for which an ordering record takes no effect, the first that applies."""
+    """The first reason that applies for which an ordering record takes no effect."""
 
     MALFORMED = "malformed"
     BAD_SIGNATURE = "bad-signature"
-    OTHER_VIEW = "other-view"  # a settle record, or a checkpoint, of another history than this replay's
-    CONDITION = "condition"  # that of its kind does not hold: a repeated record, a sequence that has passed, a fenced incarnation, ...
+    OTHER_VIEW = "other-view"  # a settle record, or a checkpoint, with another history than this replay's
+    CONDITION = "condition"  # that of its kind does not hold: a repeated record, an old sequence, a fenced incarnation, ...
     CHECKPOINT = "checkpoint"  # these never take effect; this one is compared
 
 
@@ -93,28 +93,28 @@ class Applied:
     offset: int
     record: Ordering | None
     why_not: Why | None
-    """None when it took effect."""
+    """None if it took effect."""
     view: Seen | None
-    """None for records that have no view, and for those that are malformed or badly signed."""
+    """None for records that have no view, and for malformed or wrongly signed ones."""
     seen_after: int
     history_after: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """An entry that took effect; one that is filled, or has a payload that does not decode, decided nothing."""
+    """An entry that took effect. If it was filled, or its payload does not decode, it decided nothing."""
 
     offset: int
     incarnation: int
     sequence: int
     log_time: int
     filled: bool
-    """It decided nothing. `signed_fill` says whether a fill is why."""
+    """True if it decided nothing. `signed_fill` tells whether a fill is the reason."""
     ids: tuple[str, ...]
     positions: tuple[int, ...]  # of the decision of each id, made here or before
     partition: int
     content_offset: int
-    """Of its payload or fill in that partition."""
+    """The offset of its payload or fill in that partition."""
     signed_fill: bool
 
 
@@ -127,17 +127,20 @@ class Life:
     nonce: bytes = b""
     sequence_last: int = 0
     fenced: bool = False
-    """It is over: fenced by a peer or by its successor, or retired."""
+    """True once it has ended: fenced by a peer or by its successor, or retired."""
     fenced_by: int = 0  # the incarnation of its successor's register record; 0 when a peer fenced it, or the owner retired it
     active_at: int = 0  # the log time at which it registered or last had an entry counted
     retired: bool = False
     format_version: int = 1
-    """The highest that it reads, as it said when it registered."""
+    """The highest format version that it reads, according to its register record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A well-signed checkpoint record; it counts if its incarnation is not over there, and its view is the history of this replay."""
+    """A correctly signed checkpoint record.
+
+    It counts if its incarnation has not ended by then, and its view is this replay's history.
+    """
 
     offset: int
     incarnation: int
@@ -148,19 +151,19 @@ class Checkpoint:
 
 @dataclass
 class Replayed:
-    """All that a log says."""
+    """The result of a replay."""
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    """By position, as the contract's JSON objects."""
+    """The decisions by position, as the contract's JSON objects."""
     consumed: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By the text of the state: (id of the transaction that consumed it, its position)."""
+    """The consumed states by their text: (id of the transaction that consumed it, position of that transaction)."""
     batches: list[Batch] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
-    """By incarnation, 1 first."""
+    """The incarnations, 1 first."""
     log_time: int = 0
     offset_end: int = 0
-    """The offset after the last record that could be applied; next comes a hole, an activation of an unknown version, or nothing."""
+    """The offset after the last record that could be applied; next is a hole, an activation of an unknown version, or nothing."""
     ended_by: str = "end"
     """end | hole | activate | no-genesis"""
     leaves: list[bytes] = field(default_factory=list)
@@ -169,17 +172,17 @@ class Replayed:
     genesis: Genesis | None = None
     log_id: bytes = NO_LOG_ID
     keys: list[bytes] = field(default_factory=list)
-    """All public keys of the notary that have been in force; the last one is."""
+    """All public keys of the notary that have been in force; the last one is in force."""
     partitions: int = 0
-    """Payload partitions declared so far."""
+    """The number of payload partitions declared so far."""
     versions: list[int] = field(default_factory=lambda: [1])
     """The format versions that are active."""
     settled: int = 0
-    """`seen` of the last settle record that took effect."""
+    """The `seen` of the last settle record that took effect."""
     histories: list[bytes] = field(default_factory=lambda: [b""])
-    """H(n) at place n; there is no H(0)."""
+    """H(n) at index n; there is no H(0)."""
     records: list[Applied] = field(default_factory=list)
-    """Every ordering record applied or skipped, in order."""
+    """All ordering records, applied or skipped, in order."""
 
     def __post_init__(self) -> None:
         self.tree = Tree(self.leaves)
@@ -200,11 +203,11 @@ class Replayed:
         return self.histories[-1]
 
     def root(self, size: int) -> bytes:
-        """The root of the tree of the first `size` decisions."""
+        """Returns the root of the tree of the first `size` decisions."""
         return self.tree.root(size)
 
     def passing(self) -> list[Batch]:
-        """The batches that count though one before them in their incarnation, at least, does not: no broker of Kafka leaves that."""
+        """Returns the batches that count although an earlier one of their incarnation does not. No Kafka broker leaves such a log."""
         last: dict[int, int] = {}
         found = []
         for batch in self.batches:
@@ -214,7 +217,7 @@ class Replayed:
         return found
 
     def life(self, incarnation: int) -> Life | None:
-        """The incarnation, if it has registered and is not over."""
+        """Returns the incarnation if it has registered and has not ended, else None."""
         life = self.lives[incarnation - 1] if 1 <= incarnation <= len(self.lives) else None
         return None if life is None or life.fenced else life
 
@@ -226,7 +229,7 @@ class Replayed:
 
 
 def replay(streams: Streams, offset_stop: int | None = None) -> Replayed:
-    """Replay the whole log, or its order before `offset_stop`."""
+    """Replay the whole log, or the ordering records before `offset_stop`."""
     run = _Replay(streams)
     for record in streams.get(ORDERING, ()):
         if offset_stop is not None and record.offset >= offset_stop:
@@ -238,7 +241,7 @@ def replay(streams: Streams, offset_stop: int | None = None) -> Replayed:
 
 
 def by_key(partition: Iterable[LogRecord]) -> dict[tuple[int, int], list[LogRecord]]:
-    """The records of a payload partition that have a value and a batch key, by (incarnation, sequence), in the order of the log."""
+    """Returns the payload records with a value and a batch key, by (incarnation, sequence), in log order."""
     found: dict[tuple[int, int], list[LogRecord]] = {}
     for record in partition:
         key = batch_key(record.key)
@@ -248,19 +251,19 @@ def by_key(partition: Iterable[LogRecord]) -> dict[tuple[int, int], list[LogReco
 
 
 class _Replay:
-    """A log, and what has been made of it so far."""
+    """A log, and the state of its replay so far."""
 
     def __init__(self, streams: Streams) -> None:
         self.replayed = Replayed()
         self._contents = {partition: by_key(payloads) for partition, payloads in streams.items() if partition != ORDERING}
         self._nonces: set[bytes] = set()
         self._consumer: dict[str, str] = {}
-        """By the text of a state: the hash of the id of the transaction that consumed it."""
+        """The hash of the id of the transaction that consumed a state, by the text of the state."""
         self._positions: dict[str, int] = {}
-        """By transaction id."""
+        """The positions by transaction id."""
 
     def apply(self, record: LogRecord) -> bool:
-        """Apply or skip the next ordering record; False if it stays ahead, and `ended_by` says why."""
+        """Apply or skip the next ordering record. Returns False if the log cannot be applied beyond it; `ended_by` has the reason."""
         replayed = self.replayed
         said = ordering_record(record.value, replayed.versions)
         if replayed.genesis is None and not self._begin(said, record):
@@ -292,14 +295,14 @@ class _Replay:
         return True
 
     def _begin(self, said: Ordering | None, record: LogRecord) -> bool:
-        """The first record of the topic is a genesis record that the owner whom it names has signed, or the log is nobody's."""
+        """Accept the first record if it is a genesis record that the owner named in it has signed; returns False otherwise."""
         if not isinstance(said, Genesis) or record.value is None or not is_signed(record.value, NO_LOG_ID, said.owner_key):
             return False
         self.replayed.genesis = said
         return True
 
     def _is_signed(self, said: Ordering, value: bytes) -> bool:
-        """By the key that signs such records here. A key record has the new key's signature too."""
+        """Returns whether the right key for this record has signed it. A key record needs the new key's signature too."""
         replayed = self.replayed
         assert replayed.genesis is not None
         owner = replayed.genesis.owner_key
@@ -318,7 +321,7 @@ class _Replay:
         return Why.CHECKPOINT if counted else Why.CONDITION
 
     def _condition(self, said: Ordering, record: LogRecord) -> bool:
-        """The contract's last column: whether the record takes effect."""
+        """Returns whether the record takes effect, by the last column of the contract's table."""
         replayed = self.replayed
         match said:
             case Entry():
@@ -340,12 +343,15 @@ class _Replay:
             case Retire():
                 return replayed.life(said.incarnation) is not None
             case Settle():
-                # A copy of a settle record would else take effect again, for it is still the reader's own history.
+                # Otherwise a copy of a settle record would take effect again, since its view is still the reader's own history.
                 return said.view.seen > replayed.settled
         return False
 
     def _effect(self, said: Ordering, record: LogRecord) -> int | None:
-        """The record takes effect; its mark. None when it stays ahead: an entry without content, or an activation of an unknown version."""
+        """Apply the record's effect; returns its mark.
+
+        Returns None if it must wait: an entry without content, or an activation of an unknown version.
+        """
         replayed = self.replayed
         match said:
             case Entry():
@@ -381,7 +387,7 @@ class _Replay:
         return 0
 
     def _electorate(self) -> Iterator[Life]:
-        """R9: the incarnations that are not over and have been active within a day of log time."""
+        """Returns the voters: the incarnations that have not ended and have been active within a day of log time (R9)."""
         since = self.replayed.log_time - ELECTORATE_MS
         return (life for life in self.replayed.lives if not life.fenced and life.active_at >= since)
 
@@ -396,7 +402,7 @@ class _Replay:
         replayed.lives.append(Life(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version))
 
     def _content(self, entry: Entry) -> LogRecord | None:
-        """R3: the first record in its partition under its key that is the payload the entry names, or a signed fill for it."""
+        """Returns the first record in the entry's partition under its key that is the named payload or a signed fill for it (R3)."""
         replayed = self.replayed
         key = key_of(entry.incarnation, entry.sequence)
         for record in self._contents.get(entry.partition, {}).get((entry.incarnation, entry.sequence), ()):
@@ -409,7 +415,7 @@ class _Replay:
         return None
 
     def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
-        """The entry with its content; its mark, 1 for a payload."""
+        """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill."""
         replayed = self.replayed
         life = replayed.lives[entry.incarnation - 1]
         life.sequence_last = entry.sequence
@@ -442,7 +448,7 @@ class _Replay:
         return mark
 
     def _decide(self, id_: str, request: Mapping[str, Any]) -> None:
-        """R7: the decision of a transaction that has none."""
+        """Decide a transaction that has no decision yet (R7)."""
         replayed = self.replayed
         reason, conflicts = judge(request, self._consumer, replayed.log_time)
         position = self._positions[id_] = len(replayed.decisions)

@@ -1,4 +1,4 @@
-"""The content of a payload record, read by the standard library's JSON parser, as strictly as the contract says (R3)."""
+"""A decoder for the content of a payload record, with the standard library's JSON parser, as strict as the contract (R3)."""
 
 import json
 import re
@@ -27,21 +27,21 @@ Read = Callable[[Any], Any]
 
 
 class _BadError(Exception):
-    """It is not what the contract says."""
+    """Raised for a value that breaks the contract."""
 
 
 class _Members(list[tuple[str, Any]]):
-    """An object as it was written: a member that stands twice stands here twice."""
+    """A JSON object with its members in order; a repeated member appears twice."""
 
 
 @lru_cache(maxsize=VALUES_KEPT)
 def requests_of(value: bytes, notary: str) -> tuple[tuple[str, Asked], ...] | None:
-    """(id, request) of all requests of all submissions, in order; None for what counts as a fill."""
+    """Returns (id, request) for all requests of all submissions, in order; None for a payload that counts as a fill."""
     try:
         text = value.decode()
         found = json.loads(text, object_pairs_hook=_Members, parse_float=_refuse, parse_constant=_refuse)
         if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()  # a surrogate without its other half is no character
+            json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is no character
         requests: list[tuple[str, Asked]] = []
         for submission in _BATCH(found):
             requests += _of_submission(submission, notary)
@@ -100,7 +100,7 @@ def _refuse(_: str) -> Any:
     raise _BadError
 
 
-# ---- the types of the contract's JSON; of a member given twice each has its type, and the last counts ----
+# ---- the types of the contract's JSON; each copy of a repeated member must have its type, and the last one counts ----
 
 
 def _text(value: Any) -> Any:

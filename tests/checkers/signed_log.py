@@ -1,6 +1,6 @@
-"""A signed log in lists, for the tests of the checkers: every method appends one record, with the view of an honest writer.
+"""A signed log in memory for the tests of the checkers: every method appends one record, with the view of an honest writer.
 
-The bytes of the records are made here from the contract's tables, and signed by OpenSSL: no codec of the notary has a part in them.
+The records are encoded here by the contract's tables, and signed by OpenSSL: no codec of the notary is used.
 """
 
 import json
@@ -19,11 +19,11 @@ from tests.checkers.requests import requests_of
 NOTARY = "O=Notary,L=London,C=GB"
 ORIGIN = "notary.example/checked"
 T0 = 1_000_000
-"""Append time of the first record; each later one has a millisecond more."""
+"""The append time of the first record, in milliseconds; each later one is a millisecond later."""
 
 
 def private_key(name: str) -> Ed25519PrivateKey:
-    """The key of that name, always the same."""
+    """Returns the key that is derived from this name: the same in every run."""
     return Ed25519PrivateKey.from_private_bytes(sha256(name.encode()).digest())
 
 
@@ -32,14 +32,14 @@ def public(key: Ed25519PrivateKey) -> bytes:
 
 
 def payload_of(*labels: str) -> bytes:
-    """The payload of a batch with a request a label, each of which consumes a state of its own."""
+    """Returns the payload of a batch with one request per label, each of which consumes a state of its own."""
     requests = [spend(state(label), content=label) for label in labels]
     submissions = [{"party": "O=A", "signature": "", "requests": requests}] if labels else []
     return json.dumps(submissions, separators=(",", ":")).encode()
 
 
 class SignedLog:
-    """A log that begins with its genesis. `name` tells the keys and the ids of several logs apart."""
+    """A log that starts with its genesis record. `name` makes the keys and the ids of several logs different."""
 
     def __init__(self, partitions: int = 2, name: str = "", notary: str = NOTARY) -> None:
         self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, partitions)}
@@ -56,7 +56,7 @@ class SignedLog:
     # ---- any record ----
 
     def put(self, stream: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
-        """Append a record as it is."""
+        """Append a record without changes."""
         taken = sum(map(len, self.streams.values()))
         records = self.streams.setdefault(stream, [])
         record = Record(stream, len(records), T0 + taken if at is None else at, key, value)
@@ -64,7 +64,7 @@ class SignedLog:
         return record
 
     def signed(self, kind: int, body: bytes, by: Ed25519PrivateKey | None = None, version: int = 1) -> bytes:
-        """The value of an ordering record, signed by `by`, else by the key that such records want."""
+        """Returns the value of an ordering record, signed by `by`, otherwise by the key that such a record needs."""
         unsigned = bytes([version, kind]) + body
         signer = by or (self.owner if kind >= 5 else self.key)
         return unsigned + signer.sign(b"notary/log/v1\n" + self.log_id + unsigned)
@@ -78,16 +78,16 @@ class SignedLog:
         return self.put(record.stream, record.key, record.value)
 
     def replayed(self) -> Replayed:
-        """All that this log says."""
+        """Returns the replay of this log."""
         return replay(self.streams)
 
     def view(self, seen: int | None = None) -> View:
-        """The history of the whole log, or of its first `seen` records that take effect."""
+        """Returns the view of the whole log, or of its first `seen` records that take effect."""
         replayed = self.replayed()
         seen = replayed.seen if seen is None else seen
         return View(seen, replayed.histories[seen])
 
-    # ---- what workers append ----
+    # ---- workers' records ----
 
     def register(
         self, name: str = "w1", nonce: str | None = None, *, reads: int = 1, view: View | None = None, at: int | None = None
@@ -108,7 +108,7 @@ class SignedLog:
         ids: Sequence[str] | None = None,
         by: Ed25519PrivateKey | None = None,
     ) -> Record:
-        """An entry for the payload of these labels, or for `value`."""
+        """Append an entry for the payload of these labels, or for `value`."""
         value = payload_of(*labels) if value is None else value
         if ids is None:
             ids = [id_ for id_, _ in requests_of(value, self.notary) or ()]
@@ -121,7 +121,7 @@ class SignedLog:
         return self.put(partition, key_of(incarnation, sequence), payload_of(*labels) if value is None else value)
 
     def batch(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, at: int | None = None) -> Record:
-        """A payload, and its entry."""
+        """Append a payload, and its entry."""
         self.payload(incarnation, sequence, *labels, partition=partition)
         return self.entry(incarnation, sequence, *labels, partition=partition, at=at)
 
@@ -135,13 +135,13 @@ class SignedLog:
         log_id: bytes | None = None,
         by: Ed25519PrivateKey | None = None,
     ) -> bytes:
-        """A fill for the batch whose entry names this payload."""
+        """Returns a fill for the batch whose entry names this payload."""
         named = sha256(value).digest()
         message = b"notary/fill/v1\n" + (log_id or self.log_id) + pack(">I", partition) + key_of(incarnation, sequence) + named
         return named + (by or self.key).sign(message)
 
     def fill(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, by: Ed25519PrivateKey | None = None) -> Record:
-        """A fill for the batch with the payload of these labels."""
+        """Append a fill for the batch with the payload of these labels."""
         value = self.fill_value(incarnation, sequence, payload_of(*labels), partition, by=by)
         return self.put(partition, key_of(incarnation, sequence), value)
 
@@ -151,23 +151,23 @@ class SignedLog:
     def checkpoint(self, incarnation: int, size: int, root: bytes = bytes(32), *, view: View | None = None) -> Record:
         return self.write(4, pack(">Q", incarnation) + self._view(view) + pack(">Q", size) + root)
 
-    # ---- what the owner appends ----
+    # ---- the owner's records ----
 
     def activate(self, version: int) -> Record:
         return self.write(5, pack(">H", version))
 
     def rotate(self, name: str) -> Record:
-        """The key of that name follows the one in force, and signs from here on."""
+        """Append a key record: the key of that name replaces the key in force, and signs the later records."""
         return self.change_key(private_key(name))
 
     def change_key(self, new: Ed25519PrivateKey) -> Record:
-        """This key follows the one in force, and signs from here on."""
+        """Append a key record: this key replaces the key in force, and signs the later records."""
         record = self.write(7, self.key_body(new))
         self.key = new
         return record
 
     def key_body(self, new: Ed25519PrivateKey, *, follows: bytes | None = None, by: Ed25519PrivateKey | None = None) -> bytes:
-        """The body of a key record."""
+        """Returns the body of a key record."""
         message = b"notary/log-key/v1\n" + self.log_id + (follows or public(self.key))
         return public(new) + (by or new).sign(message)
 

@@ -1,4 +1,4 @@
-"""The history checker finds each way of not being a notary, calls it by its name, and says nothing else."""
+"""Tests that the history checker finds each fault, names it rightly, and reports nothing else."""
 
 import hashlib
 import json
@@ -16,10 +16,10 @@ PARTY = Party("O=Notary,L=London,C=GB")
 
 
 class Case:
-    """What a fault may change: the calls, the decisions of the index, and its consumed states."""
+    """The data that a fault may change: the calls, the decisions of the index, and its consumed states."""
 
     def __init__(self) -> None:
-        """Five requests, asked one after the other and answered by an honest notary; the first is asked again at the end."""
+        """Five requests, submitted one after the other and answered by an honest notary; the first is retried at the end."""
         requests = [
             spend(state("x")),
             spend(state("x"), content="double"),
@@ -60,7 +60,7 @@ class Case:
         return json.dumps({"decisions": decisions}, separators=(",", ":")).encode()
 
     def decide(self, at: int, **members: Any) -> None:
-        """The index and every answer say something else at that place."""
+        """Change one decision in the index and in every answer."""
         self.decisions[at] = {**self.decisions[at], **members}
         self.history.calls = [
             replace(call, decisions=[self.decisions[at]], body=None) if call.submission is self.history.submissions[at] else call
@@ -220,7 +220,7 @@ def consumes_what_was_refused(case: Case) -> None:
     ],
 )
 def test_fault_is_found(fault: Callable[[Case], None], kind: Kind) -> None:
-    """Each fault is found once, as what it is."""
+    """Each fault is found once, under its own kind."""
     case = Case()
     fault(case)
     assert [violation.kind for violation in case.violations()] == [kind]
@@ -229,7 +229,7 @@ def test_fault_is_found(fault: Callable[[Case], None], kind: Kind) -> None:
 
 
 def test_unknown_outcomes_are_no_fault() -> None:
-    """A call that broke, and what was sent and never answered, may have been decided or not."""
+    """A request whose call broke, or that was never answered, may be decided or not."""
     case = Case()
     unsure = PARTY.submission(spend(state("z")), spend(state("w")))
     case.history.submissions.append(unsure)
@@ -250,7 +250,7 @@ def test_unknown_outcomes_are_no_fault() -> None:
 
 
 def test_answers_that_overlap_may_stand_either_way() -> None:
-    """Two calls that were under way at once have no order in real time."""
+    """Two calls that overlap in time have no order in real time."""
     case = Case()
     case.history.calls.pop(5)
     case.history.calls[0] = replace(case.history.calls[0], sent_s=1.4, answered_s=1.5)
@@ -258,7 +258,7 @@ def test_answers_that_overlap_may_stand_either_way() -> None:
 
 
 def test_description_is_short() -> None:
-    """However much is wrong, the message names the first few and the number of the others."""
+    """A description of many violations names the first few and the number of the others."""
     many = [Violation(Kind.LOST, f"{at}", b"\xff" * SHOWN_MAX, None) for at in range(7)]
     lines = describe(many, 2).splitlines()
     assert len(lines) == 3

@@ -1,4 +1,4 @@
-"""An honest notary has no violations: a joiner and an index that read a log make of it what the replay makes."""
+"""Tests that an honest notary has no violations: a joiner and an index compute the same from a log as the replay."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ windows = st.sampled_from([None, None, None, {"from": None, "until": 1_000_010},
 
 @st.composite
 def asked(draw: st.DrawFn) -> dict[str, Any]:
-    """A request of a small universe, so that conflicts, references to what is consumed and repeated ids are frequent."""
+    """A request over few states, so that conflicts, references to consumed states and repeated ids are frequent."""
     inputs, references, window = draw(few_states), draw(few_states), draw(windows)
     request: dict[str, Any] = {"inputs": inputs, "references": references, "content_hash": digest("one")}
     if window or not inputs + references:
@@ -34,7 +34,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
 @FEW
 @given(st.lists(st.tuples(st.lists(asked(), min_size=1, max_size=4), st.booleans(), st.integers(0, PARTITIONS - 1)), max_size=12))
 def test_honest_notary_has_no_violations(plan: list[Any]) -> None:
-    """Whatever clients ask, a joiner and an index that read the log give what the replay gives, and their receipts and answers hold."""
+    """For any requests, a joiner and an index give the same as the replay, and their receipts and answers verify."""
     with TemporaryDirectory() as directory:
         notary = Honest(Path(directory) / "index")
         notary.log.register("w1")
@@ -42,7 +42,7 @@ def test_honest_notary_has_no_violations(plan: list[Any]) -> None:
             once = list({json.dumps(request): request for request in requests}.values())
             submission = notary.party.submission(*once)
             if len(set(submission.ids)) < len(submission.ids):
-                continue  # the same states in another order: one transaction, and so no submission
+                continue  # the same states in another order have the same id, so they cannot be in one submission
             submission = notary.send(*once, partition=partition)
             if answered:
                 notary.answer(submission)
@@ -64,7 +64,7 @@ def _compare(notary: Honest) -> None:
 
 
 def test_busy_notary_has_no_violations(tmp_path: Path) -> None:
-    """Conflicts, windows, fills, garbage, forgeries, fences and more than a tile of decisions: nothing is flagged."""
+    """A log with conflicts, windows, fills, garbage, forgeries, fences and more than one tile of decisions has no violations."""
     notary = busy(tmp_path / "index", spends=260)
     _compare(notary)
     replayed = replay(notary.log.streams)

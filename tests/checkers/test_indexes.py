@@ -1,4 +1,4 @@
-"""Rows that are not what the log gives are found, and called what they are."""
+"""Tests that index rows that differ from the log are found, under the right kind."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ Changed = dict[str, list[tuple[bytes, bytes]]]
 
 @pytest.fixture(scope="module")
 def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
-    """One notary for all; nobody changes it."""
+    """One notary for all tests; no test changes it."""
     made = busy(tmp_path_factory.mktemp("indexes") / "index", spends=260)
     yield made
     made.index.close()
@@ -31,7 +31,7 @@ def replayed(notary: Honest) -> Replayed:
 
 @pytest.fixture
 def rows(notary: Honest) -> Changed:
-    """Rows to change."""
+    """The rows of the index, which a test may change."""
     return {family: list(found) for family, found in notary.rows().items()}
 
 
@@ -149,7 +149,7 @@ def test_fault_is_found(fault: Callable[[Changed], None], kinds: list[Kind], row
 
 @pytest.mark.parametrize("until", [0, 3, 12, 40])
 def test_index_that_is_behind_is_sound(until: int, notary: Honest, replayed: Replayed, tmp_path: Path) -> None:
-    """An index is held against the log, and against others, as far as it has come."""
+    """An index that is behind is compared with the log, and with others, up to its own size."""
     behind = Honest(tmp_path / "index", notary.log)
     behind.read(until)
     assert indexes.height(behind.rows()) < len(replayed.decisions)
@@ -160,7 +160,7 @@ def test_index_that_is_behind_is_sound(until: int, notary: Honest, replayed: Rep
 
 
 def test_index_of_a_log_that_was_cut_is_ahead(notary: Honest, rows: Changed) -> None:
-    """Decisions that the log does not give any more are one violation."""
+    """Decisions that the log no longer gives are one violation."""
     cut = notary.log.streams | {2: notary.log.streams[2][:1]}
     replayed = replay(cut)
     assert replayed.ended_by == "hole"
@@ -168,7 +168,7 @@ def test_index_of_a_log_that_was_cut_is_ahead(notary: Honest, rows: Changed) -> 
 
 
 def test_index_of_another_log_is_found(notary: Honest, tmp_path: Path) -> None:
-    """Had a fill come first, the transactions of its batch were not decided there, and all that follows would be other rows."""
+    """The index of a log in which a fill came first, so that a batch decided nothing, differs from there on."""
     behind = Honest(tmp_path / "index", notary.log)
     behind.read(12)
     named = notary.log.streams[0][0].value
@@ -181,6 +181,6 @@ def test_index_of_another_log_is_found(notary: Honest, tmp_path: Path) -> None:
 
 
 def test_rows_are_read_as_the_contract_writes_decisions(rows: Changed, replayed: Replayed) -> None:
-    """The decisions and consumed states of an index, as text, are those of the replay."""
+    """The decisions and consumed states that are read from the rows are those of the replay."""
     assert indexes.decisions_of(rows) == replayed.decisions
     assert indexes.consumed_of(rows) == replayed.consumed.keys()

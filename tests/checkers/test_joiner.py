@@ -1,4 +1,4 @@
-"""The replay and the joiner's core make the same of any log: random logs with every kind of record, good, copied, stale and forged."""
+"""Tests that the replay and the joiner's core agree on any log: random logs with every kind of record, good, copied, stale and forged."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ labels = st.sampled_from("abc")
 
 
 class Writing:
-    """A log that hypothesis writes, one step after the other."""
+    """A log that hypothesis writes, step by step."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -53,7 +53,7 @@ class Writing:
         return self.log
 
     def _view(self) -> View | None:
-        """Mostly the writer's own history, or one a few records old, sometimes another."""
+        """Draw a view: mostly the writer's own history, or one a few records old, sometimes another."""
         kind = self.draw(st.sampled_from(["own", "own", "old", "foreign", "ahead", "none"]))
         own = self.log.view()
         if kind == "old":
@@ -67,7 +67,7 @@ class Writing:
         self.log.register(name, nonce, reads=self.draw(st.integers(1, 3)), view=self._view())
 
     def _name(self) -> tuple[int, int]:
-        """The name of a batch: mostly the next of an incarnation that goes on."""
+        """Draw the name of a batch: mostly the next one of an incarnation that has not ended."""
         replayed = self.log.replayed()
         going_on = [life for life in replayed.lives if not life.fenced]
         if going_on and self.draw(st.integers(0, 3)):
@@ -76,11 +76,11 @@ class Writing:
         return self.draw(st.tuples(st.integers(0, 3), st.integers(0, 5)))
 
     def _key(self) -> Ed25519PrivateKey:
-        """Mostly the key in force."""
+        """Draw a key: mostly the one in force."""
         return private_key(self.draw(keys)) if not self.draw(st.integers(0, 3)) else self.log.key
 
     def _batch(self) -> None:
-        """An entry, before it or after it one or two contents, or none."""
+        """Append an entry, with none, one or two contents before or after it."""
         incarnation, sequence = self._name()
         partition, label = self.draw(st.integers(0, self.log.replayed().partitions)), self.draw(labels)
         contents = self.draw(st.lists(st.sampled_from(["payload", "payload", "fill", "bad fill", "other", "null"]), min_size=1, max_size=3))
@@ -106,7 +106,7 @@ class Writing:
             self.log.payload(incarnation, sequence, label, partition=partition)
 
     def _undecided(self) -> None:
-        """A payload of the right hash that decides nothing."""
+        """Append a payload with the right hash that decides nothing."""
         value = self.draw(st.sampled_from([b"", b"[]", b"garbage", payload_of("b")]))
         incarnation, sequence = self._name()
         self.log.payload(incarnation, sequence, value=value)
@@ -162,12 +162,12 @@ class Writing:
 
 @st.composite
 def logs(draw: st.DrawFn) -> SignedLog:
-    """Any log."""
+    """Draw a random log."""
     return Writing(draw).write()
 
 
 class Reading:
-    """A joiner that reads a log in pieces; a foreign view is looked into, and found to be none of the log's loss."""
+    """A joiner that reads a log in pieces; every suspicion because of a foreign view turns out to be unfounded."""
 
     def __init__(self, log: SignedLog, piece: int) -> None:
         self.joiner = Joiner(limits=JoinerLimits(step_requests_max=2))
@@ -177,7 +177,7 @@ class Reading:
         while True:
             records: list[Record] = []
             for stream, read in at.items():
-                # The joiner is handed the records of the partitions that the log has declared by then.
+                # The joiner gets only the records of the partitions that the log has declared by then.
                 if stream == ORDERING or (self.joiner.log_state and stream < self.joiner.log_state.payload_partitions):
                     records += log.streams[stream][read : read + piece]
                     at[stream] = min(read + piece, len(log.streams[stream]))
@@ -217,5 +217,5 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
 @SHARED
 @given(logs(), st.sampled_from([1, 3, 100]))
 def test_replay_joins_as_the_joiner_does(log: SignedLog, piece: int) -> None:
-    """Of any log the history, the batches, log time, incarnations, keys and the first hole are the joiner's, however it is read."""
+    """The joiner and the replay agree on history, batches, log time, incarnations, keys and first hole of any log, for any piece size."""
     _compare(log.replayed(), Reading(log, piece))

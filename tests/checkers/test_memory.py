@@ -1,4 +1,4 @@
-"""A worker that forgets payloads, or keeps those that never count, is found."""
+"""Tests that a worker that loses payloads, or keeps some that can never count, is found."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PARTITIONS = 2
 
 
 def a_log() -> SignedLog:
-    """A head at a hole, and payloads: one behind the hole, one of an incarnation that has not registered, some that are past or never."""
+    """A log with a hole at its head, and payloads: one behind it, one of an unregistered incarnation, some that are past or never count."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.payload(1, 1, "other bytes")
@@ -32,7 +32,7 @@ def a_log() -> SignedLog:
 
 
 class Worker:
-    """A joiner that is handed records, and what is persisted of it."""
+    """A joiner with its persisted state."""
 
     def __init__(self) -> None:
         self.joiner = Joiner()
@@ -56,14 +56,14 @@ def found_in(log: SignedLog, worker: Worker, offsets_next: dict[int, int] | None
 
 
 def reading(log: SignedLog) -> Worker:
-    """A worker that has read all."""
+    """A worker that has read the whole log."""
     worker = Worker()
     worker.step(*[record for records in log.streams.values() for record in records])
     return worker
 
 
 def test_joiner_keeps_what_may_count() -> None:
-    """Record by record, and all at once: a joiner keeps each payload that may still count, and would read each again."""
+    """A joiner keeps each payload that may still count, and would read each again, whether it reads record by record or all at once."""
     log = a_log()
     log.register("w2")
     log.fill(1, 2, "hole", partition=1)
@@ -77,7 +77,7 @@ def test_joiner_keeps_what_may_count() -> None:
 
 
 def test_joiner_at_a_hole_keeps_what_may_count() -> None:
-    """A joiner whose head waits keeps what lies behind, and may drop what is no content of its head."""
+    """A joiner whose head waits keeps the payloads behind it, and may drop records that are no content of its head."""
     log = a_log()
     log.payload(1, 2, "no content of the hole", partition=1)
     worker = reading(log)
@@ -87,13 +87,13 @@ def test_joiner_at_a_hole_keeps_what_may_count() -> None:
 
 @pytest.mark.parametrize(("too_many", "kind"), [(2, Kind.HOARDED), (-1, Kind.FORGOTTEN)])
 def test_wrong_number_of_payloads_is_found(too_many: int, kind: Kind) -> None:
-    """Payloads too many in memory never leave it; one too few is never found again."""
+    """One buffered payload too many, or one too few, is found."""
     log = a_log()
     assert [violation.kind for violation in found_in(log, reading(log), more=too_many)] == [kind]
 
 
 def test_resuming_past_a_payload_is_found() -> None:
-    """An offset to read again from that lies behind a payload which may still count loses it at the next start (R8)."""
+    """A persisted offset behind a payload that may still count is found: the payload would be lost at the next start (R8)."""
     log = a_log()
     worker = reading(log)
     early = next(record.offset for record in log.streams[0] if record.key == key_of(1, 3))
@@ -104,7 +104,7 @@ def test_resuming_past_a_payload_is_found() -> None:
 
 
 def test_resuming_past_one_of_two_values_is_found() -> None:
-    """Without an entry each value under a key may be its content, so the second must be read again as well as the first (R3)."""
+    """Without an entry each value under a key may be its content, so both the first and the second must be read again (R3)."""
     log = SignedLog(PARTITIONS)
     log.payload(1, 1, "a")
     second = log.payload(1, 1, "b")
@@ -115,7 +115,7 @@ def test_resuming_past_one_of_two_values_is_found() -> None:
 
 
 def test_head_ahead_of_the_log_is_found() -> None:
-    """A worker that applied past a hole of its log is ahead of it."""
+    """A worker that applied records past a hole of its log is reported as ahead of it."""
     log = a_log()
     worker = reading(log)
     assert [violation.kind for violation in found_in(log, worker, {**worker.offsets_next, ORDERING: 4})] == [Kind.AHEAD_OF_LOG]

@@ -1,4 +1,4 @@
-"""Receipts and checkpoints that prove something else, or nothing, are found and called what they are."""
+"""Tests that receipts and checkpoints that prove something else, or nothing, are found, under the right kind."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ OTHER_TRUSTED = str(VerifierKey(ORIGIN, OTHER_KEY.public_key().public_bytes_raw(
 
 @pytest.fixture(scope="module")
 def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
-    """One notary for all; nobody changes it."""
+    """One notary for all tests; no test changes it."""
     made = busy(tmp_path_factory.mktemp("receipts") / "index", spends=12)
     yield made
     made.index.close()
@@ -47,7 +47,7 @@ def _head(receipt: str) -> str:
 
 
 def test_honest_receipts_hold(notary: Honest, replayed: Replayed) -> None:
-    """Every receipt of every answer, and every checkpoint, at all sizes that there were."""
+    """Every receipt of every answer verifies, and every checkpoint, at all sizes that occurred."""
     assert len({receipt["receipt"].partition("\n\n")[2] for receipt in _heard(notary)}) > 5
     assert receipts.violations([notary.key], _heard(notary), replayed.tree, notary.notes) == []
     assert receipts.violations([OTHER_TRUSTED, notary.key], _heard(notary), replayed.tree, notary.notes) == []
@@ -165,7 +165,7 @@ def has_a_hash_that_is_none(decision: dict[str, Any], tree: Tree) -> None:
     ],
 )
 def test_fault_is_found(fault: Callable[[dict[str, Any], Tree], None], kind: Kind, notary: Honest, replayed: Replayed) -> None:
-    """One receipt among good ones is found, once, and again when it is heard again."""
+    """One bad receipt among good ones is found, once, and again if it is repeated."""
     heard = _heard(notary)
     fault(heard[-3], replayed.tree)
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_fault_is_found(fault: Callable[[dict[str, Any], Tree], None], kind: Kin
 
 
 def test_checkpoint_of_another_tree_is_found(notary: Honest, replayed: Replayed) -> None:
-    """A receipt that verifies, under a root that the decisions do not give, shows two trees."""
+    """A receipt that verifies under a root that the decisions do not give reveals a second tree."""
     decisions = [{**decision, "log_time": 5} for decision in replayed.decisions[:2]]
     other = Tree([receipts.leaf_of(decision) for decision in decisions])
     sibling = receipts.b64encode(other.over(1, 2)).decode()
@@ -198,12 +198,12 @@ def test_checkpoint_of_another_tree_is_found(notary: Honest, replayed: Replayed)
     ],
 )
 def test_bad_checkpoint_is_found(make: Callable[[Tree], str], kind: Kind, notary: Honest, replayed: Replayed) -> None:
-    """A checkpoint that was heard alone is held against the tree, and against the others of its size."""
+    """A checkpoint without a receipt is compared with the tree, and with the others of its size."""
     found = receipts.violations([notary.key], _heard(notary), replayed.tree, [*notary.notes, make(replayed.tree)])
     assert [violation.kind for violation in found] == [kind]
 
 
 def test_keys_may_follow_each_other(notary: Honest, replayed: Replayed) -> None:
-    """Checkpoints of one size by two keys of the notary are not alike, and no fault."""
+    """Checkpoints of one size by two keys of the notary differ, and are no violation."""
     notes = [_signed(4, replayed.root(4)), _signed(4, replayed.root(4), OTHER_KEY), _signed(0, replayed.root(0))]
     assert receipts.violations([notary.key, OTHER_TRUSTED], _heard(notary), replayed.tree, notes) == []

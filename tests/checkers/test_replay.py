@@ -1,4 +1,4 @@
-"""The replay reads the log as the contract says: its worked example to the byte, and each rule with a log of a few records."""
+"""Tests that the replay follows the contract: its worked example to the byte, and each rule with a log of a few records."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 
 def worked_log() -> dict[int, list[Record]]:
-    """The log of the worked example."""
+    """Returns the log of the worked example."""
     order = [
         Record(ORDERING, offset, record["append_time"], None, bytes.fromhex(record["value_hex"]))
         for offset, record in enumerate(EXAMPLE["ordering"])
@@ -37,12 +37,12 @@ def worked_log() -> dict[int, list[Record]]:
 
 
 def why_not(replayed: Replayed, record: Record) -> Why | None:
-    """The reason for which that ordering record took no effect."""
+    """Returns the reason for which that ordering record took no effect."""
     return next(applied.why_not for applied in replayed.records if applied.offset == record.offset)
 
 
 def decided(replayed: Replayed) -> list[str]:
-    """The reasons of all decisions."""
+    """Returns the reasons of all decisions."""
     return [decision["reason"] or "committed" for decision in replayed.decisions]
 
 
@@ -50,7 +50,7 @@ def decided(replayed: Replayed) -> list[str]:
 
 
 def test_worked_example_of_a_log() -> None:
-    """After each record of the worked example the number and the history are those that it names, and what it says takes effect does."""
+    """After each record of the worked example, `seen`, the history and the effect are those in the document."""
     replayed = replay(worked_log())
     assert replayed.ended_by == "end"
     assert replayed.log_id.hex() == EXAMPLE["log_id"]
@@ -59,7 +59,7 @@ def test_worked_example_of_a_log() -> None:
 
 
 def test_worked_example_says_why() -> None:
-    """Each record that takes no effect has its reason, and each view that is signed is the log's own."""
+    """Each record that takes no effect has its reason, and the view of each correctly signed record is the log's own."""
     replayed = replay(worked_log())
     assert [applied.why_not for applied in replayed.records if applied.why_not] == [Why.BAD_SIGNATURE, Why.CHECKPOINT, Why.CONDITION]
     assert [applied.view for applied in replayed.records] == [
@@ -68,7 +68,7 @@ def test_worked_example_says_why() -> None:
         Seen.OWN,
         Seen.OWN,
         None,  # key
-        None,  # its view is not looked at: it has no good signature
+        None,  # its view is not compared: it has no valid signature
         Seen.OWN,
         Seen.OWN,
         None,
@@ -78,7 +78,7 @@ def test_worked_example_says_why() -> None:
 
 
 def test_worked_example_of_contents() -> None:
-    """Of four records under the batches' keys the payload, the fill and the later payload are the contents, and decide what they should."""
+    """The payload, the fill and the later payload, of four records under the batches' keys, are the contents, and decide as they should."""
     replayed = replay(worked_log())
     assert [(batch.sequence, batch.content_offset, batch.signed_fill) for batch in replayed.batches] == [
         (1, 1, False),
@@ -111,7 +111,7 @@ def test_worked_example_of_leaves() -> None:
 
 
 def test_every_byte_of_the_worked_example_matters() -> None:
-    """Whichever byte of an ordering record is changed, the history after it is another, or its signature is bad."""
+    """A change of any byte of an ordering record changes the history after it, or invalidates its signature."""
     streams = worked_log()
     for number, applied in enumerate(replay(streams).records):
         value = streams[ORDERING][number].value
@@ -127,7 +127,7 @@ def test_every_byte_of_the_worked_example_matters() -> None:
 
 @given(st.none() | st.binary(max_size=300) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 12), st.binary()))
 def test_any_bytes_are_skipped(value: bytes | None) -> None:
-    """A log takes any bytes in either topic, and says the same as without them."""
+    """Any bytes in either topic are skipped: the result is the same as without them."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.put(ORDERING, None, value)
@@ -143,7 +143,7 @@ def test_any_bytes_are_skipped(value: bytes | None) -> None:
 
 
 def test_genesis_says_whose_log_it_is() -> None:
-    """Name, origin, first key and partitions come from the first record."""
+    """The notary's name, origin, first key and partitions come from the first record."""
     log = SignedLog(3)
     replayed = log.replayed()
     assert replayed.genesis is not None
@@ -159,7 +159,7 @@ def _unsigned_genesis(log: SignedLog) -> bytes:
 
 @pytest.mark.parametrize("first", [lambda log: b"garbage", lambda log: log.signed(8, pack(">I", 5)), _unsigned_genesis])
 def test_log_without_genesis_is_nobodys(first: Callable[[SignedLog], bytes]) -> None:
-    """A log whose first record is anything but a signed genesis says nothing, whatever comes after."""
+    """A log whose first record is not a signed genesis has no result, whatever comes after."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.batch(1, 1, "a")
@@ -182,7 +182,7 @@ def test_second_genesis_takes_no_effect() -> None:
 
 
 def test_record_without_a_good_signature_changes_nothing() -> None:
-    """Records under another key, of another log, or by the owner in the place of the notary are skipped, and the other way round."""
+    """Records signed by another key or for another log are skipped, as are the owner's records signed by the notary and the reverse."""
     log, other = SignedLog(PARTITIONS), SignedLog(PARTITIONS, "another ")
     log.register()
     log.payload(1, 1, "a")
@@ -202,7 +202,7 @@ def test_record_without_a_good_signature_changes_nothing() -> None:
 
 
 def test_points_of_small_order_sign_nothing() -> None:
-    """OpenSSL takes the neutral point as a key that has signed every message; the replay does not."""
+    """OpenSSL accepts the neutral point as a key that has signed every message; the replay does not."""
     neutral = (1).to_bytes(32, "little")
     assert not verified(neutral, neutral + bytes(32), b"message")
 
@@ -224,7 +224,7 @@ def test_entry_counts_once_and_in_order() -> None:
 
 
 def test_entry_needs_a_declared_partition() -> None:
-    """An entry may name a partition from the record on that declares it, and an earlier one is skipped for ever."""
+    """An entry may name a partition from the record on that declares it; an earlier entry is skipped for ever."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.batch(1, 1, "a", partition=2)
@@ -236,7 +236,7 @@ def test_entry_needs_a_declared_partition() -> None:
 
 
 def test_first_good_content_wins() -> None:
-    """Of all records under a batch's key in its partition the first counts that has the entry's hash or is a fill for it (R3)."""
+    """The first record under a batch's key in its partition that has the entry's hash, or is a fill for it, is the content (R3)."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.payload(1, 1, "a", partition=1)  # another partition
@@ -251,7 +251,7 @@ def test_first_good_content_wins() -> None:
 
 
 def test_fill_before_the_payload_wins() -> None:
-    """A fill that comes first empties the batch, and its mark stands in the history."""
+    """A fill that comes first empties the batch, and its mark is in the history."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.entry(1, 1, "a")
@@ -331,7 +331,7 @@ def test_payload_of_the_right_hash_that_decides_nothing(bytes_: bytes) -> None:
 
 
 def test_log_time_is_held_against_the_senders_clock() -> None:
-    """A broker's clock alone pushes log time a minute ahead of the sender's at most, and log time never falls."""
+    """A broker's clock alone moves log time at most a minute ahead of the sender's, and log time never falls."""
     log = SignedLog(PARTITIONS)
     log.register(at=T0)
     for sequence, (at, sent_at) in enumerate([(T0 + 5, T0), (T0 + 900_000, T0), (T0 + 900_000, T0 + 850_000), (T0, T0)], 1):
@@ -362,7 +362,7 @@ def test_spent_states_conflict() -> None:
 
 
 def test_register_names_an_incarnation() -> None:
-    """A register record ends the earlier incarnation of its name; the same nonce again does nothing."""
+    """A register record ends the earlier incarnation of its worker name; a second one with the same nonce has no effect."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.register("w2")
@@ -390,7 +390,7 @@ def test_fence_compares_the_last_sequence() -> None:
 
 
 def test_retire_ends_an_incarnation() -> None:
-    """A retired incarnation is over until its name registers again; one that is over or has not begun is not retired."""
+    """A retired incarnation has ended, and its worker name may register again; one that has ended or not begun cannot be retired."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     unborn = log.retire(2)
@@ -424,7 +424,7 @@ def test_only_the_new_key_signs_after_a_key_record() -> None:
 
 
 def test_fill_is_signed_by_the_key_at_its_entrys_place() -> None:
-    """A fill under the former key is good for an entry before the key record, and one under the new key is not."""
+    """A fill signed with the former key is valid for an entry before the key record, and one with the new key is not."""
     log = SignedLog(PARTITIONS)
     log.register()
     log.entry(1, 1, "a")
@@ -442,7 +442,7 @@ def test_fill_is_signed_by_the_key_at_its_entrys_place() -> None:
 
 
 def test_former_key_never_comes_back() -> None:
-    """Copied and freshly signed key records of a key that has been in force take no effect."""
+    """Copied and newly signed key records of a key that has been in force take no effect."""
     log = SignedLog(PARTITIONS)
     first = log.key
     second = log.rotate("second")
@@ -456,7 +456,7 @@ def test_former_key_never_comes_back() -> None:
 
 
 def test_key_record_needs_the_new_keys_signature() -> None:
-    """A key record whose new key has not signed, or has signed to follow another, is skipped."""
+    """A key record whose new key has not signed, or has endorsed another predecessor, is skipped."""
     log = SignedLog(PARTITIONS)
     new = private_key("second")
     bodies = [log.key_body(new, by=log.owner), log.key_body(new, by=log.key), log.key_body(new, follows=public(log.owner))]
@@ -511,7 +511,7 @@ def test_version_is_activated_when_all_of_the_electorate_read_it() -> None:
 
 
 def test_incarnation_that_is_over_has_no_say_in_versions() -> None:
-    """A worker that cannot read a version, and was retired or fenced, does not keep it from being activated."""
+    """A worker that cannot read a version does not prevent its activation once it was retired or fenced."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.register("w2", reads=2)
@@ -525,7 +525,7 @@ def test_incarnation_that_is_over_has_no_say_in_versions() -> None:
 
 
 def test_version_that_is_not_active_is_malformed() -> None:
-    """A well-signed record in a version that is not active is skipped."""
+    """A correctly signed record in a version that is not active is skipped."""
     log = SignedLog(PARTITIONS)
     record = log.put(ORDERING, None, log.signed(8, pack(">I", 9), version=2))
     assert why_not(log.replayed(), record) == Why.MALFORMED
@@ -535,7 +535,7 @@ def test_version_that_is_not_active_is_malformed() -> None:
 
 
 def test_views_never_decide_what_counts() -> None:
-    """Entries, registrations and fences count whatever their views say, and the replay says how each compares with its history."""
+    """Entries, registrations and fences count whatever their views are, and the replay records how each view compares with its history."""
     log = SignedLog(PARTITIONS)
     old = log.view()
     foreign = View(1, b"\x66" * 32)
@@ -568,7 +568,7 @@ def test_view_ahead_of_the_log_is_foreign() -> None:
 
 
 def test_view_of_a_skipped_record_is_compared() -> None:
-    """A well-signed record that takes no effect has a view as well; one without a good signature has none."""
+    """The view of a correctly signed record that takes no effect is compared; a record without a valid signature has no view."""
     log = SignedLog(PARTITIONS)
     log.entry(7, 1, "a", view=View(1, b"\x66" * 32))
     log.entry(7, 1, "a", by=private_key("thief"))
@@ -579,7 +579,7 @@ def test_view_of_a_skipped_record_is_compared() -> None:
 
 
 def test_history_has_append_times() -> None:
-    """A log with another append time of a record that took effect has another history from there on; of a skipped one it has not."""
+    """Another append time of a record that took effect changes the history from there on; that of a skipped record does not."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.checkpoint(1, 0)
@@ -595,7 +595,7 @@ def test_history_has_append_times() -> None:
 
 
 def test_checkpoints_count_while_their_incarnation_goes_on() -> None:
-    """A checkpoint counts if its incarnation has registered and is not over, and its view is the log's own. It never takes effect."""
+    """A checkpoint counts if its incarnation has registered and has not ended, and its view is the log's own. It never takes effect."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.checkpoint(1, 0)
@@ -630,7 +630,7 @@ def test_settle_takes_effect_in_its_own_history() -> None:
 
 
 def test_copied_settle_takes_no_effect() -> None:
-    """A settle record takes effect only if it has seen more than the last one that did, so that copies do not count again."""
+    """A settle record takes effect only if it has seen more than the last one that did, so copies do not count again."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     first = log.settle()
@@ -642,11 +642,11 @@ def test_copied_settle_takes_no_effect() -> None:
     assert (replayed.settled, replayed.seen) == (3, 4)
 
 
-# ---- the whole ----
+# ---- complete logs ----
 
 
 def long_log() -> SignedLog:
-    """A log with a record of every kind, in an order in which all take effect."""
+    """Returns a log with a record of every kind, in an order in which all take effect."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.register("w2")
@@ -677,7 +677,7 @@ def test_copies_change_nothing() -> None:
 
 
 def test_record_that_is_left_out_is_found() -> None:
-    """Leave out any record that took effect: a later record shows it, by a foreign view, or by the signature of an unknown key."""
+    """A record that took effect and is left out shows later, by a foreign view or by the signature of an unknown key."""
     log = long_log()
     log.register("w4")
     right = log.replayed()
@@ -689,7 +689,7 @@ def test_record_that_is_left_out_is_found() -> None:
 
 
 def test_content_that_is_lost_and_filled_is_found() -> None:
-    """A payload that is lost and then filled leaves another history: the mark tells a payload from a fill."""
+    """A payload that is lost and then filled leaves another history: the mark distinguishes a payload from a fill."""
     log = long_log()
     filled = {**log.streams, 0: [Record(0, 0, T0, key_of(1, 1), log.fill_value(1, 1, payload_of("a"), by=private_key("notary")))]}
     replayed = replay(filled)
@@ -699,7 +699,7 @@ def test_content_that_is_lost_and_filled_is_found() -> None:
 
 
 def test_replays_up_to_a_place() -> None:
-    """The order may be applied as far as a worker has come, with all payloads at hand."""
+    """The replay can stop at the offset that a worker has reached, with all payloads available."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     for sequence, label in enumerate("abc", 1):
@@ -709,7 +709,7 @@ def test_replays_up_to_a_place() -> None:
 
 
 def test_hole_ends_the_replay() -> None:
-    """What comes after an entry without content is not applied."""
+    """Records after an entry without content are not applied."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     hole = log.entry(1, 1, "a")
@@ -719,6 +719,6 @@ def test_hole_ends_the_replay() -> None:
 
 
 def test_empty_log_says_nothing() -> None:
-    """Without any record there is no history, and no reason to stop."""
+    """An empty log has no history, and no reason to stop."""
     replayed = replay({})
     assert (replayed.ended_by, replayed.seen, replayed.history, replayed.log_id, replayed.name) == ("end", 0, b"", NO_LOG_ID, "")

@@ -1,4 +1,4 @@
-"""The replay's reading of payloads is as strict as the notary's, found out by altering good ones."""
+"""Tests that the replay decodes payloads as strictly as the notary, by altering good ones."""
 
 import json
 
@@ -20,7 +20,7 @@ GOOD = [
 ]
 VALUE = json.dumps(GOOD, separators=(",", ":"), ensure_ascii=False).encode()
 
-# What stands in a good value, and what somebody might write there instead.
+# Pieces of a good value, and the replacements for each.
 PIECES = rb'"~[~]~{~}~,~:~-5~1760000000000~null~AAAA~O=A~:0~:4294967295~a'.split(b"~")
 PIECES += [f'"{name}"'.encode() for name in ("party", "signature", "requests", "content_hash", "inputs", "references", "time_window")]
 PIECES += [b'"from"', b'"until"']
@@ -46,7 +46,7 @@ def _ids(value: bytes) -> list[str] | None:
 
 @st.composite
 def altered(draw: st.DrawFn) -> bytes:
-    """A good value with a few pieces replaced."""
+    """Draw a good value with a few pieces replaced."""
     value = VALUE
     for _ in range(draw(st.integers(1, 3))):
         piece, instead = draw(st.sampled_from(PIECES)), draw(st.sampled_from(INSTEAD))
@@ -58,7 +58,7 @@ def altered(draw: st.DrawFn) -> bytes:
 
 
 def test_good_value_is_read() -> None:
-    """What is altered below is good before."""
+    """The unaltered value is decoded."""
     assert _ids(VALUE) == _reference(VALUE)
     assert len(_ids(VALUE) or ()) == 3
     assert _ids(b"[]") == []
@@ -67,7 +67,7 @@ def test_good_value_is_read() -> None:
 @SHARED
 @given(altered())
 def test_altered_value_is_read_alike(value: bytes) -> None:
-    """Both read the same ids, or both read nothing."""
+    """For an altered value both decoders return the same ids, or both reject it."""
     assert _ids(value) == _reference(value)
 
 
@@ -97,13 +97,13 @@ LIMITS = [
     ([{**GOOD[0], "requests": [{"content_hash": digest("x").upper(), "inputs": [state("x")]}]}], False),
     ([{**GOOD[0], "requests": [{"content_hash": digest("x"), "inputs": [state("x").replace(":", "-")]}]}], False),
 ]
-"""(a batch, whether it is read)"""
+"""(a batch, whether it is decoded)"""
 GARBAGE = [b"", b"[", b"{}", b"null", b"[" * 100_000, b'[{"party":' + b'{"a":' * 100_000, b"9" * 5_000]
 
 
 @pytest.mark.parametrize(("batch", "read"), LIMITS)
 def test_limits_are_alike(batch: object, read: bool) -> None:
-    """At each limit of the contract both read it, or both do not."""
+    """At each limit of the contract both decoders accept, or both reject."""
     value = json.dumps(batch).encode()
     assert (_ids(value) is not None) == read
     assert _ids(value) == _reference(value)
@@ -111,6 +111,6 @@ def test_limits_are_alike(batch: object, read: bool) -> None:
 
 @pytest.mark.parametrize("value", GARBAGE)
 def test_garbage_is_none(value: bytes) -> None:
-    """What is no batch at all counts as a fill, and ends nothing."""
+    """Bytes that are no batch at all count as a fill, and stop nothing."""
     assert requests_of(value, NOTARY) is None
     assert _reference(value) is None

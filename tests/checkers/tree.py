@@ -1,4 +1,4 @@
-"""Leaves of decisions and the tree over them, straight from the contract and RFC 6962, section 2.1."""
+"""The leaves of decisions and the tree over them, by the contract and RFC 6962, section 2.1."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,7 +14,7 @@ _LEAF = Struct(">19sQ32sqBI32s")
 
 
 def conflict_bytes(decision: Decided) -> bytes:
-    """Its conflicts, 69 bytes each: state, kind, the hash of who consumed it."""
+    """Returns a decision's conflicts, 69 bytes each: state, kind, the hash of the consuming transaction's id."""
     parts = []
     for conflict in decision["conflicts"]:
         id_, index = conflict["state"].split(":")
@@ -24,7 +24,7 @@ def conflict_bytes(decision: Decided) -> bytes:
 
 
 def leaf_of(decision: Decided) -> bytes:
-    """The 104 bytes that a receipt of this decision proves."""
+    """Returns the 104-byte leaf that a receipt of this decision proves."""
     conflicts = decision["conflicts"]
     return _LEAF.pack(
         b"notary/decision/v1\n",
@@ -38,7 +38,7 @@ def leaf_of(decision: Decided) -> bytes:
 
 
 class Tree:
-    """The tree of these leaves, at any size up to theirs. Every hash is worked out when it is asked for, and once."""
+    """The tree of these leaves, at any size up to their number. Every hash is computed on demand, and cached."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self._leaves = leaves
@@ -49,12 +49,12 @@ class Tree:
         return len(self._leaves)
 
     def root(self, size: int) -> bytes:
-        """The root of the first `size` leaves."""
+        """Returns the root of the first `size` leaves."""
         assert 0 <= size <= len(self._leaves), f"there are {len(self._leaves)} leaves, not {size}"
         return self.over(0, size) if size else HASH_OF_NOTHING
 
     def over(self, start: int, end: int) -> bytes:
-        """MTH(D[start:end]) of at least one leaf: split at the largest power of two below their number."""
+        """Returns MTH(D[start:end]) of at least one leaf: split at the largest power of two below their number."""
         found = self._known.get((start, end))
         if found is None:
             count = end - start
@@ -67,7 +67,7 @@ class Tree:
         return found
 
     def tiles(self, size: int) -> dict[tuple[int, int], bytes]:
-        """The tiles of the first `size` leaves, partial ones too, by (level, index), as C2SP tlog-tiles has them."""
+        """Returns the tiles of the first `size` leaves, partial ones too, by (level, index), as C2SP tlog-tiles defines them."""
         tiles: dict[tuple[int, int], bytes] = {}
         level, count = 0, size
         while count:

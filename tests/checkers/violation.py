@@ -1,15 +1,15 @@
-"""What the checkers of this room find, as values.
+"""The findings of the checkers in this package, as values.
 
-The room holds what a notary did against what the contract says, and shares no code with the notary: what it needs of the formats it
-reads by itself, the slow and obvious way. A checker returns the list of all that it found, empty for an honest notary.
+The package compares a notary's behaviour with the contract, and shares no code with the notary: it decodes the formats by itself, in the
+slow and obvious way. A checker returns the list of all violations, empty for an honest notary.
 
-| file | holds |
+| file | compares |
 |---|---|
-| `history` | what clients were told against the decisions, and those against what was asked |
-| `replay` | nothing yet: it says what a complete log decides, by brute force |
-| `indexes` | workers' indexes against the replay, and against each other |
-| `receipts` | receipts and checkpoints against the notary's key and the tree of the replay |
-| `memory` | what a worker keeps in memory, and where it would read on, against what can still count |
+| `history` | the answers to clients with the decisions, and those with the requests |
+| `replay` | nothing: it computes by brute force what a complete log decides |
+| `indexes` | workers' indexes with the replay, and with each other |
+| `receipts` | receipts and checkpoints with the notary's key and the tree of the replay |
+| `memory` | the payloads that a worker buffers, and its offsets, with those that can still count |
 | `judge`, `tree`, `records`, `requests` | the parts: precedence, leaves and roots, records with their signatures and history, payloads |
 | `signed_log` | a log for the tests of the checkers, written without any code of the notary |
 """
@@ -22,7 +22,7 @@ SHOWN_MAX = 400
 
 
 class Kind(StrEnum):
-    """What is wrong. Each checker reports one fault as one kind, and goes on with what it found, so that nothing follows from it."""
+    """The kinds of violation. Each checker reports one fault as one kind, and goes on from what it found, so one fault causes no others."""
 
     # The decisions, by position.
     POSITION_GAP = "position-gap"  # the decision at this place has another position: one is missing, or came twice
@@ -30,22 +30,22 @@ class Kind(StrEnum):
     NEVER_ASKED = "never-asked"  # a transaction was decided that no client sent
     LOG_TIME_FELL = "log-time-fell"
     DOUBLE_SPEND = "double-spend"  # two committed transactions share an input
-    NO_EARLIER_CAUSE = "no-earlier-cause"  # refused, and nothing before it, nor its time, is a cause
-    WRONG_REASON = "wrong-reason"  # refused for another reason than the first that applies, or committed in spite of one
-    WRONG_CONFLICTS = "wrong-conflicts"  # refused rightly, with another list of conflicts
+    NO_EARLIER_CAUSE = "no-earlier-cause"  # rejected, though neither an earlier decision nor the log time is a cause
+    WRONG_REASON = "wrong-reason"  # rejected for another reason than the first that applies, or committed in spite of one
+    WRONG_CONFLICTS = "wrong-conflicts"  # rejected rightly, with another list of conflicts
     WRONG_OUTCOME = "wrong-outcome"  # outcome and reason do not fit together
     WRONG_CONSUMED = "wrong-consumed"  # the consumed states are not the inputs of the committed
 
-    # What clients were told.
+    # The answers to clients.
     WRONG_SHAPE = "wrong-shape"  # an answer does not decide the requests of its submission, in their order
     CONTRADICTION = "contradiction"  # two answers about one transaction
     OTHER_BYTES = "other-bytes"  # two answers about one transaction, equal but not to the byte
-    LOST = "lost"  # what was acknowledged is not there
-    CHANGED = "changed"  # what was acknowledged is there, and says something else
+    LOST = "lost"  # an acknowledged decision is missing
+    CHANGED = "changed"  # an acknowledged decision was changed
     AGAINST_REAL_TIME = "against-real-time"  # answered before another was sent, and has the higher position
 
-    # The rows of an index, held against the replay.
-    UNREADABLE = "unreadable"  # a row is none by its format
+    # The rows of an index, compared with the replay.
+    UNREADABLE = "unreadable"  # a row does not have the format
     WRONG_DECISION = "wrong-decision"
     WRONG_POSITION = "wrong-position"
     WRONG_STATE = "wrong-state"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
     INDEXES_DIFFER = "indexes-differ"  # two workers have different rows
 
     # Receipts and checkpoints.
-    BAD_RECEIPT = "bad-receipt"  # it is none by its format
+    BAD_RECEIPT = "bad-receipt"  # it does not have the format
     BAD_SIGNATURE = "bad-signature"  # no trusted key signed it, or one did not sign this
     OTHER_POSITION = "other-position"  # it proves another position
     BAD_PROOF = "bad-proof"  # its hashes do not lead from the decision to the root
@@ -62,16 +62,16 @@ class Kind(StrEnum):
     OTHER_CHECKPOINT = "other-checkpoint"  # two checkpoints of one size
 
     # The log's own evidence.
-    FOREIGN_VIEW = "foreign-view"  # a worker's record has another history than the log: records were lost, or somebody is wrong
+    FOREIGN_VIEW = "foreign-view"  # a worker's record has another history than the log: records were lost, or a worker is wrong
 
     # Memory and resuming.
-    FORGOTTEN = "forgotten"  # a payload that may still count is not there, or would not be read again
-    HOARDED = "hoarded"  # more is kept than may still count
+    FORGOTTEN = "forgotten"  # a payload that may still count is missing, or would not be read again
+    HOARDED = "hoarded"  # a payload is kept that can no longer count
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is not as it should be: where, what is there, what should be."""
+    """One violation: the place, the value found there, and the expected value."""
 
     kind: Kind
     place: str
@@ -83,7 +83,7 @@ class Violation:
 
 
 def describe(violations: Sequence[Violation], most: int = 5) -> str:
-    """The first few, a line each, and how many there are besides."""
+    """Returns the first few violations, one per line, and the number of the others."""
     lines = [str(violation) for violation in violations[:most]]
     if len(violations) > most:
         lines.append(f"and {len(violations) - most} more")

@@ -1,7 +1,7 @@
-"""A Kubernetes API server with its etcd, on free ports of loopback: `kubectl` as an operator has it, and no kubelet.
+"""A Kubernetes API server with its etcd, on free ports of loopback: an operator's `kubectl` works on it; there is no kubelet.
 
-Both speak TLS with certificates of an authority of their own. Admission is the API server's default: Pod Security, quotas, service
-accounts. The controller manager makes pods out of sets and jobs, if it is started; nobody schedules or runs them.
+Both use TLS with certificates of their own authority. Admission is the API server's default: Pod Security, quotas, service accounts. The
+controller manager creates pods from sets and jobs, if it is started; they are never scheduled or run.
 """
 
 import json
@@ -22,26 +22,26 @@ from deploy.pki import Authority
 from loadtest.peers.servers import Servers
 
 OPERATOR = "operator"
-"""The field manager that applies."""
+"""The field manager that applies the manifests."""
 
 
 class ApiServer:
-    """A server that is ready, and kubectl for it."""
+    """An API server that is ready, and kubectl for it."""
 
     def __init__(self, servers: Servers, programs: Kubernetes, url: str, tokens: dict[str, str]) -> None:
-        """Use `serving`."""
+        """Do not call this; `serving` starts a server."""
         self._servers = servers
         self._programs = programs
         self._url = url
         self._tokens = tokens
 
     def kubectl(self, *arguments: str | Path) -> str:
-        """Returns what kubectl prints. A warning of the server is an error. Raises CannotRun with what it says when it fails."""
+        """Returns the output of kubectl. Raises CannotRun with kubectl's message if it fails or the server warns."""
         settings: list[str | Path] = ["--kubeconfig", self.kubeconfig("admin"), "--cache-dir", self._servers.folder / "cache"]
         return run([self._programs.kubectl, *settings, "--warnings-as-errors", *arguments])
 
     def apply(self, *what: str | Path) -> str:
-        """Applies as the README says; `what`: `-k` or `-f` with a folder or a file, and more flags."""
+        """Apply as the README says; `what`: `-k` or `-f` with a folder or a file, and more flags."""
         return self.kubectl("apply", "--server-side", "--field-manager", OPERATOR, "--validate=strict", *what)
 
     def stored(self, *what: str | Path) -> dict[str, Manifest]:
@@ -50,7 +50,7 @@ class ApiServer:
         return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
 
     def start_controllers(self) -> None:
-        """Starts the controller manager, with the controllers that make pods and claims."""
+        """Start the controller manager, with the controllers that create pods and claims."""
         (port,) = free_ports(1)
         kubeconfig = self.kubeconfig("controllers")
         command: list[Any] = [
@@ -87,7 +87,7 @@ class ApiServer:
 
 @contextmanager
 def serving(programs: Kubernetes, etcd: Path, definitions: Path) -> Iterator[ApiServer]:
-    """Starts a server with these definitions of custom resources and nothing else in it."""
+    """Start a server with these custom resource definitions and nothing else."""
     with Servers.opened("kubernetes") as servers:
         pki = servers.folder / "pki"
         authority = Authority.create(pki)
@@ -116,14 +116,14 @@ def serving(programs: Kubernetes, etcd: Path, definitions: Path) -> Iterator[Api
             "etcd-keyfile": key,
             "bind-address": "127.0.0.1",
             "advertise-address": "127.0.0.1",
-            # It would tell pods the address, and refuses one of loopback.
+            # It would pass the address to pods, and rejects a loopback address.
             "endpoint-reconciler-type": "none",
             "secure-port": port,
             "tls-cert-file": certificate,
             "tls-private-key-file": key,
             "token-auth-file": servers.folder / "tokens.csv",
             "authorization-mode": "RBAC",
-            # A privileged pod is to be refused by Pod Security, and not by this.
+            # Pod Security must reject a privileged pod, not this setting.
             "allow-privileged": "true",
             "service-account-issuer": url,
             "service-account-key-file": certificate,

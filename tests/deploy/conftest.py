@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, rendered once, and the tools that check them; three sites on this machine."""
+"""Fixtures: the Kubernetes manifests, rendered once; the tools that check them; three sites on this machine."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.deploy.sites import installed_sites
 
 @pytest.fixture(scope="session")
 def tools() -> Tools:
-    """Fetch and build what is missing; the first time takes minutes."""
+    """The tools; missing ones are downloaded and built, which takes minutes."""
     if shutil.which("go") is None:
         pytest.fail("these tests need Go 1.25 or newer on the PATH: install it, or leave them out with `-m 'not go'`", pytrace=False)
     return fetch()

@@ -1,7 +1,7 @@
-"""The operator's machine: it runs blocks of shell commands as they stand in a page, on the hosts of `Installed`.
+"""The operator's machine: it runs blocks of shell commands from a documentation page, on the hosts of `Installed`.
 
-`ssh` leads into a host's network and folders, `scp` copies into its folders, and what only a whole machine has is answered here:
-systemd, and users. Everything else is the real program.
+`ssh` enters a host's network and folders, and `scp` copies into its folders. Systemd and user accounts, which need a real host, are
+emulated here. Everything else is the real program.
 """
 
 import json
@@ -33,7 +33,7 @@ if said != "ok":
 
 
 class Desk:
-    """A folder with the sites file, and a shell in it. `words` are those of the page and what they are here."""
+    """A folder with the sites file, and a shell in it. `words` maps names in the page to those of this machine."""
 
     def __init__(self, installed: Installed, words: Mapping[str, str]) -> None:
         self.installed = installed
@@ -44,15 +44,15 @@ class Desk:
         self._make_programs()
 
     def translate(self, text: str) -> str:
-        """The text with hosts and folders of this machine."""
+        """Returns the text with the hosts and folders of this machine."""
         for word, here in self._words.items():
             text = text.replace(word, here)
         return text
 
     def run(self, block: str, watch: Callable[[], None]) -> str:
-        """Run a block to its end; what it wrote. Fails when a command of it does, when it takes too long, or when `watch` does meanwhile.
+        """Run a block to its end; returns its output. Fails if a command fails, if it takes too long, or if `watch` raises meanwhile.
 
-        It is called in the main thread: a server's process ends with the thread that started it.
+        Call it in the main thread: a server's process ends with the thread that started it.
         """
         assert threading.current_thread() is threading.main_thread()
         made = self.installed
@@ -78,7 +78,7 @@ class Desk:
         return said
 
     def edit(self, lines: str) -> None:
-        """Put changed lines of the sites file in the place of those with the same keys, in the paragraph that begins like the block."""
+        """Replace lines of the sites file by these, by key, in the paragraph with the same first line as the block."""
         head, *changed = self.translate(lines).strip().splitlines()
         if head == "[[site]]":
             head += "\n" + changed.pop(0)
@@ -137,7 +137,7 @@ class Desk:
             made.make_folders(host)
         elif program == "systemctl":
             self._systemctl(host, *[word for word in words if word != "--now"])
-        else:  # there are no users here
+        else:  # there are no user accounts here
             assert program in ("systemd-sysusers", "chown"), program
             for word in words[1:]:
                 assert word.startswith("-") or word.endswith(":") or (made.host(host) / Path(word).relative_to(made.directory)).exists(), (

@@ -1,4 +1,4 @@
-"""Operations on Kafka that somebody may be refused, each as one call of a real client; what comes back is the error codes."""
+"""Operations on Kafka that a principal may be denied, each as one call of a real client; the results are error codes."""
 
 import asyncio
 import ssl
@@ -36,7 +36,7 @@ Operation = Callable[["Who", str], Awaitable[set[int]]]
 
 
 class Who:
-    """A client's certificate, or its name and password, and the brokers it goes to."""
+    """A principal: a client's certificate, or its name and password, and the brokers to which it connects."""
 
     def __init__(self, bootstrap: str, context: ssl.SSLContext, user: str = "", password: str = "") -> None:
         self.settings = {"bootstrap_servers": bootstrap, "security_protocol": "SASL_SSL" if user else "SSL", "ssl_context": context}
@@ -44,7 +44,7 @@ class Who:
             self.settings |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user, "sasl_plain_password": password}
 
     async def admin(self, work: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> set[int]:
-        """The error codes of the answer, wherever they stand in it, or of the error that the client made of them."""
+        """Returns the error codes in the answer, at any depth, or of the error that the client raised for them."""
         client = AIOKafkaAdminClient(**self.settings, request_timeout_ms=TIMEOUT_MS)
         try:
             await client.start()
@@ -57,12 +57,12 @@ class Who:
 
 
 def code(problem: KafkaError) -> int:
-    """The broker's code for an error; -1 for one that no broker answered."""
+    """Returns the broker's code for an error; -1 for an error that no broker answered."""
     return int(getattr(problem, "errno", -1))
 
 
 def codes(answer: Any) -> set[int]:
-    """All error codes but 0."""
+    """Returns all error codes except 0."""
     if isinstance(answer, Mapping):
         own = {answer["error_code"]} - {0} if "error_code" in answer else set()
         return own.union(*(codes(value) for value in answer.values()))
@@ -133,7 +133,7 @@ async def describe(who: Who, topic: str) -> set[int]:
 
 
 async def read(who: Who, topic: str) -> set[int]:
-    # Asked of each broker, of which one leads; aiokafka's own consumer would wait for the right to come.
+    # Sent to each broker, one of which is the leader; aiokafka's own consumer would wait until it gets the right.
     async def fetch(client: AIOKafkaAdminClient) -> list[dict[str, int]]:
         asked = FetchRequest(100, 0, 1 << 20, 0, [(topic, [(0, 0, 1 << 20)])])
         answers = [await client._send_request(asked, broker) for broker in BROKERS]
@@ -159,7 +159,7 @@ async def read_settings(who: Who, topic: str) -> set[int]:
 
 
 async def create_this_topic(who: Who, topic: str) -> set[int]:
-    # It is there: who may create it hears that (36).
+    # The topic exists: a principal with the right gets that error (36).
     return await who.admin(lambda client: client.create_topics([NewTopic(topic, 1, 3)], validate_only=True))
 
 
@@ -188,7 +188,7 @@ async def read_a_brokers_settings(who: Who, topic: str) -> set[int]:
 
 
 async def delete_records(who: Who, topic: str) -> set[int]:
-    # Before offset 0 nothing is: who may delete deletes nothing. Of each broker, of which one leads.
+    # Nothing is before offset 0, so a principal with the right deletes nothing. Sent to each broker, one of which is the leader.
     async def delete(client: AIOKafkaAdminClient) -> list[dict[str, Any]]:
         asked = DeleteRecordsRequest([(topic, [(0, 0)])], TIMEOUT_MS)
         return [(await client._send_request(asked, broker)).to_object() for broker in BROKERS]
@@ -206,7 +206,7 @@ async def move_replicas(who: Who, topic: str) -> set[int]:
 
 
 async def elect_leader(who: Who, topic: str) -> set[int]:
-    # 84: the preferred replica leads already.
+    # 84: the preferred replica is already the leader.
     return await who.admin(lambda client: client._send_request(ElectLeadersRequest(topic))) - {84}
 
 

@@ -1,6 +1,6 @@
-"""Three sites as they were rendered: each unit's command, in its site's network, with its host's folders in their places.
+"""Three rendered sites: each unit's command runs in its site's network, with its host's folders mounted.
 
-systemd is no part of it: its sandboxes are looked at in `test_units.py`. Of the units this reads the command, what it asserts, and whether
+systemd does not run: `test_units.py` checks its sandboxes. This module reads of each unit the command, its assertions, and whether
 memory may be written and executed.
 """
 
@@ -41,15 +41,15 @@ _TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
 _STOPPED = {"notary-worker.service": 0, "kafka-broker.service": 143, "kafka-controller.service": 143}
-"""The exit code after SIGTERM, by unit: workers end first, then brokers, then controllers. Java's is 143."""
+"""The exit code after SIGTERM, by unit, in the order of stopping: workers, brokers, controllers. Java's is 143."""
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-"""The environment that systemd gives a service, without anything of this test's own."""
+"""The environment that systemd gives a service, without any variable of this test."""
 _PR_SET_MDWE, _REFUSE_EXEC_GAIN = 65, 1
 
 
 @dataclass
 class Service:
-    """A process that a unit describes."""
+    """The process of a unit."""
 
     name: str
     host: str
@@ -58,11 +58,11 @@ class Service:
 
     @property
     def said(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         return f"--- {self.name} on {self.host}:\n{self.out.read_text(errors='replace')[-3000:]}"
 
     def stop(self) -> None:
-        """SIGTERM; it ends as its unit calls success."""
+        """Send SIGTERM; checks that it ends with the exit code that its unit counts as success."""
         assert self.process.poll() is None, self.said
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait() == _STOPPED[self.name], self.said
@@ -77,15 +77,15 @@ class Installed:
     sites: Sites
     authority: Authority
     services: list[Service] = field(default_factory=list)
-    """Those that run."""
+    """The running services."""
     stopped: list[Service] = field(default_factory=list)
-    """Those that were stopped, as an operator stops them."""
+    """The services that were stopped, as an operator stops them."""
 
     @classmethod
     def install(cls, directory: Path, centres: Centres, text: str, *, tls: bool = True) -> "Installed":
-        """Render, make certificates, and put both where each host wants them. `text` is a sites file without its folders.
+        """Render, create certificates, and copy both to each host. `text` is a sites file without its folders.
 
-        Without `tls` brokers speak as no sites file lets them speak over a line, so that the price of TLS can be measured.
+        Without `tls` the brokers use plaintext between hosts, which no sites file allows, so that the price of TLS can be measured.
         """
         folders = {name: directory / name for name in ("config", "data", "kafka", "notary")} | {"java": Path(find_java().path)}
         lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items())]
@@ -96,7 +96,7 @@ class Installed:
             sites = msgspec.structs.replace(sites, kafka=kafka, ports=ports)
         write(render(sites), directory / "rendered")
         for file in (directory / "rendered").rglob("*.properties") if not tls else ():
-            file.write_text(file.read_text().replace("://127.0.0.1:", "://:"))  # without TLS the rendered ones listen there alone
+            file.write_text(file.read_text().replace("://127.0.0.1:", "://:"))  # without TLS the rendered files listen on loopback only
         issue_all(directory / "pki", sites.certificates)
         made = cls(directory, centres, sites, Authority.open(directory / "pki"))
         for name in ("config", "data"):
@@ -115,17 +115,17 @@ class Installed:
 
     @property
     def networks(self) -> dict[str, str]:
-        """The network of each host, also of those that are in no site yet."""
+        """The network of each host, also of hosts that are in no site yet."""
         hosts = {self.centres.host(number): self.centres.network(number) for number in self.centres.numbers}
         return hosts | {OPERATOR: self.centres.network(1)}
 
     @property
     def workers(self) -> list[Service]:
-        """Those that run."""
+        """The running workers."""
         return [service for service in self.services if service.name == "notary-worker.service"]
 
     def begin(self, party: Party) -> None:
-        """Everything runs as in deploy/sites/README.md: formatted, started, with rights and a notary that knows one party."""
+        """Start everything as in deploy/sites/README.md: format, start, grant rights, create a notary with one party."""
         config = self.directory / "config"
         hosts = [node.host for node in self.sites.brokers]
         for host in hosts:
@@ -137,7 +137,7 @@ class Installed:
         if self.sites.tls:
             done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
         while (made := self.run(OPERATOR, "init.sh", str(config / "keys"))).returncode:
-            # It goes on where it stopped. Not all brokers may be there yet, and without TLS nothing has waited for one.
+            # It resumes where it stopped. Some brokers may not be up yet, and without TLS nothing has waited for them.
             assert "broker(s) are registered" in made.stderr or "cannot be used now" in made.stderr, made.stderr
             time.sleep(1)
         keys = self.host(OPERATOR) / "config" / "keys"
@@ -155,7 +155,7 @@ class Installed:
                 time.sleep(0.1)
 
     def stop(self, *units: str) -> None:
-        """Stop what runs of these units, or of all, each in order."""
+        """Stop the running services of these units, or of all, in that order."""
         for unit in units or _STOPPED:
             services = [service for service in self.services if service.name == unit]
             for service in services:
@@ -166,11 +166,11 @@ class Installed:
                 self.services.remove(service)
 
     def host(self, host: str) -> Path:
-        """The folder that has a host's folders."""
+        """Returns the directory with a host's folders."""
         return self.directory / "hosts" / host
 
     def copy_certificates(self, host: str) -> None:
-        """Bring what the authority made to a host, each file whole: all of it, since these hosts are one machine."""
+        """Copy all files of the certificate authority to a host, which is possible because the hosts are one machine."""
         for file in (self.directory / "pki").rglob("*.pem"):
             if file.name != "ca-key.pem":
                 target = self.host(host) / "config" / "tls" / file.relative_to(self.directory / "pki")
@@ -179,13 +179,13 @@ class Installed:
                 beside.replace(target)
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:
-        """This command where a host's folders are in their places, ended with this process however that ends."""
+        """Returns a command that runs with a host's folders mounted, and ends with this process however that ends."""
         folders = [(self.host(host) / name, self.directory / name) for name in ("config", "data")]
         mounts = " && ".join(f"mount --bind {source} {target}" for source, target in folders)
         return ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command]
 
     def run(self, host: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host, with what is in its configuration folder named by a path without one."""
+        """Run a command on a host; a name without a path is a file of its configuration folder."""
         program = str(self.directory / "config" / command[0]) if (self.host(host) / "config" / command[0]).exists() else command[0]
         with inside(self.networks[host]):
             return subprocess.run(
@@ -193,7 +193,7 @@ class Installed:
             )
 
     def start(self, host: str, unit: str) -> Service:
-        """Start what a unit says."""
+        """Start a unit's command."""
         settings = read_unit(self.host(host) / "config" / unit)
         for key in ("AssertPathExists", "AssertPathIsDirectory", "ReadWritePaths"):
             for path in settings.get(key, []):
@@ -215,14 +215,14 @@ class Installed:
         return self.services[-1]
 
     def make_folders(self, host: str) -> None:
-        """Make the data folders of a host, as its tmpfiles.conf says."""
+        """Create the data folders of a host, according to its tmpfiles.conf."""
         for line in (self.host(host) / "config" / "tmpfiles.conf").read_text().splitlines():
             kind, folder, mode, *_ = line.split()
             assert kind == "d"
             self._on(host, folder).mkdir(mode=int(mode, 8), exist_ok=True)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill all running services."""
         for service in [*self.stopped, *self.services]:
             code = service.process.poll()
             service.process.kill()
@@ -234,12 +234,12 @@ class Installed:
 
 
 def done(run: subprocess.CompletedProcess[str]) -> None:
-    """Fails, with what the command wrote, if it did not succeed."""
+    """Fail with the command's output if it did not succeed."""
     assert run.returncode == 0, f"{run.args}\n{run.stdout}\n{run.stderr}"
 
 
 def read_unit(file: Path) -> Mapping[str, list[str]]:
-    """The settings of a unit, whatever their section."""
+    """Returns the settings of a unit, whatever their section."""
     settings: dict[str, list[str]] = {}
     for line in file.read_text().splitlines():
         if line and line[0] not in "#[":
@@ -249,7 +249,7 @@ def read_unit(file: Path) -> Mapping[str, list[str]]:
 
 
 def make_kafka(folder: Path) -> None:
-    """Kafka as its distribution has it, as far as it is used: `libs`, and what `bin` starts."""
+    """Create a folder like Kafka's distribution, with the used parts: `libs`, and the launchers in `bin`."""
     (folder / "libs").mkdir(parents=True)
     java = find_java()
     for jars in (BROKER, TOOLS):
@@ -260,13 +260,13 @@ def make_kafka(folder: Path) -> None:
 
 
 def make_program(file: Path, command: str) -> None:
-    """A program that runs this command with its own arguments behind."""
+    """Create a program that runs this command with its own arguments appended."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f'#!/bin/sh\n{command} "$@"\n')
     file.chmod(0o755)
 
 
 def refuse_exec_gain() -> None:
-    """MemoryDenyWriteExecute by the kernel's own call, which later programs inherit (Linux 6.3 and newer)."""
+    """Set MemoryDenyWriteExecute by the kernel's own call, which later programs inherit (Linux 6.3 and newer)."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_MDWE, _REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
         os.write(2, b"this kernel cannot refuse memory that is written and executed: started without\n")

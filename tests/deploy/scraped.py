@@ -1,4 +1,4 @@
-"""A worker with one party, as Prometheus finds it: its health port, and the names of the series there."""
+"""A worker with one party, as Prometheus scrapes it: its health port, and the names of its series."""
 
 import json
 import re
@@ -28,18 +28,18 @@ class Scraped:
 
     directory: Path
     party_key: Path
-    """The registered party's."""
+    """The registered party's key file."""
     url: str
     health: str
     """HOST:PORT."""
 
     def get(self, path: str) -> str:
-        """Returns the health port's answer; an error for anything but 200."""
+        """Returns the health port's answer; an error for any status but 200."""
         with urllib.request.urlopen(f"http://{self.health}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def names(self) -> set[str]:
-        """Each name that a series of a worker may have."""
+        """Returns each name that a series of a worker may have."""
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
         return {
             family.name + suffix
@@ -53,13 +53,13 @@ def digest(*numbers: int) -> str:
 
 
 class Bank:
-    """A party that spends, and tries to spend again."""
+    """A party that consumes states, and tries to consume them again."""
 
     def __init__(self, worker: Scraped, folder: Path) -> None:
         self._worker, self._folder, self._spent = worker, folder, 0
 
     def spend(self) -> None:
-        """Have twenty requests decided: every other one spends what the one before it spent."""
+        """Submit twenty requests; every other one consumes the state of the one before it."""
         self._spent += 1
         file = self._folder / "requests.json"
         requests = [{"inputs": [f"{digest(self._spent, n // 2)}:0"], "content_hash": digest(self._spent, n)} for n in range(20)]
@@ -71,7 +71,7 @@ class Bank:
 
 @contextmanager
 def scraped(directory: Path, init: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Iterator[Scraped]:
-    """A notary, on an embedded log unless `init` says otherwise, and its worker, which ends with the block."""
+    """A notary, on an embedded log unless `init` names another, and its worker, which ends with the with block."""
     assert cli.main(["init", str(directory), "--name", "O=Scraped", "--origin", "notary.example/scraped", *init]) == 0
     # Before the worker starts: it may take seconds to notice a party that is added later.
     party_key, public = directory / "bank.pem", directory / "bank.pub"
@@ -94,7 +94,7 @@ def scraped(directory: Path, init: Sequence[str] = (), environment: Mapping[str,
 
 
 def names_in(expression: str) -> set[str]:
-    """The metrics of a PromQL expression: words that are no functions, labels, durations or keywords."""
+    """Returns the metrics of a PromQL expression: words that are no functions, labels, durations or keywords."""
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", re.sub(r'"[^"]*"', "", expression))
     words = re.findall(r"\b[a-z_][a-z0-9_]*\b(?!\s*\()", _NAMES_OF_LABELS.sub("", bare))
     return set(words) - _NO_METRICS

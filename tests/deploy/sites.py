@@ -1,4 +1,4 @@
-"""Three sites on this machine, as they were rendered: what they are made of."""
+"""The parts of three rendered sites on this machine."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ from tests.deploy.installed import Installed
 NAME = generate.NOTARY
 SITES = ("london", "paris", "zurich")
 CLIENTS = 4
-"""The centre that is nobody's site: clients are there, so that they see each site die."""
+"""The number of the centre without a site: the clients run there, so that they see every site fail."""
 COMPILES_LESS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of a Java that starts sooner, and is slower later."""
 PARTY = Party(NAME, generate.PARTY, generate.party_key())
 
 
 def sites_text(java_options: Sequence[str] = COMPILES_LESS, partitions: int = 3) -> str:
-    """A sites file without its folders: a controller, a broker and a worker in each of three centres."""
+    """Returns a sites file without its folders: a controller, a broker and a worker in each of three centres."""
     return f"""
 [notary]
 name = "{NAME}"
@@ -51,7 +51,7 @@ workers = [{{ name = "{name}-1", host = "10.77.{number}.1" }}]
 def installed_sites(
     directory: Path, delay_ms: float, java_options: Sequence[str] = COMPILES_LESS, *, tls: bool = True
 ) -> Iterator[Installed]:
-    """Three sites, so many ms from each other each way; everything runs as in deploy/sites/README.md, and stops in order at the end."""
+    """Three sites with this delay between them, each way; all is started as in deploy/sites/README.md, and stopped in order at the end."""
     with Centres(CLIENTS, delay_ms=delay_ms) as centres:
         made = Installed.install(directory, centres, sites_text(java_options), tls=tls)
         try:
@@ -63,5 +63,5 @@ def installed_sites(
 
 
 def urls(made: Installed) -> list[str]:
-    """The addresses at which workers take submissions, in the order of the sites."""
+    """Returns the addresses at which workers accept submissions, in the order of the sites."""
     return [f"http{'s' if made.sites.tls else ''}://{worker.host}:{made.sites.ports.worker}" for worker in made.sites.workers]

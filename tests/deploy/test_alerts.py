@@ -1,4 +1,4 @@
-"""The alerts: promtool evaluates each on series that fire it and on series that do not; sections and metrics that they name exist."""
+"""Tests the alerts: promtool evaluates each on series that fire it and on others; the sections and metrics that they name exist."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ from tests.docs.test_docs import ROOT, headings, text
 pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
 OTHERS = {"up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_status_failed"}
-"""Metrics that Prometheus, the kubelet and kube-state-metrics have."""
+"""Metrics of Prometheus, the kubelet and kube-state-metrics."""
 OF_KAFKA = {
     "kafka_server_replicamanager_underreplicatedpartitions",
     "kafka_server_replicamanager_underminisrpartitioncount",
@@ -29,12 +29,12 @@ OF_KAFKA = {
 }
 """Metrics of brokers and controllers; the last test here asks a real one for them."""
 WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds"}
-"""Metrics of a worker that speaks TLS (`tests/notary/http/test_tls.py`); the one that is scraped here does not."""
+"""Metrics of a worker with TLS (`tests/notary/http/test_tls.py`); the worker that is scraped here has none."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Series, a value every 5 s as promtool writes them, and whether the alert fires at a time."""
+    """Series, with a value every 5 s in promtool's notation, and whether the alert fires at a given time."""
 
     alert: str
     fires: bool
@@ -43,7 +43,7 @@ class Case:
 
 
 def _case(alert: str, *, fires: bool, at: str, **series: str) -> Case:
-    """Makes a case of one worker's series, by metric."""
+    """Returns a case with one worker's series, by metric."""
     return Case(alert, fires, at, tuple((f'{metric}{{namespace="notary",pod="worker-0"}}', values) for metric, values in series.items()))
 
 
@@ -60,7 +60,7 @@ def _lives(event: str, values: str) -> tuple[tuple[str, str], ...]:
 
 
 def _answers(slow_per_step: int) -> tuple[tuple[str, str], ...]:
-    """A hundred answers each 5 s, so many of them slower than 2.5 s."""
+    """Returns the series of a hundred answers every 5 s, this many of them slower than 2.5 s."""
     buckets = {"1": 100 - slow_per_step, "2.5": 100 - slow_per_step, "5": 100, "+Inf": 100}
     return tuple(
         (f'notary_submission_seconds_bucket{{namespace="notary",pod="worker-0",le="{le}"}}', f"0+{count}x240")
@@ -69,7 +69,7 @@ def _answers(slow_per_step: int) -> tuple[tuple[str, str], ...]:
 
 
 def _kafka(metric: str, *values: str) -> tuple[tuple[str, str], ...]:
-    """A series for each node of Kafka, every 5 s."""
+    """Returns a series for each node of Kafka, every 5 s."""
     return tuple((f'{metric}{{job="notary/kafka",namespace="notary",pod="log-{at}"}}', each) for at, each in enumerate(values))
 
 
@@ -93,23 +93,23 @@ CASES = (
     Case(
         "NotaryRootsNotCompared", True, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5+1x240", "5+1x240")
     ),
-    # One of the two still compares.
+    # One of the two still compares its roots.
     Case(
         "NotaryRootsNotCompared",
         False,
         "15m",
         _two("notary_agreed_size", "5x240", "5+1x240") + _two("notary_positions", "5+1x240", "5+1x240"),
     ),
-    # Nobody decides anything.
+    # No worker decides anything.
     Case("NotaryRootsNotCompared", False, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x240", "5x240")),
-    # A log that was quiet, whose first checkpoint is not there yet.
+    # A log that was quiet, and has no checkpoint since.
     Case(
         "NotaryRootsNotCompared",
         False,
         "15m",
         _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x176 6x60", "5x240"),
     ),
-    # A single worker has nobody to compare with.
+    # A single worker has no other to compare with.
     _case("NotaryRootsNotCompared", fires=False, at="15m", notary_agreed_size="0x240", notary_positions="5+1x240"),
     _case("NotaryRowsNotAudited", fires=True, at="15m", notary_audited_tiles="9x240", notary_positions="5x240", notary_condemned="0x240"),
     _case(
@@ -122,12 +122,12 @@ CASES = (
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),
     Case("NotaryWorkersDriftApart", True, "15m", _two("notary_positions", "0+500x240", "0+100x240")),
-    # One replays, and comes nearer.
+    # One worker replays, and catches up.
     Case("NotaryWorkersDriftApart", False, "15m", _two("notary_positions", "900000+100x240", "0+500x240")),
     _case("NotaryClockSkewed", fires=True, at="6m", notary_log_clock_skew_seconds="-11x240"),
     _case("NotaryClockSkewed", fires=False, at="6m", notary_log_clock_skew_seconds="9x240"),
     *(Case("NotaryForeignRecords", True, "6m", _notices(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
-    # The first one ever: the series begins at 1.
+    # The very first one: the series begins at 1.
     Case("NotaryForeignRecords", True, "2m", _notices("unsigned", "_x20 1x240")),
     Case("NotaryForeignRecords", False, "20m", _notices("unsigned", "_x20 1x240")),
     Case("NotaryForeignRecords", False, "6m", _notices("skipped", "0+1x240")),
@@ -176,14 +176,14 @@ CASES = (
     ),
     Case("KafkaPartitionsUnderMinIsr", True, "2m", _kafka("kafka_server_replicamanager_underminisrpartitioncount", "0x240", "1x240")),
     Case("KafkaPartitionsUnderMinIsr", False, "2m", _kafka("kafka_server_replicamanager_underminisrpartitioncount", "1x3 0x240", "0x240")),
-    # One controller of three knows it, the others are away.
+    # One controller of three reports it, the others are down.
     Case("KafkaPartitionsOffline", True, "2m", _kafka("kafka_controller_kafkacontroller_offlinepartitionscount", "0x240", "1x240")),
     Case("KafkaPartitionsOffline", False, "2m", _kafka("kafka_controller_kafkacontroller_offlinepartitionscount", "1x3 0x240", "0x240")),
     *(
         Case("KafkaNoActiveController", fires, "3m", _kafka("kafka_controller_kafkacontroller_activecontrollercount", *values))
         for fires, values in ((True, ("0x240", "0x240")), (True, ("1x240", "1x240")), (True, ("1x6 stale",)), (False, ("0x240", "1x240")))
     ),
-    # Another cluster of Kafka in the same Prometheus.
+    # Another Kafka cluster in the same Prometheus.
     Case(
         "KafkaPartitionsUnderMinIsr",
         False,
@@ -214,7 +214,7 @@ def alerts(rules: str) -> dict[str, dict[str, object]]:
 
 
 def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Have promtool evaluate the cases."""
+    """Evaluate the cases with promtool."""
     (folder / "rules.yml").write_text(rules)
     tests = [
         {
@@ -237,32 +237,32 @@ def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> s
 
 
 def test_alerts_fire_and_do_not_fire(tools: Tools, rules: str, tmp_path: Path) -> None:
-    """Each alert fires on what it is for, and not on what is close to it."""
+    """Each alert fires in its own case, and not in similar ones."""
     done = judged(tools, rules, CASES, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_its_cases(rules: str) -> None:
-    """There is no alert without a case in which it fires and one in which it does not."""
+    """Each alert has a case in which it fires and one in which it does not."""
     for fires in (True, False):
         assert {case.alert for case in CASES if case.fires is fires} == set(alerts(rules))
 
 
 @pytest.mark.parametrize("case", [next(case for case in CASES if case.fires), next(case for case in CASES if not case.fires)])
 def test_a_wrong_expectation_is_noticed(tools: Tools, rules: str, tmp_path: Path, case: Case) -> None:
-    """Promtool fails when an alert does not do what a case says."""
+    """Promtool fails when an alert does not do what a case expects."""
     wrong = Case(case.alert, not case.fires, case.at, case.series)
     assert judged(tools, rules, (wrong,), tmp_path).returncode != 0
 
 
 def test_promtool_reads_the_rules(tools: Tools, rules: str) -> None:
-    """And finds an expression that is none."""
+    """Promtool accepts the rules, and rejects an invalid expression."""
     assert check_rules(tools, rules) == []
     assert check_rules(tools, rules.replace("notary_hole == 1", "notary_hole == == 1")) != []
 
 
 def test_every_alert_names_a_section(rules: str) -> None:
-    """Each has a summary, a severity, and a section that exists."""
+    """Each alert has a summary, a severity, and a section that exists."""
     for name, rule in alerts(rules).items():
         page, _, section = rule["annotations"]["runbook"].partition("#")
         assert section in headings(ROOT / page), name
@@ -272,7 +272,7 @@ def test_every_alert_names_a_section(rules: str) -> None:
 
 
 def test_every_metric_exists(rules: str, worker: Scraped) -> None:
-    """Each metric of an expression is in a worker's output, or in that of another that is named here."""
+    """Each metric of an expression is in a worker's output, or is another program's and listed here."""
     known = worker.names()
     for name, rule in alerts(rules).items():
         named = names_in(rule["expr"])
@@ -281,17 +281,17 @@ def test_every_metric_exists(rules: str, worker: Scraped) -> None:
 
 
 def test_all_that_is_to_be_watched_is(rules: str) -> None:
-    """Each metric in the table of docs/metrics.md that says what to watch has an alert."""
+    """Each metric that docs/metrics.md lists for alerts has an alert."""
     table = text("docs/metrics.md").split("## What to watch")[1]
     watched = {name for row in table.splitlines() if row.startswith("| ") for name in re.findall(r"`(notary_[a-z_]+)", row.split(" | ")[0])}
     assert len(watched) > 10
     alerted = {re.sub(r"_(bucket|count|sum)$", "", name) for rule in alerts(rules).values() for name in names_in(rule["expr"])}
-    # An expression has the name of a series, which for a counter ends in `_total`, as the table does.
+    # An expression has the name of a series, which for a counter ends in `_total`, like the table.
     assert watched <= alerted
 
 
 def test_thresholds_follow_the_limits(rules: str) -> None:
-    """The alert for overload is at four fifths of the limits' defaults."""
+    """The alert for overload has a threshold of four fifths of the limits' defaults."""
     limits = LimitsConfig()
     expression = str(alerts(rules)["NotaryNearlyOverloaded"]["expr"])
     assert f"> {limits.pending_requests_max * 4 // 5}\n" in expression
@@ -302,7 +302,7 @@ def test_thresholds_follow_the_limits(rules: str) -> None:
 def test_a_broker_has_the_metrics(
     tools: Tools, rendered: dict[str, list[Manifest]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real broker and controller under the JMX exporter, with the manifests' rules, has what the alerts look at, and nothing is wrong."""
+    """A real broker and controller under the JMX exporter, with the manifests' rules, have the alerts' metrics, with healthy values."""
     (config,) = (each for each in rendered["three-zones"] if each["metadata"]["name"] == "kafka-metrics")
     (tmp_path / "rules.yaml").write_text(config["data"]["rules.yaml"])
     (port,) = free_ports(1)

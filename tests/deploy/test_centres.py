@@ -1,4 +1,4 @@
-"""deploy.centres with real namespaces and devices. Sockets here have short limits only where silence is what is to be seen."""
+"""Tests deploy.centres with real namespaces and devices. Sockets have short timeouts only where a test expects silence."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def centres() -> Iterator[Centres]:
 
 
 def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process between the centres is root's: it leaves modules alone that are planted where it is started."""
+    """The process between the centres, which runs as root, does not import modules that are planted in its working directory."""
     planted = Planted(tmp_path / "planted")
     planted.stand_here(monkeypatch)
     with Centres(1):
@@ -42,7 +42,7 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypa
 
 @contextlib.contextmanager
 def echo(centres: Centres, number: int) -> Iterator[None]:
-    """A server in a centre that sends back what one client after the other sends."""
+    """A server in a centre that echoes the bytes of one client after the other."""
     with inside(centres.network(number)):
         server = socket.create_server((centres.host(number), PORT))
 
@@ -89,7 +89,7 @@ def silent(made: socket.socket) -> bool:
 
 
 def test_centres_reach_each_other_and_nothing_else(centres: Centres) -> None:
-    """Each reaches the others at their addresses; a network that is not theirs, and this machine's own, is unreachable."""
+    """Each centre reaches the others at their addresses; a foreign network, and this machine's own, are unreachable."""
     with echo(centres, 1), connection(centres, 2, 1) as from_2:
         round_trip_s(from_2)
     with echo(centres, 3), connection(centres, 2, 3) as from_2:
@@ -104,7 +104,7 @@ def test_centres_reach_each_other_and_nothing_else(centres: Centres) -> None:
 
 
 def test_the_delay_counts_each_way(centres: Centres) -> None:
-    """A round trip takes at least twice the delay; without it, less than with it."""
+    """A round trip takes at least twice the delay, and less without it."""
     with echo(centres, 1), connection(centres, 2, 1) as made:
         centres.slow(30)
         far_s = min(round_trip_s(made) for _ in range(5))
@@ -113,7 +113,7 @@ def test_the_delay_counts_each_way(centres: Centres) -> None:
 
 
 def test_one_direction_is_cut(centres: Centres) -> None:
-    """What one sends arrives, and the answer does not; healed, it comes."""
+    """With one direction cut, a message arrives and its answer does not; after the healing the answer comes."""
     with echo(centres, 1), connection(centres, 2, 1) as made:
         round_trip_s(made)
         before = centres.counts()
@@ -128,7 +128,7 @@ def test_one_direction_is_cut(centres: Centres) -> None:
 
 
 def test_a_centre_that_is_cut_off(centres: Centres) -> None:
-    """Neither of the others reaches it, and they reach each other; healed in part, the one that is named reaches it again."""
+    """The other centres cannot reach an isolated one, but each other; after a partial healing the named centre reaches it again."""
     with echo(centres, 1), connection(centres, 2, 1) as from_2, echo(centres, 2), connection(centres, 3, 2) as between:
         round_trip_s(from_2)
         lines = centres.cut_off(1)
@@ -141,7 +141,7 @@ def test_a_centre_that_is_cut_off(centres: Centres) -> None:
 
 
 def test_much_is_moved_whole(centres: Centres) -> None:
-    """Some megabytes go there and back unchanged over lines that lose and delay."""
+    """Some megabytes pass both ways unchanged over lines with loss and delay."""
     centres.slow(1, jitter_ms=1, loss=0.01)
     content = os.urandom(8 << 20)
     with echo(centres, 1), connection(centres, 3, 1) as made:
@@ -156,7 +156,7 @@ def test_much_is_moved_whole(centres: Centres) -> None:
 
 
 def test_a_process_started_inside_lives_there(centres: Centres) -> None:
-    """Its devices are its centre's, and this thread is back where it was."""
+    """A process started in a centre has that centre's devices, and this thread is back in its own network."""
     here = os.readlink(OWN)
     with inside(centres.network(2)):
         listed = subprocess.run(["cat", "/proc/net/dev"], capture_output=True, text=True, check=True).stdout
@@ -166,7 +166,7 @@ def test_a_process_started_inside_lives_there(centres: Centres) -> None:
 
 
 def test_nothing_is_left_when_the_owner_is_killed() -> None:
-    """The forwarder ends with its owner, and with it the way into its centres; this machine never had a device of theirs."""
+    """The forwarder ends with its owner, and so do the centres' networks; this machine never had one of their devices."""
     script = (
         "import time; from deploy.centres import Centres\n"
         "with Centres(2) as centres:\n"
@@ -185,7 +185,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
 
 
 def test_without_the_rights_it_says_what_is_needed() -> None:
-    """Who may not make a namespace is told what that takes."""
+    """Without the right to make a namespace the error says what is needed."""
     unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--securebits=+noroot"]
     forward = [sys.executable, "-m", "deploy.centres.forward", "2"]
     ended = subprocess.run([*unprivileged, *forward], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
@@ -195,6 +195,6 @@ def test_without_the_rights_it_says_what_is_needed() -> None:
 
 
 def test_too_many_centres() -> None:
-    """A number that has no addresses is refused, with the numbers that have."""
+    """A number of centres without addresses is rejected, with the valid numbers."""
     with pytest.raises(CannotRun, match="choose 1 to 9"), Centres(10):
         pass

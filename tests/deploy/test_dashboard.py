@@ -1,4 +1,4 @@
-"""The dashboard: as its table says, of metrics that exist; and a real Prometheus that scrapes a real worker answers every query."""
+"""Tests the dashboard: it matches its table, its metrics exist, and a real Prometheus that scrapes a real worker answers every query."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def test_the_file_is_what_the_table_says() -> None:
 
 
 def test_panels_do_not_overlap() -> None:
-    """Each cell of Grafana's grid has one panel at most, and each panel an id of its own."""
+    """Each cell of Grafana's grid has at most one panel, and each panel an id of its own."""
     panels = json.loads(dashboard())["panels"]
     places = [panel["gridPos"] for panel in panels]
     cells = [
@@ -40,7 +40,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_every_metric_exists(worker: Scraped) -> None:
-    """Each query is of metrics that a worker has."""
+    """Each query uses metrics that a worker has."""
     known = worker.names()
     for panel in PANELS:
         for query, _ in panel.queries:
@@ -49,7 +49,7 @@ def test_every_metric_exists(worker: Scraped) -> None:
 
 
 def test_every_metric_is_shown(worker: Scraped) -> None:
-    """No metric of a worker is missing from the dashboard, but for the times at which counters began."""
+    """Every metric of a worker is on the dashboard, except the times at which counters began."""
     shown = {name for panel in PANELS for query, _ in panel.queries for name in names_in(query)}
     missing = {name for name in worker.names() if not name.endswith("_created")} - shown
     # A histogram is shown by its buckets.
@@ -63,20 +63,20 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """Returns its API's answer; an error where it has none."""
+        """Returns the answer of its API; raises an error if there is none."""
         with urllib.request.urlopen(f"{self._url}{path}?{urllib.parse.urlencode(parameters)}", timeout=60) as answer:  # noqa: S310, a port of our own
             said = json.load(answer)
         assert said["status"] == "success"
         return said["data"]
 
     def values(self, query: str) -> list[float]:
-        """Returns a query's result now."""
+        """Returns the present result of a query."""
         return [float(each["value"][1]) for each in self.ask("/api/v1/query", query=query)["result"]]
 
 
 @contextmanager
 def prometheus(tools: Tools, folder: Path, target: str, rules: str) -> Iterator[Prometheus]:
-    """A Prometheus on the loopback that scrapes one target each second; it ends with the block."""
+    """A Prometheus on loopback that scrapes one target each second, and ends with the with block."""
     (port,) = free_ports(1)
     (folder / "rules.yml").write_text(rules)
     labels = {"namespace": "notary", "pod": "worker-0"}
@@ -117,7 +117,7 @@ def test_prometheus_answers_every_query(tools: Tools, worker: Scraped, rendered:
     with prometheus(tools, tmp_path, worker.health, rules_of(rendered["three-zones"])) as asked:
         bank = Bank(worker, tmp_path)
         waiting = [query for query, rare in queries if not rare]
-        for _ in range(100):  # rates over a minute need two scrapes with something in between
+        for _ in range(100):  # rates over a minute need two scrapes with decisions between them
             bank.spend()
             waiting = [query for query in waiting if not any(map(isfinite, asked.values(query)))]
             if not waiting:
@@ -138,7 +138,7 @@ def test_prometheus_answers_every_query(tools: Tools, worker: Scraped, rendered:
 
 
 def test_probes_ask_what_a_worker_answers(worker: Scraped, rendered: dict[str, list[Manifest]]) -> None:
-    """Each probe's path, and that of the workers' PodMonitor, is answered with 200 by a worker that is ready, on its health port."""
+    """A ready worker answers each probe's path, and that of the workers' PodMonitor, with 200 on its health port."""
     (workers,) = (each for each in rendered["three-zones"] if each["kind"] == "StatefulSet")
     monitors = {each["metadata"]["name"]: each for each in rendered["three-zones"] if each["kind"] == "PodMonitor"}
     monitor = monitors["workers"]

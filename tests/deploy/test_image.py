@@ -1,4 +1,4 @@
-"""The container images, built for real on a base of Debian's packages, and run as pods and compose run them: read-only, as their user."""
+"""Tests the container images, built on a base of Debian's packages, and run as in pods and compose: read-only, as their user."""
 
 import contextlib
 import json
@@ -29,21 +29,21 @@ pytestmark = [needs_root, pytest.mark.image, pytest.mark.timeout(1800)]
 
 USER = 10001
 NAME = "O=Image,L=Test,C=XX"
-CHROOT = ("--isolation", "chroot", "--network", "host")  # no container runtime is needed
+CHROOT = ("--isolation", "chroot", "--network", "host")  # needs no container runtime
 
 
 @dataclass
 class Store:
-    """A folder of images, all of this test's own."""
+    """A folder of images of this test's own."""
 
     options: tuple[str, ...]
 
     def buildah(self, command: str, *words: str | Path) -> str:
-        """Return what a command of buildah prints."""
+        """Returns the output of a buildah command."""
         return run(["buildah", command, *self.options, *words]).strip()
 
     def build(self, context: Path, *images: str) -> None:
-        """Build images as an operator does, with all times in them the same."""
+        """Build images as an operator does, with equal times in them."""
         build(context, images, "localhost/base", "buildah", [*self.options, *CHROOT, "--timestamp", "0"])
 
 
@@ -56,7 +56,7 @@ class Image:
 
     @contextlib.contextmanager
     def running(self, folders: Mapping[str, Path], *words: str, entrypoint: bool = True) -> Iterator[subprocess.Popen[str]]:
-        """A process of the image, as process 1, with its user and variables alone; nothing but these folders and /tmp may be written."""
+        """Run the image as process 1, with its user and variables alone; only these folders and /tmp are writable."""
         script = """
             root="$1" count="$2"; shift 2; hostname pod
             mount --bind "$root" "$root"; mount -o remount,ro,bind "$root"
@@ -65,7 +65,7 @@ class Image:
             exec chroot --userspec="$USER_OF_IMAGE" --groups= "$root" env -i -C "$FOLDER_OF_IMAGE" "$@"
         """
         for inside in folders:
-            (self.root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)  # a runtime makes the places of its mounts too
+            (self.root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)  # a runtime creates its mount points too
         mounts = [str(part) for inside, outside in folders.items() for part in (outside, inside)]
         begun = [*self.config["Entrypoint"], *words] if entrypoint else words
         unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", script, "sh"]
@@ -80,7 +80,7 @@ class Image:
                 process.kill()
 
     def ran(self, folders: Mapping[str, Path], *words: str, entrypoint: bool = True) -> str:
-        """Return what a process of the image printed, which ended with 0."""
+        """Returns the output of a process of the image; fails unless it ended with 0."""
         with self.running(folders, *words, entrypoint=entrypoint) as process:
             output, _ = process.communicate(timeout=900)
             assert process.returncode == 0, output
@@ -89,7 +89,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that the builds of both images need."""
+    """The build context of both images."""
     folder = tmp_path_factory.mktemp("context")
     make_context(folder, EXTRAS)
     return folder
@@ -97,7 +97,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that has the base."""
+    """A store with the base image."""
     folder = tmp_path_factory.mktemp("store")
     store = Store(("--root", str(folder / "root"), "--runroot", str(folder / "run")))
     base = fetch()
@@ -137,7 +137,7 @@ def _folder(path: Path) -> Path:
 
 
 def test_a_worker_decides_and_drains(worker: Image, tmp_path: Path) -> None:
-    """On the embedded log it decides what a party submits; as process 1 it ends on SIGTERM, with 0."""
+    """A worker on the embedded log decides a party's submission; as process 1 it ends on SIGTERM with 0."""
     folders = {"/config": _folder(tmp_path / "config"), "/var/lib/notary": _folder(tmp_path / "index")}
     worker.ran(folders, "init", "/config/notary", "--name", NAME, "--origin", "image.example/notary")
     party = Party(NAME)
@@ -151,7 +151,7 @@ def test_a_worker_decides_and_drains(worker: Image, tmp_path: Path) -> None:
         answer = httpx.post(f"{url}/v1/submissions", content=submission.body, headers={"Content-Type": "application/json"}, timeout=60)
         assert answer.status_code == 200, answer.text
         assert [decision["outcome"] for decision in answer.json()["decisions"]] == ["committed", "rejected"]
-        # The signal is for the process in the image; `unshare` beside it does not hand it on.
+        # The signal is for the process in the image; `unshare` does not pass it on.
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(child), getattr(signal, worker.config["StopSignal"]))
         output, _ = process.communicate(timeout=60)
@@ -159,7 +159,7 @@ def test_a_worker_decides_and_drains(worker: Image, tmp_path: Path) -> None:
 
 
 def test_what_the_manifests_expect(worker: Image, spark: Image) -> None:
-    """Names, user, folders and commands are those of deploy/kubernetes; the root cannot be written."""
+    """Names, user, folders and commands are those of deploy/kubernetes; the root is read-only."""
     users, named = set(), set()
     for file in ("workers", "spark"):
         for pod in filter(None, map(_pod, yaml.safe_load_all((KUBERNETES / f"base/{file}.yaml").read_text()))):
@@ -185,7 +185,7 @@ def _pod(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def test_what_is_in_them(worker: Image, spark: Image) -> None:
-    """No tests and no load of ours, no keys, nothing of the build; all belongs to root, and nobody else may write it."""
+    """The images have no tests, no load generator, no keys and no build files; all files belong to root, and only root may write them."""
     for image in (worker, spark):
         assert not (image.root / "wheels").exists()
         packages = next((image.root / "opt/notary/lib").glob("python3*/site-packages"))
@@ -205,13 +205,13 @@ def test_two_builds_are_one_image(worker: Image, store: Store, tmp_path: Path) -
     """Two builds of one commit have the same id, so the same files and configuration."""
     before = store.buildah("inspect", "--type", "image", "--format", "{{.FromImageID}}", "localhost/notary")
     make_context(tmp_path, ["notary"])
-    time.sleep(1)  # file times have whole seconds somewhere
+    time.sleep(1)  # some file times have a resolution of a second
     store.build(tmp_path, "notary")
     assert store.buildah("inspect", "--type", "image", "--format", "{{.FromImageID}}", "localhost/notary") == before
 
 
 def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
-    """The command of the job `verify`, on an archive with what honest workers may leave, finds what they decided."""
+    """The command of the job `verify`, on an archive of honest workers' records, finds their decisions."""
     archived, work = _folder(tmp_path / "archive"), _folder(tmp_path / "work")
     writer = honest()
     archive(writer.log.streams, archived / "log")
@@ -230,14 +230,14 @@ def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
 
 
 def test_spark_has_its_jars_for_kafka(spark: Image) -> None:
-    """They are found without a network: what is fetched otherwise is in the image."""
+    """Spark finds its jars for Kafka without a network: the image contains everything that is usually downloaded."""
     script = "from spark_join.log.client import *; from deploy.local.java import find_java; from deploy.local.jars import SPARK, fetch_jars"
     found = spark.ran({}, "python", "-c", f"{script}; print(fetch_jars(find_java(), SPARK))", entrypoint=False)
     assert found.strip() == "/opt/notary/spark-kafka"
 
 
 def test_a_base_that_is_not_there(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error of the builder is reported with its text."""
+    """The builder's error for a missing base is reported with its text."""
     (tmp_path / "wheels").mkdir()
     with pytest.raises(CannotRun, match="localhost/none"):
         build(tmp_path, ["notary"], "localhost/none", "buildah", store.options)

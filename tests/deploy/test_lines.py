@@ -1,4 +1,4 @@
-"""The lines between data centres: delay, order, loss and cuts, with a clock and dice that the test holds."""
+"""Tests the lines between data centres: delay, order, loss and cuts, with a clock and random numbers that the test controls."""
 
 import itertools
 import random
@@ -11,7 +11,7 @@ def lines_of(**settings: float) -> Lines:
 
 
 def test_a_packet_arrives_when_its_delay_is_over() -> None:
-    """Not before, and at its own target."""
+    """A packet arrives when its delay is over, not before, and at its target."""
     lines = lines_of(delay_s=0.02)
     lines.send(1, 2, b"hello", now_s=5.0, dice=0.5)
     assert lines.due_next_s == 5.02
@@ -21,7 +21,7 @@ def test_a_packet_arrives_when_its_delay_is_over() -> None:
 
 
 def test_a_line_keeps_the_order() -> None:
-    """However the jitter falls, and when the delay shrinks meanwhile: no packet arrives before one that was sent earlier."""
+    """No packet arrives before an earlier one, for any jitter, and even if the delay shrinks meanwhile."""
     draw, lines = random.Random(1), lines_of(delay_s=0.02, jitter_s=0.05)
     for number in range(200):
         if number == 100:
@@ -32,7 +32,7 @@ def test_a_line_keeps_the_order() -> None:
 
 
 def test_a_cut_swallows_what_is_sent_and_what_is_under_way_in_one_direction() -> None:
-    """The other direction goes on, and so does this one when it is healed."""
+    """A cut drops new packets and those in flight in one direction; the other continues, and so does this one after the healing."""
     lines = lines_of(delay_s=1.0)
     lines.send(1, 2, b"under way", now_s=0.0, dice=0.5)
     lines.lines[1, 2].cut = True
@@ -46,7 +46,7 @@ def test_a_cut_swallows_what_is_sent_and_what_is_under_way_in_one_direction() ->
 
 
 def test_a_share_of_the_packets_is_lost() -> None:
-    """As many as it says, roughly; the others arrive."""
+    """About the requested share of the packets is lost; the others arrive."""
     draw, lines = random.Random(2), lines_of(loss=0.3, jitter_s=0.001)
     for _ in range(10_000):
         lines.send(1, 2, b"x", now_s=0.0, dice=draw.random())
@@ -55,7 +55,7 @@ def test_a_share_of_the_packets_is_lost() -> None:
 
 
 def test_what_goes_to_nobody_is_dropped() -> None:
-    """A packet to a centre that is not there disappears."""
+    """A packet to a centre that does not exist is dropped."""
     lines = lines_of()
     lines.send(1, 7, b"x", now_s=0.0, dice=0.5)
     assert lines.due_next_s is None

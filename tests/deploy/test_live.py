@@ -1,4 +1,4 @@
-"""The manifests on a real API server: it takes them twice, an upgrade changes what it should, and what is wrong is refused.
+"""Tests the manifests on a real API server: it accepts them twice, an upgrade changes the right objects, and wrong changes are rejected.
 
 Only `make manifests-live` collects these: the server is built here first, which takes many minutes of two cores.
 """
@@ -27,26 +27,26 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(5400)]
 
 @dataclass
 class Installed:
-    """An overlay, applied once."""
+    """An overlay that was applied once."""
 
     overlay: str
     server: ApiServer
 
     @property
     def folder(self) -> Path:
-        """The overlay as it is in the repository."""
+        """The overlay in the repository."""
         return KUBERNETES / self.overlay
 
 
 @pytest.fixture(scope="session")
 def programs() -> Kubernetes:
-    """Kubernetes' own programs, built the first time."""
+    """The programs of Kubernetes, built the first time."""
     return build_kubernetes()
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)
 def installed(request: pytest.FixtureRequest, tools: Tools, programs: Kubernetes) -> Iterator[Installed]:
-    """Each overlay on a server of its own: both are in the namespace `notary`."""
+    """Each overlay on a server of its own, because both use the namespace `notary`."""
     with serving(programs, etcd.build().server, tools.crds) as server:
         found = Installed(request.param, server)
         server.apply("-k", found.folder)
@@ -76,7 +76,7 @@ def differences(former: Any, present: Any, at: str = "") -> dict[str, tuple[Any,
 
 
 def wanted(manifest: Manifest) -> Manifest:
-    """An object without what the server itself keeps account of."""
+    """Returns an object without the fields that the server itself maintains."""
     kept = copy.deepcopy(manifest)
     kept.pop("status", None)
     for name in ("resourceVersion", "managedFields", "generation"):
@@ -85,12 +85,12 @@ def wanted(manifest: Manifest) -> Manifest:
 
 
 def versions(objects: dict[str, Manifest]) -> dict[str, str]:
-    """The version of each object, which changes with every write to it."""
+    """Returns the version of each object, which changes with every write to it."""
     return {name: each["metadata"]["resourceVersion"] for name, each in objects.items()}
 
 
 def test_the_server_has_all_objects(installed: Installed) -> None:
-    """Each field that we wrote is there with our value: nothing was dropped or replaced by a default."""
+    """Each field of the manifests is on the server with the same value: nothing was dropped or replaced by a default."""
     rendered = [each for each in yaml.safe_load_all(installed.server.kubectl("kustomize", installed.folder)) if each]
     stored = installed.server.stored("-k", installed.folder)
     assert set(stored) == {name_of(each) for each in rendered}
@@ -99,7 +99,7 @@ def test_the_server_has_all_objects(installed: Installed) -> None:
 
 
 def _lost(ours: Any, theirs: Any) -> list[str]:
-    """The paths of our values that are not in theirs. The server adds, and writes quantities in another way."""
+    """Returns the paths of our values that are missing in theirs. The server adds fields, and writes quantities in another form."""
     found = []
     for path, (one, other) in differences(ours, theirs).items():
         if one is not None and not (isinstance(one, dict) and not one) and not _same_quantity(path, one, other):
@@ -112,21 +112,21 @@ def _same_quantity(path: str, one: Any, other: Any) -> bool:
 
 
 def test_a_second_time_changes_nothing(installed: Installed) -> None:
-    """No object is written again, so no pod restarts; and `kubectl diff` has nothing to show."""
+    """A second apply writes no object, so no pod restarts; and `kubectl diff` is empty."""
     server, folder = installed.server, installed.folder
     first = server.stored("-k", folder)
     server.apply("-k", folder)
     second = server.stored("-k", folder)
     assert {name: wanted(each) for name, each in second.items()} == {name: wanted(each) for name, each in first.items()}
-    # Admission gives a new claim its finalizer and books it as ours; the second apply books it out again, and the finalizer stays.
+    # Admission adds a finalizer to a new claim in our name; the second apply removes our name, and the finalizer stays.
     assert {name for name in first if versions(first)[name] != versions(second)[name]} <= {"PersistentVolumeClaim/archive"}
     server.apply("-k", folder)
     assert versions(server.stored("-k", folder)) == versions(second)
-    server.kubectl("diff", "--server-side", "--field-manager", OPERATOR, "-k", folder)  # it fails where there is a difference
+    server.kubectl("diff", "--server-side", "--field-manager", OPERATOR, "-k", folder)  # it fails if there is a difference
 
 
 def test_an_upgrade_changes_what_it_should(installed: Installed, tmp_path: Path) -> None:
-    """A new image, one worker more, other settings and another party: four objects differ where they should, and one comes."""
+    """An upgrade (new image, one more worker, other settings, another party) changes four objects in the right places, and adds one."""
     before = installed.server.stored("-n", "notary", OUR_KINDS)
     new = changed_copy(
         installed.overlay,
@@ -168,7 +168,7 @@ OUR_KINDS = ",".join([
     "statefulsets,cronjobs,services,configmaps,persistentvolumeclaims,poddisruptionbudgets,networkpolicies,ingresses,serviceaccounts",
     "kafkas.kafka.strimzi.io,kafkanodepools,kafkatopics,kafkausers,certificates,issuers,podmonitors,prometheusrules",
 ])  # fmt: skip
-"""All kinds of our namespace but pods."""
+"""All kinds of objects in our namespace, except pods."""
 
 
 def _one_worker_more(overlay: str) -> list[tuple[str, str, str]]:
@@ -183,7 +183,7 @@ def _one_worker_more(overlay: str) -> list[tuple[str, str, str]]:
     return [("base/workers.yaml", "replicas: 3", "replicas: 4")]
 
 
-# -- what is wrong is refused
+# -- wrong changes are rejected
 
 
 @pytest.mark.parametrize(
@@ -191,21 +191,21 @@ def _one_worker_more(overlay: str) -> list[tuple[str, str, str]]:
     [
         ("base/workers.yaml", "podManagementPolicy:", "podManagmentPolicy:", r"podManagmentPolicy"),
         ("base/users.yaml", "producerByteRate:", "producerByteRatio:", "producerByteRatio"),
-        # Only a rule in CEL says so.
+        # Only a CEL rule rejects this.
         ("base/users.yaml", "authentication: {type: tls}", "authentication: {type: tls, validityDays: 30}", "renewalDays"),
-        # What a set has at its birth.
+        # Fields of a set that are immutable.
         ("base/workers.yaml", "serviceName: each-worker", "serviceName: worker", "field is immutable"),
         ("base/workers.yaml", "podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady", "field is immutable"),
         ("base/workers.yaml", "accessModes: [ReadWriteOnce]", "accessModes: [ReadWriteOncePod]", "spec.volumeClaimTemplates: Invalid"),
-        # A pod that Pod Security would refuse: the template warns already.
+        # A pod that Pod Security would reject: the template already causes a warning.
         ("base/workers.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "would violate PodSecurity"),
-        # What the server's own validation says, and no schema.
+        # Rejected by the server's own validation, and by no schema.
         ("base/workers.yaml", "maxUnavailable: 1", "maxUnavailable: 1\n  minAvailable: 1", "cannot be both set"),
         ("base/spark.yaml", "timeZone: Etc/UTC", "timeZone: Etc/UCT0", "timeZone"),
     ],
 )  # fmt: skip
 def test_a_wrong_change_is_refused(installed: Installed, tmp_path: Path, file: str, former: str, new: str, said: str) -> None:
-    """A misspelt field, a rule in CEL that is broken, an immutable field, a pod with too many rights."""
+    """The server rejects a misspelt field, a violated CEL rule, a changed immutable field, and a pod with too many rights."""
     folder = changed_copy(installed.overlay, tmp_path, (file, former, new))
     before = versions(installed.server.stored("-k", installed.folder))
     with pytest.raises(CannotRun, match=said):
@@ -214,7 +214,7 @@ def test_a_wrong_change_is_refused(installed: Installed, tmp_path: Path, file: s
 
 
 def test_a_change_of_somebody_else_is_a_conflict(installed: Installed) -> None:
-    """After `kubectl scale` the number belongs to that command: the next apply reports a conflict and changes nothing unless forced."""
+    """After `kubectl scale` that command owns the number: the next apply reports a conflict and changes nothing unless forced."""
     scale = ("-n", "notary", "scale", "statefulset", "worker", "--replicas")
     former = installed.server.stored("-k", installed.folder)["StatefulSet/worker"]["spec"]["replicas"]
     installed.server.kubectl(*scale, "7")
@@ -230,7 +230,7 @@ def test_a_change_of_somebody_else_is_a_conflict(installed: Installed) -> None:
 
 
 def as_pods(manifests: list[Manifest]) -> dict[str, Manifest]:
-    """A pod of each template, as a controller would make it; claims become a claim that need not exist yet."""
+    """Returns a pod for each template, as a controller would create it; a claim becomes one that need not exist yet."""
     made = {}
     for name, template in pods(manifests).items():
         pod = copy.deepcopy(template)
@@ -238,7 +238,7 @@ def as_pods(manifests: list[Manifest]) -> dict[str, Manifest]:
         pod["metadata"] |= {"name": name.lower().replace("/", "-"), "namespace": "notary"}
         if name == "StatefulSet/worker":
             pod["spec"]["volumes"].append({"name": "index", "persistentVolumeClaim": {"claimName": "index-worker-0"}})
-        # The account `default` is made by a controller, which does not run yet.
+        # A controller, which does not run yet, would create the account `default`.
         pod["spec"].setdefault("serviceAccountName", "worker")
         made[name] = pod
     return made
@@ -261,7 +261,7 @@ def _on_the_node(pod: Manifest) -> None:
 
 
 def test_pod_security_admits_ours_and_no_other(installed: Installed, tmp_path: Path) -> None:
-    """A pod of each template is admitted; with one thing of it changed it is refused, and the message says which."""
+    """A pod of each template is admitted; with one field changed it is rejected, and the message names the field."""
     made = as_pods(list(installed.server.stored("-k", installed.folder).values()))
     assert set(made) == {"StatefulSet/worker", "CronJob/archive", "CronJob/verify"}
     file = tmp_path / "pod.json"
@@ -283,7 +283,7 @@ def test_pod_security_admits_ours_and_no_other(installed: Installed, tmp_path: P
 
 
 def test_controllers_make_the_pods(installed: Installed) -> None:
-    """The set makes all its workers at once, each with a claim of its own, and a job makes its pod."""
+    """The set creates all its workers at once, each with a claim of its own, and a job creates its pod."""
     # The last test here: controllers write to the objects.
     server = installed.server
     replicas = server.stored("-k", installed.folder)["StatefulSet/worker"]["spec"]["replicas"]

@@ -1,4 +1,4 @@
-"""deploy.local with real brokers. Each test ends every process that it started, also when it fails."""
+"""Tests deploy.local with real brokers. Each test ends every process that it started, also when it fails."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from deploy.local.__main__ import COULD_NOT, DONE, NO, main
 from deploy.local.process import Process
 from deploy.local.state import write_state
 
-# The first test of a fresh checkout fetches Kafka.
+# The first test of a fresh checkout downloads Kafka.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
 
@@ -54,7 +54,7 @@ async def make_topic(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 def test_one_broker_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`up` prints where the brokers are, `status` says what runs, `down` leaves neither a process nor the folder."""
+    """`up` prints the brokers' addresses, `status` lists what runs, `down` leaves neither a process nor the folder."""
     folder = tmp_path / "cluster"
     where = ["--dir", str(folder)]
     assert main(["status", *where]) == NO
@@ -84,7 +84,7 @@ def test_one_broker_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_data_outlives_down_with_keep_data(tmp_path: Path) -> None:
-    """A cluster taken down with its data comes back with its topics."""
+    """A cluster that was taken down with `--keep-data` comes back with its topics."""
     with Cluster.create(tmp_path, brokers=1) as cluster:
         asyncio.run(make_topic(cluster, "kept", 2))
         cluster.down(keep_data=True)
@@ -94,7 +94,7 @@ def test_data_outlives_down_with_keep_data(tmp_path: Path) -> None:
 
 
 def test_three_brokers_outlive_the_crash_of_one(three: Cluster) -> None:
-    """With one of three brokers killed by -9 the others go on taking writes, and it comes back."""
+    """After one of three brokers is killed with -9 the others still accept writes, and it comes back."""
     asyncio.run(make_topic(three, "crash", 6))
     three.wait_until_serving()
     three.kill(2)
@@ -113,7 +113,7 @@ def test_three_brokers_outlive_the_crash_of_one(three: Cluster) -> None:
 
 
 def test_a_paused_broker_is_fenced_and_returns(three: Cluster) -> None:
-    """A frozen broker loses its session, as one that is cut off does, and is counted again when it goes on."""
+    """A frozen broker loses its session, like an isolated one, and is unfenced when it resumes."""
     three.pause(3)
     three.wait_until_serving()
     assert (three.status().brokers[2].condition, three.status().brokers[2].registered) == ("paused", False)
@@ -123,7 +123,7 @@ def test_a_paused_broker_is_fenced_and_returns(three: Cluster) -> None:
 
 
 def test_waiting_works_inside_an_event_loop(three: Cluster) -> None:
-    """The synchronous methods may be called by code that an event loop runs."""
+    """Code that runs in an event loop may call the synchronous methods."""
 
     async def inside() -> bool:
         three.wait_until_serving()
@@ -133,7 +133,7 @@ def test_waiting_works_inside_an_event_loop(three: Cluster) -> None:
 
 
 def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
-    """When a process is killed inside a `with Cluster…` block, its brokers end and the folder goes."""
+    """The brokers end and the folder is removed if a process is killed inside a `with Cluster…` block."""
     script = (
         "import sys, time; from deploy.local import Cluster\n"
         "with Cluster.create(sys.argv[1], brokers=1) as cluster:\n"
@@ -155,8 +155,7 @@ def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
 
 
 def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
-    """A process that has the pid of a broker of before, but another start time, counts as that broker's death and is
-    left alone."""
+    """A process with an earlier broker's pid and another start time is left alone, and that broker counts as dead."""
     cluster = Cluster.create(tmp_path / "cluster", brokers=1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
         broker = replace(cluster.state.brokers[0], process=Process(bystander.pid, "another boot:1"))
@@ -171,7 +170,7 @@ def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
-    """A cluster is only made in a folder of its own, since `down` removes it."""
+    """A cluster is only created in a folder of its own, because `down` removes the folder."""
     (tmp_path / "letter.txt").write_text("keep me")
     with pytest.raises(CannotRun, match="not empty"):
         Cluster.create(tmp_path)
@@ -179,7 +178,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_dies_while_starting_is_told_with_its_log(tmp_path: Path) -> None:
-    """When a broker cannot start, the error has the end of its log, where Kafka says why."""
+    """If a broker does not start, the error has the end of its log, with Kafka's reason."""
     cluster = Cluster.create(tmp_path / "cluster", brokers=1, overrides={"num.io.threads": "none"})
     with pytest.raises(CannotRun, match=r"died while it started|num\.io\.threads"), cluster:
         pass

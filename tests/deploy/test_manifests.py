@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: every object fits its schema, what the notary needs of them is there, and a wrong one is noticed."""
+"""Tests the Kubernetes manifests: every object fits its schema, the notary's needs are met, and a wrong object is found."""
 
 import argparse
 import copy
@@ -29,12 +29,12 @@ overlays = pytest.mark.parametrize("overlay", OVERLAYS)
 
 
 def of_kind(manifests: list[Manifest], *kinds: str) -> dict[str, Manifest]:
-    """The objects of these kinds, by name."""
+    """Returns the objects of these kinds, by name."""
     return {each["metadata"]["name"]: each for each in manifests if each["kind"] in kinds}
 
 
 def pods(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
-    """The pod templates that are ours, by kind and name."""
+    """Returns our pod templates, by kind and name."""
     found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] == "StatefulSet"}
     return found | {name_of(each): each["spec"]["jobTemplate"]["spec"]["template"] for each in manifests if each["kind"] == "CronJob"}
 
@@ -50,7 +50,7 @@ def worker_container(manifests: list[Manifest]) -> dict[str, Any]:
 
 
 def worker_config(manifests: list[Manifest], folder: Path) -> Config:
-    """The configuration of a worker, as `notary serve` would read it in its pod."""
+    """Returns a worker's configuration, as `notary serve` would read it in its pod."""
     (settings,) = (each for name, each in of_kind(manifests, "ConfigMap").items() if name.startswith("settings"))
     file = folder / "notary.toml"
     file.write_text(settings["data"]["notary.toml"])
@@ -63,13 +63,13 @@ def worker_config(manifests: list[Manifest], folder: Path) -> Config:
 
 @overlays
 def test_every_object_fits_its_schema(rendered: Rendered, schemas: Schemas, overlay: str) -> None:
-    """Kinds of Kubernetes, Strimzi, Prometheus Operator and cert-manager, without an unknown field."""
+    """Every object of Kubernetes, Strimzi, Prometheus Operator and cert-manager fits its schema, without unknown fields."""
     assert [problem for manifest in rendered[overlay] for problem in schemas.problems(manifest)] == []
 
 
 @overlays
 def test_every_kind_that_is_wanted_is_there(rendered: Rendered, overlay: str) -> None:
-    """An overlay that rendered nothing would fit every schema."""
+    """Every expected kind is there: an overlay that rendered nothing would fit every schema."""
     assert {each["kind"] for each in rendered[overlay]} >= {
         "Kafka", "KafkaNodePool", "KafkaTopic", "KafkaUser", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy", "CronJob",
         "Certificate", "Ingress", "PodMonitor", "PrometheusRule", "ConfigMap", "Namespace",
@@ -111,7 +111,7 @@ def _put(path: str, value: Any) -> Callable[[Manifest], None]:
     ],
 )
 def test_a_wrong_object_is_noticed(rendered: Rendered, schemas: Schemas, name: str, path: str, value: Any, said: str) -> None:
-    """A misspelt field, an unknown kind, a version that Strimzi no longer has, a value of another type: each is a problem."""
+    """A misspelt field, an unknown kind, a version that Strimzi has dropped, and a value of another type are each a problem."""
     (manifest,) = (copy.deepcopy(each) for each in rendered["three-zones"] if name_of(each) == name)
     _put(path, value)(manifest)
     problems = schemas.problems(manifest)
@@ -136,7 +136,7 @@ def test_the_command_fails(
     right: str,
     wrong: str,
 ) -> None:
-    """`check` exits with 1 when one line of the files is wrong."""
+    """`check` exits with 1 if one line of the files is wrong."""
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
     monkeypatch.setattr(__main__, "KUBERNETES", tmp_path / "kubernetes")
     changed = tmp_path / "kubernetes" / file
@@ -148,7 +148,7 @@ def test_the_command_fails(
 
 
 def test_the_command_succeeds() -> None:
-    """`check` exits with 0 as the files are."""
+    """`check` exits with 0 for the files as they are."""
     assert __main__.main(["check"]) == 0
 
 
@@ -157,7 +157,7 @@ def test_the_command_succeeds() -> None:
 
 @overlays
 def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
-    """The settings that `ordering.topics` checks, and no others."""
+    """The topics have exactly the settings that `ordering.topics` checks."""
     found = of_kind(rendered[overlay], "KafkaTopic")
     replicas = {"one-zone": 1, "three-zones": 3}[overlay]
     wanted = topics._FIXED | topics._APPEND_TIME | {name: str(least) for name, least in topics._AT_LEAST.items()}
@@ -172,7 +172,7 @@ def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
 
 @overlays
 def test_no_setting_that_strimzi_drops(rendered: Rendered, overlay: str) -> None:
-    """Strimzi ignores settings of these prefixes without a word in the brokers' configuration."""
+    """No setting has a prefix that Strimzi drops silently from the brokers' configuration."""
     dropped = (
         "advertised.", "authorizer.", "broker.", "controller", "host.name", "inter.broker.listener.name", "listener.", "listeners",
         "log.dir", "node.id", "password.", "port", "process.roles", "sasl.", "security.", "servers", "ssl.", "super.user", "zookeeper.",
@@ -184,7 +184,7 @@ def test_no_setting_that_strimzi_drops(rendered: Rendered, overlay: str) -> None
 
 
 def test_one_replica_in_each_zone(rendered: Rendered) -> None:
-    """Each zone has one controller and brokers; the brokers' rack is the zone that their pool is pinned to."""
+    """Each zone has one controller and brokers; the brokers' rack is the zone to which their pool is pinned."""
     zones: dict[str, list[str]] = {"controller": [], "broker": []}
     for pool in of_kind(rendered["three-zones"], "KafkaNodePool").values():
         (role,) = pool["spec"]["roles"]
@@ -201,7 +201,7 @@ def test_one_replica_in_each_zone(rendered: Rendered) -> None:
 
 @overlays
 def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> None:
-    """Workers read and write, readers read, and nobody deletes or alters anything, of topics or of the cluster."""
+    """Workers read and write, readers read, and no user deletes or alters topics or the cluster."""
     may: dict[str, dict[str, set[str]]] = {}
     for name, user in of_kind(rendered[overlay], "KafkaUser").items():
         may[name] = {}
@@ -228,7 +228,7 @@ def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> N
 
 @overlays
 def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, overlay: str) -> None:
-    """The file and the pod's variables are settings that exist, and every file that they name is in a volume of the pod."""
+    """The file and the pod's variables are valid settings, and every file that they name is in a volume of the pod."""
     config = worker_config(rendered[overlay], tmp_path)
     assert (config.log.kind, config.log.security_protocol, config.worker.data_centre) == ("kafka", "SSL", "zone-a")
     container = worker_container(rendered[overlay])
@@ -246,7 +246,7 @@ def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, ov
 
 @overlays
 def test_a_worker_speaks_tls_by_the_names_of_its_services(rendered: Rendered, overlay: str) -> None:
-    """The certificate has every name by which the cluster reaches a worker, and the pod mounts it so that a renewal is seen."""
+    """The certificate has every name by which the cluster reaches a worker, and is mounted so that the pod sees a renewal."""
     certificates = of_kind(rendered[overlay], "Certificate")
     names = set(certificates["worker"]["spec"]["dnsNames"])
     for service in of_kind(rendered[overlay], "Service").values():
@@ -267,7 +267,7 @@ def test_a_worker_speaks_tls_by_the_names_of_its_services(rendered: Rendered, ov
 
 @overlays
 def test_a_stopping_worker_has_time(rendered: Rendered, tmp_path: Path, overlay: str) -> None:
-    """Kubernetes kills it after preStop and all that it may take to answer what it has taken in."""
+    """Kubernetes kills a worker only after preStop and the longest time that answering its admitted requests may take."""
     spec = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]["template"]["spec"]
     before = worker_container(rendered[overlay])["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain = worker_config(rendered[overlay], tmp_path).worker.drain_ms_max / 1000
@@ -276,7 +276,7 @@ def test_a_stopping_worker_has_time(rendered: Rendered, tmp_path: Path, overlay:
 
 @overlays
 def test_workers_outlive_their_pods(rendered: Rendered, overlay: str) -> None:
-    """They start together, keep their volumes, and at most one is evicted at a time, a broken one always."""
+    """Workers start together, keep their volumes, and at most one is evicted at a time, a broken one always."""
     worker = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]
     assert worker["podManagementPolicy"] == "Parallel"
     assert worker["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -290,7 +290,7 @@ def test_workers_outlive_their_pods(rendered: Rendered, overlay: str) -> None:
 
 
 def test_workers_are_spread_by_zone(rendered: Rendered) -> None:
-    """Three workers, one in each zone, also while a zone is away."""
+    """Three workers run one in each zone, even while a zone is down."""
     worker = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]
     spread = worker["template"]["spec"]["topologySpreadConstraints"][0]
     assert worker["replicas"] == spread["minDomains"] == 3
@@ -300,7 +300,7 @@ def test_workers_are_spread_by_zone(rendered: Rendered) -> None:
 
 @overlays
 def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
-    """All that Pod Security's `restricted` asks, a root that cannot be written, no token, and no variables of Services."""
+    """Pods meet Pod Security's `restricted`, with a read-only root, no token, and no variables of Services."""
     assert of_kind(rendered[overlay], "Namespace")["notary"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for name, pod in pods(rendered[overlay]).items():
         spec = pod["spec"]
@@ -319,16 +319,16 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
 
 @overlays
 def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
-    """A Service `notary` would set NOTARY_PORT in pods that others start in this namespace: every command refuses to start then."""
+    """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and no command would start."""
     assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
-    """The init container makes of a Secret's files, open to a group, files that a worker accepts; also when it runs again."""
+    """The init container turns a Secret's group-readable files into files that a worker accepts, also when it runs again."""
     (init,) = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]["template"]["spec"]["initContainers"]
     with tempfile.TemporaryDirectory() as folder:
-        # Another user has to get there, which pytest's own folders do not let him.
+        # Another user must be able to enter the folder, which pytest's own folders do not allow.
         Path(folder).chmod(0o755)
         secret, target = Path(folder) / "secret", Path(folder) / "run"
         (secret / "..data").mkdir(parents=True)
@@ -349,7 +349,7 @@ def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
 
 
 def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
-    """The pod that is started by hand fits its schema, is restricted like the others, and reaches the brokers as the user `owner`."""
+    """The pod that an operator starts by hand fits its schema, is restricted like the others, and connects as the user `owner`."""
     (pod,) = documents((KUBERNETES / "owner.yaml").read_text())
     assert schemas.problems(pod) == []
     job = next(each for name, each in pods(rendered["three-zones"]).items() if name == "CronJob/archive")["spec"]
@@ -373,7 +373,7 @@ def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) ->
 
 @overlays
 def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> None:
-    """Both directions are closed to all pods; clients reach the HTTP port, Prometheus the health port, clients of Kafka the brokers."""
+    """Both directions are closed to all pods, except for clients (HTTP port), Prometheus (health port) and Kafka's clients (brokers)."""
     policies = of_kind(rendered[overlay], "NetworkPolicy")
     assert policies["default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     rules = policies["to-workers"]["spec"]["ingress"]
@@ -390,7 +390,7 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
 
 @overlays
 def test_commands_exist(rendered: Rendered, overlay: str) -> None:
-    """Each command that a pod runs is one of the notary's, with flags that it has."""
+    """Each command that a pod runs is one of the notary's, with valid flags."""
     seen = set()
     for pod in pods(rendered[overlay]).values():
         for container in pod["spec"]["containers"]:

@@ -1,4 +1,4 @@
-"""deploy/one-box: its compose file as compose itself reads it, and the broker in it as it would be started."""
+"""Tests deploy/one-box: its compose file as compose reads it, and its broker with the file's own commands."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.go
 
 @pytest.fixture(scope="session")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that reads a file with the library of those who define the format, which checks schema and consistency."""
+    """A program that reads a file with Compose's reference library, which checks schema and consistency."""
     if shutil.which("go") is None:
         pytest.fail(
             "these tests need Go 1.25 or newer on the PATH (https://go.dev/dl), or leave them out with `-m 'not go'`", pytrace=False
@@ -60,7 +60,7 @@ def model(compose: Path) -> dict[str, Any]:
 
 
 def test_compose_file(model: dict[str, Any]) -> None:
-    """It conforms to the specification; the log's network has no way out, and ports are open to this machine alone."""
+    """The file conforms to the specification; the log's network has no way out, and ports are open to this machine only."""
     assert model["services"].keys() == {"kafka", "worker", "format", "init"}
     assert model["networks"]["log"]["internal"] is True
     for name, service in model["services"].items():
@@ -86,7 +86,7 @@ def test_compose_file(model: dict[str, Any]) -> None:
     ],
 )
 def test_a_wrong_compose_file_is_noticed(compose: Path, tmp_path: Path, before: str, after: str) -> None:
-    """With one thing misspelt it is refused, so the test above can fail."""
+    """The file with one misspelling is rejected, so the test above can fail."""
     text = (ONE_BOX / "compose.yaml").read_text()
     assert before in text
     (tmp_path / "compose.yaml").write_text(text.replace(before, after))
@@ -94,7 +94,7 @@ def test_a_wrong_compose_file_is_noticed(compose: Path, tmp_path: Path, before: 
 
 
 def test_worker_settings(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The worker's environment names settings that there are."""
+    """The worker's environment has valid settings only."""
     (tmp_path / "notary.toml").write_text('name = "n"\norigin = "o"\n')
     config = load(tmp_path / "notary.toml", {}, model["services"]["worker"]["environment"])
     assert (config.http.listen, config.http.health_listen) == ("0.0.0.0:8080", "0.0.0.0:8081")
@@ -104,7 +104,7 @@ def test_worker_settings(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_the_broker_starts(model: dict[str, Any], tmp_path: Path) -> None:
-    """Formatted and started by the file's own words, on other ports, it takes a notary; without an id it is not formatted."""
+    """The broker, formatted and started by the file's own commands on other ports, serves a notary; without an id it is not formatted."""
     runtime = prepare()
     broker_port, controller_port = free_ports(2)
     text = (ONE_BOX / "kafka.properties").read_text()
@@ -148,7 +148,7 @@ def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[b
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 async def test_the_units_of_one_machine(tmp_path: Path) -> None:
-    """Rendered, formatted and started by the units' own commands, a worker with an intake process decides, and all end in order."""
+    """With the units' own commands, rendered and formatted, a worker with an acceptor process decides, and all services end in order."""
     ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
     config = tmp_path / "rendered" / "here" / "127.0.0.1"
     folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}

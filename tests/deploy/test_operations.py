@@ -1,11 +1,10 @@
-"""`docs/operations.md` is run as it stands: every command of it, in its order, on three sites that are under load all the time.
+"""Tests `docs/operations.md`: runs every command of it, in order, on three sites that are under load all the time.
 
-Where the page has commands that take a change back (blocks marked `back`), the block before is run, taken back, and run once more.
+If the page has commands that undo a change (blocks marked `back`), the block before them is run, undone, and run once more.
 
-No request may fail. A client of the project may have gone on to the next worker, as its documentation says, for one of two reasons only:
-the worker said `not-ready` (it begins, it ends, or it looks at its log again), or nothing listened there (it is restarted). Anything else
-that an attempt can bring is a failure here: a connection that breaks off with a request on it, a 202, `overloaded`, a timeout, any other
-status.
+No request may fail. A client of the project may go on to the next worker, as its documentation says, for two reasons only: the worker
+answered `not-ready` (it starts, it stops, or it compares its log again), or nothing listened there (it is restarted). Any other result of
+an attempt is a failure here: a connection that breaks during a request, a 202, `overloaded`, a timeout, any other status.
 """
 
 import asyncio
@@ -52,9 +51,9 @@ pytestmark = [pytest.mark.nightly, needs_root, pytest.mark.timeout(1_800)]
 
 PAGE = ROOT / "docs" / "operations.md"
 SESSION_S = 9.0
-"""Kafka's default for `broker.session.timeout.ms`, which the renderer leaves as it is."""
+"""Kafka's default for `broker.session.timeout.ms`, which the renderer does not change."""
 BOUND_S = 2 * (SESSION_S + 2.0)
-"""The failover bound: a broker's session and what follows it, twice."""
+"""The failover bound: twice a broker's session timeout and two seconds."""
 PARTITIONS = 16
 CLIENTS = 4
 SUBMISSIONS_OF_A_CLIENT = 10
@@ -77,16 +76,16 @@ _ITEM = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """A block of commands (`sh`), lines of the sites file (`toml`), or another section that is to be done here (`do`)."""
+    """A block of commands (`sh`), lines of the sites file (`toml`), or another section to run at this point (`do`)."""
 
     kind: str
     text: str
     back: bool = False
-    """It takes back what the steps before it in its section have done."""
+    """True if it undoes the steps before it in its section."""
 
 
 def read_page() -> dict[str, list[Step]]:
-    """The steps of each section, by its anchor, in the order of the page."""
+    """Returns the steps of each section, by its anchor, in the order of the page."""
     sections: dict[str, list[Step]] = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         title = section.partition("\n")[0]
@@ -98,9 +97,9 @@ def read_page() -> dict[str, list[Step]]:
 
 
 def back_and_again(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
-    """The steps of a section, with those that are taken back made again; and whether a step is the last that takes something back.
+    """Yields the steps of a section, with undone steps repeated; and whether a step is the last of those that undo.
 
-    Taken back are the block of commands before and what it needs of the sites file.
+    Undone are the block of commands before, and the lines of the sites file that it needs.
     """
     for number, step in enumerate(steps):
         ends_back = step.back and not any(following.back for following in steps[number + 1 : number + 2])
@@ -114,7 +113,7 @@ def back_and_again(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One call of a client at one worker, and what came of it."""
+    """One call of a client to one worker, and its result."""
 
     url: str
     result: str
@@ -122,7 +121,7 @@ class Attempt:
 
 
 class Recorded(Transport):
-    """The client's own transport, which writes down every attempt and changes none."""
+    """The client's own transport, which records every attempt and changes none."""
 
     def __init__(self, urls: list[str], trust: ssl.SSLContext, history: History, attempts: list[Attempt]) -> None:
         super().__init__(urls, Patience(), trust)
@@ -157,7 +156,7 @@ def _attempt(url: str, reply: Reply) -> Attempt:
 
 
 class Steady(Load):
-    """A load by the project's own client, each of whom makes a few submissions and is followed by another."""
+    """A load of the project's own clients: each makes a few submissions and is then replaced."""
 
     def __init__(self, urls: list[str], trust: ssl.SSLContext, clients: int) -> None:
         self.history = History()
@@ -203,14 +202,14 @@ class Asking:
         self._thread.join()
 
     def goes_on(self, more: int = 10) -> None:
-        """Wait until that many more submissions are decided; fails with what ended the load."""
+        """Wait until that many more submissions are decided; raises the error that ended the load, if any."""
         goal = self.load.decided + more
         while self.load.decided < goal and self._thread.is_alive():
             time.sleep(0.05)
         self.well()
 
     def well(self) -> None:
-        """Fails with what ended the load."""
+        """Raises the error that ended the load, if any."""
         for problem in self._failed:
             raise problem
 
@@ -239,7 +238,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def make_next_version(made: Installed) -> None:
-    """The same program in a folder of its own, under another version."""
+    """Copy the program to a folder of its own, under another version."""
     folder = made.directory / "next"
     for room in ("ordering", "payload", "joiner", "notary"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
@@ -259,18 +258,18 @@ def get(made: Installed, host: str, path: str) -> str:
 
 
 def metric(made: Installed, host: str, name: str) -> float:
-    """A metric without labels."""
+    """Returns the value of a metric without labels."""
     (line,) = [line for line in get(made, host, "/metrics").splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[1])
 
 
 def hosts(made: Installed) -> list[str]:
-    """Where workers run."""
+    """Returns the hosts of the workers."""
     return [service.host for service in made.workers]
 
 
 def same_height(made: Installed) -> int:
-    """Wait until all workers have read everything; how many decisions there are. Nothing must be in flight."""
+    """Wait until all workers have read everything; returns the number of decisions. No request may be in flight."""
     while True:
         heights = {metric(made, host, "notary_positions") for host in hosts(made)}
         if len(heights) == 1 and not any(metric(made, host, "notary_lag_records") for host in hosts(made)):
@@ -279,7 +278,7 @@ def same_height(made: Installed) -> int:
 
 
 class Checks:
-    """For each section of the page: what is different after it. `said` is what its commands wrote."""
+    """The expected changes after each section of the page. `said` is the output of its commands."""
 
     def __init__(self, made: Installed, asking: Asking, urls: list[str]) -> None:
         self._made = made
@@ -293,7 +292,7 @@ class Checks:
             (made.directory / "bank-b.pub").write_bytes(Party(NAME, "O=Bank B,L=Paris,C=FR").public_pem)
         if section == "retire-a-worker":
             self._urls.remove(NEW_WORKER)
-            self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # those who knew it are gone
+            self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # clients that knew it are gone
         self._former = {
             "incarnations": [metric(made, host, "notary_incarnation") for host in hosts(made)],
             "keys": self._keys(),
@@ -307,7 +306,7 @@ class Checks:
         check(said)
 
     def taken_back(self, section: str, said: str) -> None:
-        """Fails where the commands that take a section's change back left something of it. `said` is what the last of them wrote."""
+        """Check that the commands that undo a section's change left nothing of it. `said` is the output of the last of them."""
         made = self._made
         match section:
             case "register-a-party":
@@ -396,7 +395,7 @@ class Checks:
         for name, host, port in servers:
             while serial(made, host, port) != made.authority.certificate(name).serial_number:
                 time.sleep(0.1)
-            # Those of servers are renewed twice: they are taken back in between.
+            # Server certificates are renewed twice, because the first renewal is undone.
             assert len([each for each in made.authority.issued() if each.subject == made.authority.certificate(name).subject]) == 3
 
     def _rotate_the_notarys_key(self, said: str) -> None:
@@ -422,7 +421,7 @@ class Checks:
 
 
 def serial(made: Installed, host: str, port: int) -> int:
-    """The serial number of the certificate that a server shows."""
+    """Returns the serial number of the certificate that a server presents."""
     folder = made.directory / "pki"
     context = create_ssl_context(cafile=folder / "ca.pem", certfile=folder / "spark" / "cert.pem", keyfile=folder / "spark" / "key.pem")
     with inside(made.networks[host]):
@@ -434,7 +433,7 @@ def serial(made: Installed, host: str, port: int) -> int:
 
 
 def remains(made: Installed, history: History, worker_names: dict[str, str]) -> Remains:
-    """All that is left, with the index of each worker that was ever there."""
+    """Returns the remaining data, with the index of each worker that ever ran."""
     folder, pki = made.host(OPERATOR) / "config" / "keys", made.directory / "pki"
     files = {"ca_file": pki / "ca.pem", "cert_file": pki / "operator" / "cert.pem", "key_file": pki / "operator" / "key.pem"}
     config = load_config(folder / "notary.toml", {f"log.{name}": str(file) for name, file in files.items()})
@@ -445,7 +444,7 @@ def remains(made: Installed, history: History, worker_names: dict[str, str]) -> 
 
 
 def test_every_command_of_the_page_under_load(installed: Installed) -> None:
-    """Each change is made as the page says while clients ask; no request fails or takes longer than a failover, and all indexes agree."""
+    """Under load, each change is made as the page says; no request fails or takes longer than a failover, and all indexes agree."""
     made = installed
     assert not list((made.directory / "rendered").rglob("*session.timeout*"))
     page = read_page()
@@ -490,7 +489,7 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
     asking.well()
     print(f"{load.decided} submissions, the longest {load.longest_s:.2f} s; {Counter(attempt.result for attempt in load.attempts)}")
     assert load.longest_s <= BOUND_S
-    # Each registered once, and those that were there when the key was rotated once more: nothing else ended a worker's incarnation.
+    # Each registered once, and those that ran during the key rotation once more: nothing else ended a worker's incarnation.
     begun = [
         service.out.read_text().count("sender registered")
         for service in [*made.stopped, *made.workers]

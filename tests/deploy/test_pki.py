@@ -1,4 +1,4 @@
-"""deploy.pki, with OpenSSL as the judge of what it makes. Kafka's judgement is in `test_sites.py`."""
+"""Tests deploy.pki with OpenSSL's verification. `test_sites.py` tests its certificates with Kafka."""
 
 import datetime
 import os
@@ -31,7 +31,7 @@ def open_umask() -> Iterator[None]:
 
 
 def verify(authority: Authority, name: str, purpose: str, *flags: str) -> str:
-    """Returns OpenSSL's complaint about a certificate; empty when it is good."""
+    """Returns OpenSSL's complaint about a certificate; empty if it is valid."""
     folder = authority.directory
     files = ["-CAfile", str(folder / "ca.pem"), "-CRLfile", str(folder / "crl.pem"), "-crl_check"]
     command = ["openssl", "verify", "-x509_strict", *files, "-purpose", purpose, *flags, str(folder / name / "cert.pem")]
@@ -40,7 +40,7 @@ def verify(authority: Authority, name: str, purpose: str, *flags: str) -> str:
 
 
 def test_a_server(authority: Authority) -> None:
-    """OpenSSL takes it for a server and a client, at its own name and address, and at no other."""
+    """OpenSSL accepts the certificate for a server and a client, at its own name and address, and at no other."""
     authority.issue("broker-1", hosts=["kafka.london.example", "10.77.1.1"], server=True)
     assert verify(authority, "broker-1", "sslserver", "-verify_hostname", "kafka.london.example") == ""
     assert verify(authority, "broker-1", "sslserver", "-verify_ip", "10.77.1.1") == ""
@@ -50,14 +50,14 @@ def test_a_server(authority: Authority) -> None:
 
 
 def test_a_client(authority: Authority) -> None:
-    """OpenSSL takes it for a client and for no server."""
+    """OpenSSL accepts the certificate for a client and not for a server."""
     authority.issue("spark")
     assert verify(authority, "spark", "sslclient") == ""
     assert "unsuitable certificate purpose" in verify(authority, "spark", "sslserver")
 
 
 def test_secrets_are_secret(tmp_path: Path, open_umask: None) -> None:
-    """Every file with a private key is of mode 600, whatever the umask, also when it is replaced; no other file has one."""
+    """Every file with a private key has mode 600, whatever the umask, also when it is replaced; no other file has one."""
     assert main([str(tmp_path / "pki"), "sites", str(EXAMPLE)]) == 0
     assert main([str(tmp_path / "pki"), "renew", "broker-1"]) == 0
     files = [file for file in (tmp_path / "pki").rglob("*") if file.is_file()]
@@ -67,7 +67,7 @@ def test_secrets_are_secret(tmp_path: Path, open_umask: None) -> None:
 
 
 def test_the_key_store_is_key_and_certificate(authority: Authority) -> None:
-    """PKCS #8 without a password, then the certificate: what Kafka reads from one file."""
+    """The key store is PKCS #8 without a password, then the certificate: Kafka reads both from one file."""
     authority.issue("broker-1", hosts=["localhost"], server=True)
     folder = authority.directory / "broker-1"
     text = (folder / "keystore.pem").read_text()
@@ -76,7 +76,7 @@ def test_the_key_store_is_key_and_certificate(authority: Authority) -> None:
 
 
 def test_renewal(authority: Authority) -> None:
-    """The new certificate has a new key and the same names, purposes and list; both are good until the former is revoked."""
+    """A renewed certificate has a new key and the same names, purposes and list; both are valid until the former is revoked."""
     former = authority.issue("broker-1", hosts=["localhost", "10.77.1.1"], server=True, crl_url=CRL_URL)
     renewed = authority.renew("broker-1")
     assert authority.certificate("broker-1") == renewed
@@ -93,14 +93,14 @@ def test_renewal(authority: Authority) -> None:
 
 
 def test_a_clients_renewal_is_no_servers(authority: Authority) -> None:
-    """Nobody becomes a server by renewal."""
+    """The renewal of a client's certificate does not make it a server's."""
     authority.issue("spark")
     purposes = authority.renew("spark").extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(purposes) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
 def test_revocation(authority: Authority) -> None:
-    """All certificates of a name are on the list, nobody else's; who is revoked stays so, and again is nothing new."""
+    """All certificates of a revoked name are on the list, and no others; they stay revoked, and a second revocation changes nothing."""
     for name in ("spark", "archive"):
         authority.issue(name)
     authority.renew("archive")
@@ -114,7 +114,7 @@ def test_revocation(authority: Authority) -> None:
 
 
 def test_the_list_does_not_end_before_the_authority(authority: Authority) -> None:
-    """A list that is out of date would keep everybody out."""
+    """The revocation list lasts as long as the authority: an expired list would lock everybody out."""
     revocations = x509.load_pem_x509_crl((authority.directory / "crl.pem").read_bytes())
     ca = x509.load_pem_x509_certificate((authority.directory / "ca.pem").read_bytes())
     assert revocations.next_update_utc == ca.not_valid_after_utc
@@ -122,7 +122,7 @@ def test_the_list_does_not_end_before_the_authority(authority: Authority) -> Non
 
 
 def test_nothing_outlives_its_authority(tmp_path: Path) -> None:
-    """A certificate ends with its authority at the latest, and an authority that has ended issues none."""
+    """A certificate expires no later than its authority, and an expired authority issues none."""
     short = Authority.create(tmp_path / "short", days=30)
     ca = x509.load_pem_x509_certificate((tmp_path / "short" / "ca.pem").read_bytes())
     assert short.issue("spark", days=398).not_valid_after_utc == ca.not_valid_after_utc
@@ -131,7 +131,7 @@ def test_nothing_outlives_its_authority(tmp_path: Path) -> None:
 
 
 def test_everything_of_a_sites_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All principals get a certificate for their hosts; again makes nothing; a host that changed is refused, with what to do."""
+    """All principals get a certificate for their hosts; a second run creates nothing; a changed host is rejected, with advice."""
     assert main([str(tmp_path / "pki"), "sites", str(EXAMPLE)]) == 0
     authority = Authority.open(tmp_path / "pki")
     for wanted in read_sites(EXAMPLE).certificates:
@@ -164,14 +164,14 @@ def test_everything_of_a_sites_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_what_is_refused(authority: Authority, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    """The message says what cannot be done, and the exit code is 2."""
+    """The message names the impossible request, and the exit code is 2."""
     authority.issue("spark")
     assert main([str(authority.directory), *words]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_another_key(authority: Authority, tmp_path: Path) -> None:
-    """A folder whose key is not that of its certificate is not used; nor is one without."""
+    """A folder whose key does not match its certificate, or without a key, is rejected."""
     Authority.create(tmp_path / "other")
     (tmp_path / "other" / "ca-key.pem").replace(authority.directory / "ca-key.pem")
     with pytest.raises(PkiError, match="is not the key of"):
@@ -181,7 +181,7 @@ def test_another_key(authority: Authority, tmp_path: Path) -> None:
 
 
 def test_list(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each name with the day until which its certificate is good, or that it is revoked."""
+    """The list has each name with the expiry date of its certificate, or its revocation."""
     authority.issue("spark", days=100)
     authority.issue("archive")
     authority.revoke("archive")

@@ -1,4 +1,4 @@
-"""deploy.render: what a sites file may say, and what is made of it. What was rendered runs in `test_sites.py` and `test_one_box.py`."""
+"""Tests deploy.render: the rules for a sites file, and the rendered files. `test_sites.py` and `test_one_box.py` run the rendered files."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ONE_BOX = DEPLOY / "one-box" / "one-box.toml"
 
 
 def changed(tmp_path: Path, before: str, after: str) -> Path:
-    """The example with one thing changed."""
+    """Returns the example with one text changed."""
     text = EXAMPLE.read_text()
     assert before in text
     (tmp_path / "sites.toml").write_text(text.replace(before, after))
@@ -82,14 +82,14 @@ def files() -> dict[str, str]:
     ],
 )
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, message: str) -> None:
-    """Nothing is rendered from a file with a mistake; the message names the place, the value, and what to do."""
+    """Nothing is rendered from a file with a mistake; the message names the setting, the value, and the remedy."""
     assert main([str(changed(tmp_path, before, after)), "--to", str(tmp_path / "to")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
 
 
 def test_two_controllers_in_one_site(tmp_path: Path) -> None:
-    """A site without which no majority is left is refused."""
+    """A site without which the rest has no majority is rejected."""
     text = EXAMPLE.read_text().replace('controllers = [{ id = 102, host = "kafka.paris.example" }]\n', "")
     more = '[{ id = 101, host = "kafka.london.example" }, { id = 102, host = "kafka2.london.example" }]'
     (tmp_path / "sites.toml").write_text(text.replace('[{ id = 101, host = "kafka.london.example" }]', more))
@@ -98,20 +98,20 @@ def test_two_controllers_in_one_site(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the example."""
+    """The message about a missing file names the example."""
     assert main([str(tmp_path / "sites.toml"), "--to", str(tmp_path)]) == 2
     assert "No such file or directory. deploy/sites/sites.toml is an example" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names it and the flag that chooses it."""
+    """The message about a folder that cannot be written names the folder and the flag that chooses it."""
     (tmp_path / "to").write_text("")
     assert main([str(EXAMPLE), "--to", str(tmp_path / "to")]) == 2
     assert re.search(r"cannot write \S+/to/\S+: Not a directory. Name with --to", capsys.readouterr().err)
 
 
 def test_servers_of_one_host_stop_in_order(files: dict[str, str]) -> None:
-    """systemd stops what starts later first: a worker before its broker, a broker before its controller."""
+    """systemd stops the unit that starts later first: a worker before its broker, a broker before its controller."""
     host = "london/kafka.london.example"
     assert "After=network-online.target time-sync.target kafka-controller.service\n" in files[f"{host}/kafka-broker.service"]
     assert "After=network-online.target time-sync.target\n" in files[f"{host}/kafka-controller.service"]
@@ -119,7 +119,7 @@ def test_servers_of_one_host_stop_in_order(files: dict[str, str]) -> None:
 
 
 def test_the_proposed_cluster_id_is_taken(tmp_path: Path) -> None:
-    """The id in the message, copied into the file, makes it render."""
+    """The file renders after the id from the error message is copied into it."""
     with pytest.raises(SitesError) as refused:
         read_sites(changed(tmp_path, '"Qk1vZHJsS2VhX2VtcGxlMQ"', '""'))
     proposed = re.search(r"write '(.{22})'", str(refused.value))
@@ -128,7 +128,7 @@ def test_the_proposed_cluster_id_is_taken(tmp_path: Path) -> None:
 
 
 def test_safety(files: dict[str, str]) -> None:
-    """Every broker and controller has the settings by which nothing acknowledged is lost, and nobody gets in without a right."""
+    """Every broker and controller has the settings that prevent the loss of acknowledged records and access without a right."""
     found = [text for path, text in files.items() if path.endswith(("broker.properties", "controller.properties"))]
     assert len(found) == 6
     for text in map(properties, found):
@@ -145,7 +145,7 @@ def test_safety(files: dict[str, str]) -> None:
 
 
 def test_every_controller_is_formatted_with_the_same_voters(files: dict[str, str]) -> None:
-    """They agree about all directory ids; a broker is formatted without any."""
+    """All controllers are formatted with the same directory ids of voters; a broker is formatted without any."""
     scripts = {path: text for path, text in files.items() if "format-" in path}
     voters = [re.findall(r"--initial-controllers (\S+)", text) for path, text in scripts.items() if "controller" in path.split("/")[-1]]
     assert len(voters) == 3
@@ -157,7 +157,7 @@ def test_every_controller_is_formatted_with_the_same_voters(files: dict[str, str
 
 
 def test_no_unit_formats(files: dict[str, str]) -> None:
-    """Formatting is a person's work: no unit names the tool, and none starts on a disk that is not formatted."""
+    """An operator formats disks: no unit calls the tool, and none starts on a disk that is not formatted."""
     units = {path: text for path, text in files.items() if path.endswith(".service") and "kafka" in path.split("/")[-1]}
     assert len(units) == 6
     for text in units.values():
@@ -167,7 +167,7 @@ def test_no_unit_formats(files: dict[str, str]) -> None:
 
 
 def test_a_formatted_disk_stays(tmp_path: Path) -> None:
-    """The script changes nothing where there is a formatted disk, and exits with 1."""
+    """On a formatted disk the script changes nothing, and exits with 1."""
     text = EXAMPLE.read_text() + f'[folders]\ndata = "{tmp_path}/data"\nkafka = "{tmp_path}/kafka"\n'
     (tmp_path / "sites.toml").write_text(text)
     assert main([str(tmp_path / "sites.toml"), "--to", str(tmp_path / "to")]) == 0
@@ -183,7 +183,7 @@ def test_a_formatted_disk_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("site", ["london", "paris", "zurich"])
 def test_workers_read_their_configuration(files: dict[str, str], tmp_path: Path, site: str) -> None:
-    """`notary serve` takes it, and finds its site, its certificate and all brokers in it."""
+    """`notary serve` accepts its configuration, with its site, its certificate and all brokers."""
     (tmp_path / "notary.toml").write_text(files[f"{site}/notary.{site}.example/notary.toml"])
     config = load(tmp_path / "notary.toml", {}, {})
     assert (config.worker.name, config.worker.data_centre) == (f"{site}-1", site)
@@ -193,7 +193,7 @@ def test_workers_read_their_configuration(files: dict[str, str], tmp_path: Path,
 
 
 def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:
-    """Nobody is given the right to alter or to delete, nor all rights, nor a right on all topics."""
+    """No file grants a right to alter or to delete, all rights, or a right on all topics."""
     given = {operation for _, operations in acls(read_sites(EXAMPLE)) for operation in operations}
     assert given == {"Read", "Write", "Describe", "DescribeConfigs", "Create"}
     scripts = [text for path, text in files.items() if path.endswith("acls.sh")]
@@ -204,7 +204,7 @@ def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:
 
 
 def test_the_same_file_gives_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rendered twice nothing is written; `--check` names what a change would do, and does nothing."""
+    """A second run writes nothing; `--check` lists the changes that a render would make, and makes none."""
     assert main([str(EXAMPLE), "--to", str(tmp_path / "to")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(render(read_sites(EXAMPLE)))
     assert main([str(EXAMPLE), "--to", str(tmp_path / "to"), "--check"]) == 0
@@ -217,7 +217,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_host_that_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its files stay, and are named, so that a person removes them."""
+    """Files of a host that is gone stay, and are named, so that an operator removes them."""
     main([str(EXAMPLE), "--to", str(tmp_path / "to")])
     capsys.readouterr()
     assert main([str(changed(tmp_path, "notary.paris.example", "notary2.paris.example")), "--to", str(tmp_path / "to")]) == 0
@@ -232,7 +232,7 @@ needs_systemd = pytest.mark.skipif(
 
 @pytest.fixture(params=[EXAMPLE, ONE_BOX], ids=["sites", "one-box"])
 def units(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
-    """The units of a file, with programs that are there, since systemd looks for them."""
+    """The units of a sites file, with existing programs, since systemd looks for them."""
     for program in ("java", "notary/bin/notary"):
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / program).symlink_to("/bin/true")
@@ -243,20 +243,20 @@ def units(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
 
 
 def complaints(unit: Path) -> str:
-    """Returns systemd's complaints about a unit. It exits with 0 after many of them."""
+    """Returns systemd's complaints about a unit, since it exits with 0 after many of them."""
     ran = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
     return f"{ran.stdout}{ran.stderr}{'' if ran.returncode == 0 else ran.returncode}"
 
 
 def enclosed(unit: Path) -> bool:
-    """Whether a service can reach little of its machine: at most 2.0 of 10 in systemd's own judgement."""
+    """Returns whether systemd rates a service's exposure at most 2.0 of 10."""
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(unit)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @needs_systemd
 def test_units(units: list[Path]) -> None:
-    """systemd reads every unit without a complaint, and finds it well enclosed."""
+    """systemd reads every unit without a complaint, and rates its sandbox as sufficient."""
     assert {unit.name for unit in units} == {"kafka-broker.service", "kafka-controller.service", "notary-worker.service"}
     assert [said for unit in units if (said := complaints(unit))] == []
     assert all(map(enclosed, units))
@@ -274,7 +274,7 @@ def test_units(units: list[Path]) -> None:
     ],
 )
 def test_a_wrong_unit_is_noticed(units: list[Path], before: str, after: str) -> None:
-    """Each unit with that line misspelt makes systemd complain, so the test above can fail."""
+    """For each unit with that line misspelt systemd complains, so the test above can fail."""
     broken = [unit for unit in units if before in unit.read_text()]
     assert broken
     for unit in broken:
@@ -284,7 +284,7 @@ def test_a_wrong_unit_is_noticed(units: list[Path], before: str, after: str) -> 
 
 @needs_systemd
 def test_a_unit_without_its_sandbox_is_noticed(units: list[Path]) -> None:
-    """Three lines less, and it is not enclosed any more."""
+    """With three lines less a unit's sandbox is not sufficient."""
     for unit in units:
         lines = unit.read_text().splitlines(keepends=True)
         open_lines = [line for line in lines if not line.startswith(("SystemCallFilter", "CapabilityBoundingSet", "ProtectSystem"))]

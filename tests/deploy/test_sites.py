@@ -1,4 +1,4 @@
-"""Three sites as they were rendered: mutual TLS, rights, certificates that stay out, and renewal under load."""
+"""Tests three rendered sites: mutual TLS, rights, rejected certificates, and renewal under load."""
 
 import asyncio
 import datetime
@@ -43,7 +43,7 @@ def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLCo
 
 
 class Watched(Http):
-    """One that keeps what workers say when they decide nothing."""
+    """A client that records the workers' messages when they decide nothing."""
 
     refusals: ClassVar[list[str]] = []
 
@@ -67,7 +67,7 @@ async def client(installed: Installed) -> AsyncIterator[Client]:
 
 
 async def test_each_site_decides(installed: Installed, client: Client) -> None:
-    """A worker of each site commits; the others repeat its decision, and refuse to spend the same again."""
+    """A worker of each site commits a transaction; the others repeat its decision, and reject a second spend."""
     for number, url in enumerate(urls(installed)):
         submission = PARTY.submission(spend(state("coin", number), content=url))
         (decision,) = await client.decide([url], submission)
@@ -88,13 +88,13 @@ def quorum(made: Installed, *words: str) -> str:
 
 
 def voters(made: Installed) -> dict[int, str]:
-    """The directory id of each controller that has a vote."""
+    """Returns the directory id of each controller that has a vote."""
     (line,) = [line for line in quorum(made, "describe", "--status").splitlines() if line.startswith("CurrentVoters:")]
     return {voter["id"]: voter["directoryId"] for voter in json.loads(line.partition(":")[2])}
 
 
 def test_the_quorum_is_dynamic(installed: Installed) -> None:
-    """The three controllers are voters by the directory ids that were rendered, so that one can be replaced."""
+    """The three controllers are voters by their rendered directory ids, so that one can be replaced."""
     assert voters(installed) == {node.id: directory_id(installed.sites, node) for node in installed.sites.controllers}
 
 
@@ -110,13 +110,13 @@ RIGHTS = {
 """The rights on the two topics, by principal. Everything else is for the servers themselves."""
 PRINCIPALS = ("worker-london-1", "spark", "archive", "operator", "stranger", "broker-1")
 HARMLESS = {"create this topic": {EXISTS}}
-"""The answer to a principal that may: the topic exists."""
+"""The answer to a principal with the right: the topic exists."""
 
 
-# aiokafka leaves a connection open that it was making when it was closed.
+# aiokafka leaves a connection open if it is closed while it connects.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_rights(installed: Installed) -> None:
-    """Each operation is tried by each principal, on both topics: what the table allows is done, all else is refused."""
+    """Each principal tries each operation on both topics: those in the table succeed, all others are denied."""
     crl_url = installed.sites.certificates[0].crl_url
     installed.authority.issue("stranger", crl_url=crl_url)
     network = installed.networks[OPERATOR]
@@ -128,7 +128,7 @@ async def test_rights(installed: Installed) -> None:
         return {operation: await work(who, topic) for operation, work in OPERATIONS.items()}
 
     async def ask_all(topic: str) -> list[dict[str, set[int]]]:
-        return await asyncio.gather(*[ask(name, topic) for name in PRINCIPALS])  # most of it is waiting
+        return await asyncio.gather(*[ask(name, topic) for name in PRINCIPALS])  # most of the time is waiting
 
     for topic in installed.sites.topics:
         answers = await asyncio.to_thread(run_inside, network, partial(asyncio.run, ask_all(topic)))
@@ -147,7 +147,7 @@ async def test_rights(installed: Installed) -> None:
 
 
 async def test_a_password_instead(installed: Installed) -> None:
-    """A user with a password has the rights of the certificate of that name; a worker reads the log so; a wrong password stays out."""
+    """A user with a password has the rights of the certificate of that name, and a worker reads the log so; a wrong one is rejected."""
     host, config = installed.sites.brokers[0].host, installed.directory / "config"
     for name in ("spark", "worker-london-1"):
         (installed.host(host) / "config" / "scram").write_text(f"SCRAM-SHA-512=password={name}-password\n")
@@ -170,7 +170,7 @@ async def test_a_password_instead(installed: Installed) -> None:
     async def known() -> bool:
         return NO_ANSWER not in set().union(*(await there("spark", "spark-password")))
 
-    await until(known)  # brokers hear of a new user one after the other
+    await until(known)  # brokers learn of a new user one after the other
     assert await there("spark", "spark-password") == [set(), {TOPIC_REFUSED}, {TOPIC_REFUSED}]
     assert await there("spark", "another") == await there("nobody", "spark-password") == [{NO_ANSWER}] * 3
     password = installed.host(host) / "config" / "password"
@@ -191,7 +191,7 @@ async def test_a_password_instead(installed: Installed) -> None:
 
 
 def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
-    """Whether a server answers who comes with this certificate: with TLS 1.3 a client hears of its refusal after its own part is done."""
+    """Returns whether a server answers a client with this certificate: with TLS 1.3 a rejection comes after the client's handshake."""
     which_versions = bytes([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 255, 255])
     with inside(made.networks[host]):
         connection = socket.create_connection((host, port))
@@ -204,17 +204,17 @@ def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bo
 
 
 def doors(made: Installed) -> list[tuple[str, int]]:
-    """Where brokers and controllers listen."""
+    """Returns the addresses of brokers and controllers."""
     ports = made.sites.ports
     return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
 
 
 def test_who_stays_out(installed: Installed, tmp_path: Path) -> None:
-    """No certificate, an expired one, one of another authority with a right name: each is refused by all, where a good one is let in."""
+    """All servers reject a client without a certificate, with an expired one, and with one of another authority, and accept a valid one."""
     ca, crl_url = installed.directory / "pki" / "ca.pem", installed.sites.certificates[0].crl_url
     then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=20)
     installed.authority.issue("late", crl_url=crl_url, valid_from=then, days=10)
-    # A list of revocations that the broker cannot find is no list on which the certificate is missing.
+    # The broker rejects a certificate whose revocation list it cannot find.
     installed.authority.issue("unlisted", crl_url="file:///nowhere/crl.pem")
     foreign = Authority.create(tmp_path / "pki")
     foreign.issue("worker-london-1", crl_url=crl_url)
@@ -231,7 +231,7 @@ def test_who_stays_out(installed: Installed, tmp_path: Path) -> None:
 
 
 def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None:
-    """A client that trusts another authority, or that wants another host, does not speak to a broker."""
+    """A client that trusts another authority, or that expects another host, does not connect to a broker."""
     host, port = doors(installed)[0]
     foreign = Authority.create(tmp_path / "pki")
     with inside(installed.networks[host]):
@@ -247,7 +247,7 @@ def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def revoked(installed: Installed) -> ssl.SSLContext:
-    """A certificate that all servers let in, and that has since been revoked; the list has come to them."""
+    """A certificate that all servers accepted before it was revoked; the list has reached them."""
     made = context(installed, "archive")
     assert all(enters(installed, host, port, made) for host, port in doors(installed))
     assert installed.authority.revoke("archive") == 1
@@ -257,7 +257,7 @@ def revoked(installed: Installed) -> ssl.SSLContext:
 
 
 def serial(made: Installed, host: str, port: int) -> int:
-    """The serial number of the certificate that a server shows."""
+    """Returns the serial number of the certificate that a server presents."""
     with inside(made.networks[host]):
         connection = socket.create_connection((host, port))
     with connection, context(made, "spark").wrap_socket(connection, server_hostname=host) as secured:
@@ -267,13 +267,13 @@ def serial(made: Installed, host: str, port: int) -> int:
 
 
 def shows(made: Installed, host: str, port: int, number: int) -> bool:
-    """Whether a server shows the certificate of that serial number."""
+    """Returns whether a server presents the certificate with that serial number."""
     return serial(made, host, port) == number
 
 
-@pytest.mark.usefixtures("revoked")  # Java looks at the list again after 30 s, which go by meanwhile
+@pytest.mark.usefixtures("revoked")  # Java reads the list again after 30 s, which pass meanwhile
 async def test_certificates_renewed_under_load(installed: Installed, client: Client) -> None:
-    """Brokers and controllers take up new certificates while clients ask at all sites: no call fails, and no worker begins anew."""
+    """Brokers and controllers load new certificates under load at all sites: no call fails, and no worker starts a new incarnation."""
     config, tool = installed.directory / "config", str(installed.directory / "kafka" / "bin" / "kafka-configs.sh")
     ports = installed.sites.ports
     servers = [("broker", node, ports.broker) for node in installed.sites.brokers]
@@ -298,13 +298,13 @@ async def test_certificates_renewed_under_load(installed: Installed, client: Cli
             await load.until(10)
     statuses = {call.status for call in client.history.calls}
     assert statuses <= {200, 202, 503}
-    # A machine that has no time for a worker is no failure of ours: that worker looks at its log first, and says so.
+    # A machine that gives a worker no CPU time is no failure here: that worker compares its log first, and reports it.
     assert [said for said in Watched.refusals if "did not run for a while" not in said and "reading was interrupted" not in said] == []
     assert [service.out.read_text().count("sender registered") for service in installed.workers] == [1, 1, 1]
 
 
 def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLContext) -> None:
-    """A certificate that was good is refused by all servers soon after the list has come to them, without a restart; others are let in."""
+    """All servers reject a revoked certificate soon after the list has reached them, without a restart, and accept others."""
     good = context(installed, "spark")
     for host, port in doors(installed):
         while enters(installed, host, port, revoked):
@@ -313,7 +313,7 @@ def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLC
 
 
 async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:
-    """The others go on; replaced as README.md says, it has a vote again under another directory id, with what the others know."""
+    """The other controllers go on; replaced as in README.md, it is a voter again under another directory id, with their metadata."""
     node, tools = installed.sites.controllers[-1], installed.directory / "kafka" / "bin"
     (lost,) = [service for service in installed.services if service.name == "kafka-controller.service" and service.host == node.host]
     lost.process.kill()

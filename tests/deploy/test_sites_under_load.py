@@ -1,8 +1,8 @@
-"""Three sites under a steady load: each in turn dies, or is cut off, and comes back. How long is nobody answered, and is anything lost?
+"""Tests three sites under a steady load: each in turn dies, or is isolated, and comes back. The time without answers is measured.
 
-A short run has one failover. `make sites` does it all, at any distance, with and without TLS, and Spark decides the log again at the end.
-The load (`loadtest.openloop`) is at a fourth place. It sends each submission again, to the byte, until it is told, and fails when an answer
-contradicts another, a receipt does not verify, or a position was told to nobody.
+A short run has one failover. `make sites` runs all, at any distance, with and without TLS, and Spark decides the log again at the end.
+The load (`loadtest.openloop`) runs in a fourth centre. It retries each submission with the same bytes until it is answered. It fails if an
+answer contradicts another, a receipt does not verify, or a position was never returned.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.time
 
 ROOT = Path(__file__).parents[2]
 SESSION_TIMEOUT_S = 9.0
-"""After so long Kafka gives a silent broker up (`broker.session.timeout.ms`; the rendered files leave it as it is)."""
+"""The time after which Kafka gives a silent broker up (`broker.session.timeout.ms`; the rendered files do not change it)."""
 SILENCE_S_MAX = 2 * (SESSION_TIMEOUT_S + 2)
 HOLD_S = SESSION_TIMEOUT_S + 6
-"""A fault lasts so long: the others have taken over, and have worked for a while."""
+"""The duration of a fault: the others have taken over, and have worked for a while."""
 CALM_S = 5.0
 JAVA_OPTIONS = ("-XX:+UseG1GC",)
 ATTEMPT_S = 2.0
-"""So long a client waits for a worker before it asks the next one."""
+"""The time for which a client waits for a worker before it tries the next one."""
 DIES = "dies"
 CUTS = {"is cut off": {}, "sends nothing": {"incoming": False}, "hears nothing": {"outgoing": False}}
 T = TypeVar("T")
@@ -51,21 +51,21 @@ T = TypeVar("T")
 
 @dataclass
 class Seen:
-    """A fault, and what clients saw of it."""
+    """A fault, and its effect on clients."""
 
     site: str
     fault: str
     led_ordering: bool
     began_unix_s: float
     back_s: float = 0.0
-    """From its end until all workers were ready and all replicas in sync."""
+    """Seconds from its end until all workers were ready and all replicas in sync."""
     silent_s: float = 0.0
-    """The longest time in which nobody was answered, from its beginning to that of the next one."""
+    """The longest time in seconds without an answer, between its start and that of the next fault."""
 
 
 @pytest.fixture(scope="module")
 def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Three sites. Those that are measured have a Java that compiles as it does by default."""
+    """Three sites. Those that are measured have a Java with the default compiler settings."""
     options = request.config.getoption
     if not options("--sites-rate"):
         yield request.getfixturevalue("installed")
@@ -78,14 +78,14 @@ def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_each_site_fails_under_load(
     sites: Installed, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that was acknowledged is lost or contradicted, and no fault silences the notary for longer than two sessions of a broker."""
+    """No acknowledged decision is lost or contradicted, and no fault stops the answers for longer than two session timeouts of a broker."""
     options = request.config.getoption
     rate, measured = options("--sites-rate") or 200.0, bool(options("--sites-rate"))
     chosen = options("--sites-faults").split(",") if measured else [DIES]
     faults = [(number, fault) for number in (1, 2, 3) for fault in [DIES, *CUTS] if fault in chosen]
     if not measured:
         faults = [(leader(sites), DIES)]
-    # The load's length allows so long for a site to come back, and for a calm before the next fault.
+    # The load's length includes this much time for a site to come back, and for a pause before the next fault.
     warm_up_s, back_s = (10.0, 35.0) if measured else (2.0, 25.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(sites.directory / "pki" / "ca.pem"))
     closed = closed_loop(sites) if measured else {}
@@ -113,7 +113,7 @@ def test_each_site_fails_under_load(
     for each in seen:
         print_now(f"{each.site:8}{each.fault:15}{'led the ordering topic' if each.led_ordering else '':24}{each.silent_s:6.1f} s")
     if measured:
-        # CPU is compared only between runs without faults: a site that died takes its count along.
+        # CPU is compared only between runs without faults: the counters of a site that died are lost.
         cpu = {} if faults else {kind: after[kind] - before[kind] for kind in before}
         result = {"delay_ms": options("--chaos-delay-ms"), "tls": not options("--sites-plain"), "closed_loop": closed, "cpu_s": cpu}
         result |= {"rate": rate, "seen": [asdict(each) for each in seen], "figure": told | {"answered_by_tenth": None}}
@@ -126,12 +126,12 @@ def test_each_site_fails_under_load(
 
 
 def print_now(text: str) -> None:
-    """A line for whoever waits (`-s`)."""
+    """Print a line for a person who waits (`-s`)."""
     print(f"sites: {text}", file=sys.stderr, flush=True)
 
 
 def start_load(sites: Installed, rate: float, warm_up_s: float, seconds: float, figure: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """A steady load of requests, ten a submission, from where nobody's site is."""
+    """Start a steady load, ten requests a submission, from the centre without a site."""
     words = {"rate": rate, "requests-per-submission": 10, "run-time": f"{seconds:g}s", "warm-up": warm_up_s, "attempt": ATTEMPT_S}
     words |= {"users": 200, "deadline": 60, "figure": figure, "host": ",".join(urls(sites))}
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "--headless"]
@@ -141,12 +141,12 @@ def start_load(sites: Installed, rate: float, warm_up_s: float, seconds: float, 
 
 
 def said(folder: Path) -> str:
-    """The end of what the load wrote."""
+    """Returns the end of the load's output."""
     return (folder / "load.txt").read_text(errors="replace")[-4_000:]
 
 
 def closed_loop(sites: Installed) -> dict[str, float]:
-    """The most that clients get decided who ask again at once, ten requests a submission."""
+    """Measure the maximum rate of clients that submit again at once, ten requests a submission."""
     place = Place(urls(sites), {}, Path(), Path(), None, 3)
     warm, outcome = from_clients(
         sites, lambda: [run_load(plan_of(place, Case(10, 4), seconds, seed)) for seed, seconds in ((1, 8), (2, 10))]
@@ -158,12 +158,12 @@ def closed_loop(sites: Installed) -> dict[str, float]:
 
 
 def from_clients(sites: Installed, work: Callable[[], T]) -> T:
-    """Do it where the clients are."""
+    """Call `work` in the network of the clients."""
     return run_inside(sites.centres.network(CLIENTS), work)
 
 
 def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[bytes]") -> Seen:
-    """A fault of a site and its end; returns when all workers are ready again and all replicas are in sync."""
+    """Cause a fault of a site and end it; returns when all workers are ready again and all replicas are in sync."""
     assert load.poll() is None, "the load ended before the faults did"
     seen = Seen(sites.sites.site[number - 1].name, fault, leader(sites) == number, time.time())
     if fault == DIES:
@@ -196,7 +196,7 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
 
 
 def silences(seen: list[Seen], told: dict[str, Any]) -> None:
-    """Write down, for each fault, the longest time without an answer."""
+    """Record, for each fault, the longest time without an answer."""
     began_s, counts = told["began_unix_s"], told["answered_by_tenth"]
     ends = [*[each.began_unix_s for each in seen], began_s + len(counts) / 10][1:]
     for each, end_s in zip(seen, ends, strict=True):
@@ -215,7 +215,7 @@ def wrong(sites: Installed) -> list[str]:
 
 
 def readiness(host: str, port: int) -> str:
-    """Empty when a worker says that it is ready; else what it says."""
+    """Returns an empty text if a worker is ready, otherwise its answer."""
     connection = HTTPConnection(host, port, timeout=1)
     try:
         connection.request("GET", "/readyz?verbose")
@@ -228,13 +228,13 @@ def readiness(host: str, port: int) -> str:
 
 
 def leader(sites: Installed) -> int:
-    """The number of the site whose broker leads the ordering topic."""
+    """Returns the number of the site whose broker leads the ordering topic."""
     (topic,) = [topic for topic in topics(sites) if topic["topic"] == sites.sites.topics[0]]
     return int(topic["partitions"][0]["leader"])
 
 
 def topics(sites: Installed) -> list[dict[str, Any]]:
-    """Both topics, as a broker describes them; nothing in sync where none answers."""
+    """Returns both topics, as a broker describes them; without in-sync replicas if no broker answers."""
     settings: dict[str, Any] = {"bootstrap_servers": sites.sites.bootstrap, "request_timeout_ms": 3_000}
     if sites.sites.tls:
         pki = sites.directory / "pki"
@@ -255,14 +255,14 @@ def topics(sites: Installed) -> list[dict[str, Any]]:
 
 
 def costs(sites: Installed) -> dict[str, float]:
-    """CPU seconds so far of the processes that run, by the kind of service."""
+    """Returns the CPU seconds so far of the running processes, by the kind of service."""
     kinds = {service.name for service in sites.services}
     found = {kind: [service.process.pid for service in sites.services if service.name == kind] for kind in kinds}
     return {kind.removesuffix(".service"): cpu_seconds(family(pids)) for kind, pids in found.items()}
 
 
 def spark_says(sites: Installed, out: Path) -> dict[str, Any]:
-    """Read both topics back, and decide everything again; fails on any violation."""
+    """Verify both topics with Spark, which decides everything again; fails on any violation."""
     properties = out.with_suffix(".properties")
     settings = {}
     if sites.sites.tls:

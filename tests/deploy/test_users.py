@@ -1,4 +1,4 @@
-"""The manifests' rights are enough, and no more: a real broker with their topics and users, over TLS with client certificates."""
+"""Tests that the manifests' rights are sufficient and minimal, on a real broker with their topics and users and with TLS."""
 
 import asyncio
 import datetime
@@ -40,19 +40,19 @@ pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
 ORDERING, PAYLOAD = topic_names("notary")
 ALLOW, TOPIC, LITERAL = 3, 2, 3
 OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
-"""As Kafka's protocol numbers them; what the manifests use."""
+"""The operations that the manifests use, by their numbers in Kafka's protocol."""
 
 
 class Guarded:
-    """A broker that lets in who has a certificate, and lets them do what the manifests say."""
+    """A broker that accepts clients with a certificate, with the rights in the manifests."""
 
     def __init__(self, folder: Path, inside: str, outside: str) -> None:
         self.folder = folder
         self.inside = inside
-        """Where the operator of Kafka asks, who may do everything."""
+        """The address for the operator of Kafka, who has all rights."""
         self.outside = outside
         self.metrics = ""
-        """The worker's metrics after it had decided."""
+        """The worker's metrics after it has decided."""
 
     def security(self, user: str) -> KafkaSecurity:
         """Returns the settings with which a user connects."""
@@ -61,7 +61,7 @@ class Guarded:
 
     @asynccontextmanager
     async def admin(self, user: str) -> AsyncIterator[AIOKafkaAdminClient]:
-        """An administration client of a user; an empty one is the operator."""
+        """An administration client of a user; an empty name is the operator."""
         client = AIOKafkaAdminClient(
             **client_settings(self.outside if user else self.inside, "test", self.security(user) if user else None)
         )
@@ -72,7 +72,7 @@ class Guarded:
             await client.close()
 
     async def make(self, manifests: list[Manifest]) -> None:
-        """Make topics and users as the manifests have them."""
+        """Create topics and users as in the manifests."""
         async with self.admin("") as client:
             for topic in (each for each in manifests if each["kind"] == "KafkaTopic"):
                 spec, name = topic["spec"], topic["metadata"]["name"]
@@ -83,7 +83,7 @@ class Guarded:
                 name = user["metadata"]["name"]
                 for acl in user["spec"]["authorization"]["acls"]:
                     for operation in acl["operations"]:
-                        # Strimzi calls the user of a certificate so.
+                        # Strimzi's name for the user of a certificate.
                         request = CreateAclsRequest(
                             TOPIC, acl["resource"]["name"], LITERAL, f"User:CN={name}", "*", OPERATIONS[operation], ALLOW
                         )
@@ -93,7 +93,7 @@ class Guarded:
 
 @contextmanager
 def guarded(folder: Path, users: list[str]) -> Iterator[Guarded]:
-    """One broker for the length of a block."""
+    """One broker for the duration of the with block."""
     _certificates(folder, users)
     cluster = Cluster.create(folder / "cluster", 1)
     (port,) = free_ports(1)
@@ -108,7 +108,7 @@ def guarded(folder: Path, users: list[str]) -> Iterator[Guarded]:
         "listener.name.tls.ssl.truststore.type": "PEM",
         "listener.name.tls.ssl.truststore.location": str(folder / "ca.crt"),
         "listener.name.tls.ssl.client.auth": "required",
-        # What Strimzi makes of `authorization: simple`.
+        # Strimzi's settings for `authorization: simple`.
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
@@ -118,7 +118,7 @@ def guarded(folder: Path, users: list[str]) -> Iterator[Guarded]:
 
 
 def _certificates(folder: Path, users: list[str]) -> None:
-    """An authority, and a certificate of it for the broker and for each user."""
+    """Create an authority, and certificates for the broker and for each user."""
     now = datetime.datetime.now(datetime.UTC)
     authority = ec.generate_private_key(ec.SECP256R1())
 
@@ -149,7 +149,7 @@ def _certificates(folder: Path, users: list[str]) -> None:
 
 
 def settings_of(manifests: list[Manifest], file: str) -> str:
-    """A file of the ConfigMap `settings`."""
+    """Returns a file of the ConfigMap `settings`."""
     (found,) = (each for each in manifests if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("settings"))
     return str(found["data"][file])
 
@@ -199,13 +199,13 @@ async def denied(broker: Guarded, user: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker with the topics and users of the manifests, on which the owner made a notary as the README says, and a worker decided."""
+    """A broker with the manifests' topics and users, on which the owner created a notary as in the README, and a worker decided."""
     manifests = rendered["one-zone"]
     users = [each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaUser"]
     folder = tmp_path_factory.mktemp("guarded")
     with guarded(folder, users) as running:
         asyncio.run(running.make(manifests))
-        # The worker's own settings, with files where they are here; and the owner's, which differ in the certificate.
+        # The worker's own settings, with this machine's paths; the owner's differ only in the certificate.
         log = tomllib.loads(settings_of(manifests, "notary.toml"))["log"]
         names = ("ca_file", "cert_file", "key_file")
         here = {user: {name: _here(folder, user, log[name]) for name in names} for user in ("owner", "worker")}
@@ -220,12 +220,12 @@ def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPat
 
 
 def _here(folder: Path, user: str, file: str) -> str:
-    """Where a file of a user's pod is in the test."""
+    """Returns the path in the test of a file in a user's pod."""
     return str(folder / Path(file).name.replace("user.", f"{user}."))
 
 
 def test_what_is_allowed_is_enough(broker: Guarded) -> None:
-    """The owner makes the notary; a worker finds the topics as they should be, and decides."""
+    """The owner creates the notary; a worker finds the topics as they should be, and decides."""
     assert "notary_topic_problems 0.0" in broker.metrics
     assert "notary_positions 20.0" in broker.metrics
 
@@ -234,7 +234,7 @@ def test_what_is_allowed_is_enough(broker: Guarded) -> None:
     ("user", "reads"), [("worker", ()), ("owner", (PAYLOAD,)), ("archive", (ORDERING, PAYLOAD)), ("auditor", (ORDERING, PAYLOAD))]
 )
 def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, ...]) -> None:
-    """Nobody deletes topics or records, makes topics or partitions, or alters settings; and some write nowhere."""
+    """No user deletes topics or records, creates topics or partitions, or alters settings; and some may not write."""
     nobody = {"delete topics", "create topics", "alter settings", "delete records", "add partitions"}
     assert asyncio.run(denied(broker, user)) == nobody | {f"write {topic}" for topic in reads}
 

@@ -1,4 +1,4 @@
-"""The documentation keeps up with the code: what it must name is named, and what it names is there."""
+"""Tests that the documentation matches the code: it names everything that it must, and everything that it names exists."""
 
 import argparse
 import re
@@ -29,14 +29,14 @@ def text(page: str) -> str:
 
 
 def headings(file: Path) -> set[str]:
-    """The anchors that a page's headings make."""
+    """Returns the anchors of a page's headings."""
     lines = _CODE_BLOCK.sub("", file.read_text()).splitlines()
     titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
 def settings() -> list[tuple[str, str, str]]:
-    """(row's first cells, default) of every setting: what configuration.md has to say of it."""
+    """Returns (name, variable, default) of every setting, as configuration.md must list it."""
     found: list[tuple[str, str, str]] = []
     for field in msgspec.structs.fields(Config):
         if field.name in ("directory", "clock_accepted"):
@@ -52,7 +52,7 @@ def settings() -> list[tuple[str, str, str]]:
 
 
 def shown(default: object) -> str:
-    """A default as the page writes it; empty where words say it better."""
+    """Returns a default in the form of the page; empty if the page may describe it in words."""
     if default is msgspec.NODEFAULT or default == "":
         return ""
     return str(default) if isinstance(default, int) else f"`{default}`"
@@ -68,7 +68,7 @@ def test_setting(name: str, variable: str, default: str) -> None:
 
 
 def test_no_setting_that_is_none() -> None:
-    """configuration.md names no variable that is not a setting."""
+    """Every variable in configuration.md is a setting."""
     assert set(re.findall(r"NOTARY_[A-Z_]+", text("docs/configuration.md"))) == {
         *(variable for _, variable, _ in settings()),
         "NOTARY_KAFKA_HOME",
@@ -78,7 +78,7 @@ def test_no_setting_that_is_none() -> None:
 
 
 def test_metrics() -> None:
-    """metrics.md has a row for every metric, and none besides."""
+    """metrics.md has a row for every metric, and for nothing else."""
     source = text("notary/metrics.py")
     names = {family.name for family in Metrics().registry.collect()} | set(re.findall(r'"(notary_[a-z_]+)"', source))
     rows = re.findall(r"^\| `(notary_[a-z_]+)` \|", text("docs/metrics.md").split("## What to watch")[0], re.MULTILINE)
@@ -98,7 +98,7 @@ def test_commands() -> None:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_defaults_of_flags(command: str) -> None:
-    """A default that command-line.md tells is the one that the flag has."""
+    """A default in command-line.md is the flag's default."""
     parser = argparse.ArgumentParser(add_help=False)
     import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
     section = re.split(rf"^## notary {command}(?![\w-])", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]
@@ -117,7 +117,7 @@ def test_problems() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
 def test_links(page: Path) -> None:
-    """Every link inside the project leads to a file, and to a heading of it."""
+    """Every link inside the project leads to an existing file and heading."""
     for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
         if "://" in link:
             continue
@@ -129,7 +129,7 @@ def test_links(page: Path) -> None:
 
 
 def test_pages_and_sections_that_the_code_names() -> None:
-    """A page that a message or a docstring names is there, and so is a section of the runbook that an error names."""
+    """Every page that a message or docstring names exists, and so does every section of the runbook that an error names."""
     runbook = headings(ROOT / "docs/runbook.md")
     for file in CODE:
         source = file.read_text()
@@ -141,7 +141,7 @@ def test_pages_and_sections_that_the_code_names() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
 def test_tests_that_a_page_names(page: Path) -> None:
-    """A test or a folder of tests that a page names is there."""
+    """Every test or test folder that a page names exists."""
     for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / path).exists(), path
         assert not name or f"def {name}(" in text(path), f"{path}::{name}"
@@ -158,7 +158,7 @@ def test_worked_example() -> None:
 
 @pytest.mark.parametrize("word", ["clock_ms", "NAME_BYTES_MAX"])
 def test_shared_words_are_defined_once(word: str) -> None:
-    """What rooms share is defined in `ordering` and nowhere else, but in the second opinion, which shares nothing."""
+    """A word that packages share is defined in `ordering` only, except in the independent verifier, which shares nothing."""
     defines = re.compile(rf"^(?:def {word}\(|{word}(?:: \w+)? =)", re.MULTILINE).search
     rooms = [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())]
     assert [room for room in rooms if room != "spark_join"] == ["ordering"]

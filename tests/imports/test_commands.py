@@ -1,4 +1,4 @@
-"""Every Python that the product starts, or tells its users to start, leaves the working directory out: read from its files."""
+"""Tests, from the source files, that every Python that the product or its users start leaves the working directory out of its path."""
 
 import ast
 import re
@@ -11,16 +11,16 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("ordering", "payload", "joiner", "notary", "spark_join", "deploy", "loadtest")
 SAFE = ("-P", "-I")
 ELSEWHERE = {
-    # Not started by it: Spark starts it, with the variable that stands beside it.
+    # Spark starts this one, with the variable given here.
     "spark_join/engine/session.py": 'os.environ.setdefault("PYSPARK_PYTHON", sys.executable)',
 }
 _COMMAND = re.compile(r"python3?[\"']?,? +[\"']?((?:-[A-Za-z]+[\"']?,? +[\"']?)*)-[mc][\"']?,? +[\"']?([\w.]+)?")
 _DEVELOPERS = re.compile(r"(pip|pytest|piptools|tests(\..*)?)").fullmatch
-"""These are run from a checkout, by those who write it."""
+"""Modules that developers run from a checkout."""
 
 
 def unsafe_starts(source: str) -> Iterator[int]:
-    """The lines of a Python file that name an interpreter without -P or -I behind it, or that let `multiprocessing` start one."""
+    """Yields the lines of a Python file that name an interpreter without -P or -I after it, or that let `multiprocessing` start one."""
     tree = ast.parse(source)
     followed: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -43,7 +43,7 @@ def unsafe_starts(source: str) -> Iterator[int]:
 
 
 def unsafe_commands(text: str) -> Iterator[str]:
-    """The commands in a text that run a module, or a string, without -P or -I."""
+    """Yields the commands in a text that run a module, or a string, without -P or -I."""
     for found in _COMMAND.finditer(text):
         if not set(re.findall(r"-\w", found[1])) & set(SAFE) and not _DEVELOPERS(found[2] or ""):
             yield found[0]
@@ -66,7 +66,7 @@ def _is_text(file: Path) -> bool:
 
 
 def test_every_child_is_started_without_the_working_directory() -> None:
-    """Whoever starts a Python from product code says -P (or -I) right behind its name: the child would import what lies around."""
+    """Product code that starts a Python passes -P (or -I) first: otherwise the child would import files from its working directory."""
     unsafe = []
     for file in sources():
         name, source = str(file.relative_to(ROOT)), file.read_text()
@@ -78,7 +78,7 @@ def test_every_child_is_started_without_the_working_directory() -> None:
 
 
 def test_every_documented_command_leaves_it_out_too() -> None:
-    """Commands in documents, units, manifests, the image and the Makefile as well."""
+    """Commands in documents, units, manifests, the image and the Makefile pass -P or -I too."""
     found = {
         str(file.relative_to(ROOT)): commands for file in texts() if (commands := [*unsafe_commands(file.read_text(errors="replace"))])
     }
@@ -98,7 +98,7 @@ def test_every_documented_command_leaves_it_out_too() -> None:
     ],
 )
 def test_a_start_that_forgets_it_is_found(source: str) -> None:
-    """The first test sees each way in which somebody may forget it."""
+    """The first test finds each way of starting Python without the option."""
     assert [*unsafe_starts(source)] == [1]
     assert not [
         *unsafe_starts('run([sys.executable, "-P", "-m", "notary"]); run(["python3", "-I", "x.py"]); run(["env", sys.executable, "-P"])')
@@ -109,6 +109,6 @@ def test_a_start_that_forgets_it_is_found(source: str) -> None:
     "command", ["exec python -m spark_join archive", "`python3 -B -m notary`", '["python", "-m", "notary"]', 'bin/python -c "x"']
 )
 def test_a_command_that_forgets_it_is_found(command: str) -> None:
-    """The second one, too."""
+    """The second test finds such commands too."""
     assert len([*unsafe_commands(command)]) == 1
     assert not [*unsafe_commands("python -P -m notary; python3 -B -I -m x; .venv/bin/python -m pip; python -m tests.scopes")]

@@ -1,4 +1,4 @@
-"""Every kind of process, started for real where somebody has planted `uvloop.py`, `json.py` and all others: none is imported."""
+"""Tests every kind of process, started where `uvloop.py`, `json.py` and all other modules are planted: none is imported."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ OURS = (
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """This process stands in such a folder, and so does every process that it starts."""
+    """A folder of planted modules that is the working directory of this process, and of every process that it starts."""
     made = Planted(tmp_path / "planted")
     made.stand_here(monkeypatch)
     return made
@@ -56,7 +56,7 @@ def ran(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_what_is_planted_would_be_imported(planted: Planted) -> None:
-    """Without -P the same folder gives its modules to Python, and that is noted: the tests below could fail."""
+    """Without -P Python imports the planted modules of the same folder, and that is recorded: the tests below can fail."""
     done = ran(sys.executable, "-c", "import uvloop")
     assert done.returncode == 1
     assert "uvloop" in planted.imported
@@ -64,13 +64,13 @@ def test_what_is_planted_would_be_imported(planted: Planted) -> None:
 
 @pytest.mark.parametrize("entry", [SCRIPT, SAFE], ids=["script", "module"])
 def test_the_command_line_and_the_demos_own_processes(planted: Planted, entry: Sequence[str]) -> None:
-    """`notary demo`, and in it `init`, `party add` and a worker, by the script and by `python -P -m notary`."""
+    """`notary demo`, with `init`, `party add` and a worker, imports none, by the script and by `python -P -m notary`."""
     done = ran(*entry, "demo")
     assert (done.returncode, planted.imported) == (0, []), done.stderr
 
 
 def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m notary` drops the working directory before it imports anything. What Python itself imports before is Python's affair."""
+    """`python -m notary` drops the working directory before it imports anything. The earlier imports of Python itself are not covered."""
     planted = Planted(tmp_path / "planted", OURS)
     planted.stand_here(monkeypatch)
     done = ran(*PLAIN, "demo")
@@ -78,12 +78,12 @@ def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
-    """The worker, its intake process, and the process that reads its index through."""
+    """The worker, its acceptor process, and the process that scrubs its index import none."""
     config = make(tmp_path / "notary", None, "")
     settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
         plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
-        assert run_module("loadtest.bench.load", plan, Outcome, 60).submissions  # an intake process has read them
+        assert run_module("loadtest.bench.load", plan, Outcome, 60).submissions  # an acceptor process has read them
         while "\nnotary_index_scrubs 0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
             time.sleep(0.05)
         assert "\nnotary_index_scrubs " in metrics
@@ -91,14 +91,14 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_verify_log(planted: Planted, tmp_path: Path) -> None:
-    """`notary verify-log` hands over to `spark_join`. With Spark's own processes: `tests/spark/test_command.py`."""
+    """`notary verify-log` calls `spark_join` and imports none. With Spark's own processes: `tests/spark/test_command.py`."""
     done = ran(*SCRIPT, "verify-log", "--archive", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
     assert (done.returncode, planted.imported) == (2, []), done.stderr
     assert "spark_join verify" in done.stderr
 
 
 def test_loads(planted: Planted, tmp_path: Path) -> None:
-    """`make load` with Locust, which would import from the working directory by itself; and the bench's own processes."""
+    """`make load` with Locust, which by itself would import from the working directory, and the benchmark's processes import none."""
     figure = tmp_path / "figure.json"
     flags = ["--rate", "20", "--run-time", "2", "--users", "2", "--figure", str(figure)]
     assert openloop(["--brokers", "0", "--workers", "1", *flags]) == 0
@@ -114,7 +114,7 @@ def test_loads(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
-    """The processes that end brokers and peers, and a front of a peer, which here finds none of its kind and ends after its imports."""
+    """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
     release(tie(tmp_path / "no-cluster"))
     with Servers.opened("none") as servers, pytest.raises(CannotRun, match="KeyError"):
         front.start(servers, "none", "nowhere")

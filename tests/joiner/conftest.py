@@ -1,4 +1,4 @@
-"""A log that misbehaves on demand, and workers on it."""
+"""Fixtures: a log that injects faults on demand, and workers that use it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ async def log() -> AsyncIterator[FaultyLog]:
 
 @pytest.fixture
 async def start(log: FaultyLog, tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts workers on the log, each with its index under its name; stops them all at the end."""
+    """Returns a function that starts workers on the log, each with an index under its name; all are stopped at the end."""
     started: list[Worker] = []
 
     def start(name: str = "w1", **settings: Any) -> Worker:

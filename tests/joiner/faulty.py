@@ -1,6 +1,6 @@
-"""Whole workers on a log in memory that misbehaves on demand: sender, driver and a real index, wired as `notary.worker` does.
+"""Complete workers on an in-memory log that injects faults on demand: sender, driver and a real index, wired as in `notary.worker`.
 
-The faults are wrappers around `MemoryLog` that keep its contract: what `append` acknowledged is there, what raised may or may not be.
+The faults are wrappers around `MemoryLog` that keep its contract: an acknowledged append is in the log, a failed one may or may not be.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Keys:
 
 
 class FaultyLog(MemoryLog):
-    """A `MemoryLog` that begins with a genesis record, and whose appends and polls go through what a test puts in between."""
+    """A `MemoryLog` that starts with a genesis record; a test can intercept its appends, polls and log end offsets."""
 
     def __init__(self) -> None:
         super().__init__(PARTITIONS, clock_ms)
@@ -90,7 +90,7 @@ class FaultyLog(MemoryLog):
         return {partition: rack for partition, rack in super().leaders().items() if partition not in self.without_leader}
 
     def cut(self, *ends: int) -> None:
-        """Lose every record from these offsets on: of the ordering stream, then of each partition."""
+        """Lose every record from these offsets on: of the ordering topic, then of each partition."""
         for records, end in zip(self._streams.values(), ends, strict=True):
             del records[end:]
 
@@ -98,19 +98,19 @@ class FaultyLog(MemoryLog):
         return [len(records) for records in self._streams.values()]
 
     def say(self, record: OrderingRecord, key: SigningKey | None = None) -> None:
-        """Append an ordering record as somebody else who has the key that it takes, or the given one."""
+        """Append an ordering record as another writer, signed with `key` or with the key that such a record needs."""
         self.put(ORDERING, None, sign_record(record, self.log_id, key or (OWNER if isinstance(record, OwnerRecord) else KEY)))
 
     def register(self, name: str, nonce_of: str = "", version: int = 1) -> None:
-        """The register record of another process."""
+        """Append the register record of another process."""
         self.say(Register(nonce(nonce_of or name), self.view, version, name, "0"))
 
     def fence(self, incarnation: int, sequence_last: int) -> None:
-        """A fence of another worker."""
+        """Append a fence by another worker."""
         self.say(Fence(0, self.view, incarnation, sequence_last))
 
     def entry(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, view: View | None = None) -> None:
-        """An entry, without its payload, that asks these requests."""
+        """Append an entry for these requests, without its payload."""
         ids = tuple([request.transaction_id for request in requests(*labels)])
         asked = sha256(value(*labels)).digest()
         self.say(Entry(incarnation, sequence, view or self.view, clock_ms(), partition, asked, ids))
@@ -119,7 +119,7 @@ class FaultyLog(MemoryLog):
         return [record for record in self.records() if isinstance(record, Entry)]
 
     def records(self) -> list[OrderingRecord]:
-        """All of the ordering topic that decodes."""
+        """Returns all ordering records that decode."""
         decoded: list[OrderingRecord] = []
         for record in self.read(ORDERING, 0, 1 << 30, 1 << 20):
             with contextlib.suppress(CorruptRecord):
@@ -174,7 +174,7 @@ class _FaultyReader:
 
 
 class Worker:
-    """One worker's parts, as `notary.worker` wires them."""
+    """The parts of one worker, wired as in `notary.worker`."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Worker:
         self.running = asyncio.create_task(self.driver.run())
 
     async def decided(self, *labels: str) -> list[Decision]:
-        """The decisions of a submission with these requests, when they are there; a worker that dies meanwhile fails the test."""
+        """Submit these requests; returns their decisions. Fails if the worker dies meanwhile."""
         answer = ask(self.sender, *labels)
         await asyncio.wait([answer, self.running], return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -221,13 +221,13 @@ class Worker:
             await asyncio.sleep(0.002)
 
     async def lives(self, besides: int | None = None) -> int:
-        """The incarnation, as soon as there is one other than that."""
+        """Returns the worker's incarnation as soon as it has one other than `besides`."""
         await self.until(lambda: self.sender.incarnation not in (None, besides))
         assert self.sender.incarnation is not None
         return self.sender.incarnation
 
     async def dies(self) -> Fatal:
-        """The `Fatal` that the worker stops with."""
+        """Returns the `Fatal` with which the worker stops."""
         with pytest.raises(BaseExceptionGroup) as caught:
             await self.running
         fatal, others = caught.value.split(Fatal)
@@ -261,5 +261,5 @@ Start = Callable[..., Worker]
 
 
 def reason(worker: Worker, text: str) -> Callable[[], bool]:
-    """Whether the worker is not ready for a reason with this text."""
+    """Returns a condition: the worker is not ready, for a reason that contains this text."""
     return lambda: text in (worker.driver.not_ready() or "")

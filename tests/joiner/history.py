@@ -1,4 +1,4 @@
-"""The log in lists that the joiner's tests write their histories with: signed records, and requests that need only a label."""
+"""An in-memory log for the joiner's tests: signed records, and requests that need only a label."""
 
 import asyncio
 import json
@@ -28,17 +28,17 @@ from payload import Request, Submission, decode_submission, encode_batch
 
 NOTARY = "O=Notary,L=London,C=GB"
 T0 = 1_000_000
-"""Append time of the first record; each later one is taken a millisecond later."""
+"""The append time of the first record, in milliseconds; each later one is a millisecond later."""
 
 
 def submission(*labels: str) -> Submission:
-    """A submission with one request a label; each consumes a state of its own."""
+    """Returns a submission with one request per label; each consumes a state of its own."""
     asked = [{"inputs": [f"{_hex(label)}:0"], "content_hash": _hex("content of " + label)} for label in labels]
     return decode_submission(json.dumps({"party": "O=A", "signature": "", "requests": asked}).encode(), NOTARY)
 
 
 def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
-    """Submit such a submission as the gate does; its decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
+    """Submit one request per label as `notary.gate` does; returns their decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
     admitted = AdmittedSubmission.of(submission(*labels))
     if admitted not in sender.queue:
         sender.queue.check_room(len(admitted.requests), len(admitted.encoded))
@@ -59,7 +59,7 @@ def requests(*labels: str) -> tuple[Request, ...]:
 
 
 def value(*labels: str) -> bytes:
-    """The payload value of a batch of one submission with those requests; of no submission without labels."""
+    """Returns the payload value of a batch with one submission of these requests; without labels it has no submission."""
     return encode_batch([submission(*labels).encoded] if labels else [])
 
 
@@ -75,9 +75,9 @@ KEY, OWNER = signing_key("notary"), signing_key("owner")
 
 
 class History:
-    """Records in the order of their topic-partitions. Every method appends one record and returns it, ready to be handed in.
+    """Records by topic-partition. Every method appends one record and returns it, so that a test can pass it to the joiner.
 
-    Ordering record 0 is the genesis record. Views say that their writers have seen that alone, unless a test gives another.
+    Ordering record 0 is the genesis record. By default every view covers the genesis record alone.
     """
 
     def __init__(self, partitions: int = 2, name: str = NOTARY, salt: bytes = bytes(16)) -> None:
@@ -106,7 +106,7 @@ class History:
         return record
 
     def ordering(self, record: OrderingRecord, at: int | None = None, key: SigningKey | None = None) -> Record:
-        """Signed with the notary's present key if `key` is not another one."""
+        """Append an ordering record, signed with the notary's present key unless `key` is given."""
         return self.put(ORDERING, None, sign_record(record, self.log_id, key or self.key), at)
 
     def owner(self, record: OrderingRecord, at: int | None = None) -> Record:
@@ -139,7 +139,7 @@ class History:
         return self.put(partition, batch_key(incarnation, sequence), value(*labels))
 
     def fill(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, key: SigningKey | None = None) -> Record:
-        """A fill for the entry written under that name before; for one with these labels if there is none."""
+        """Append a fill for the entry written under that name before, or for one with these labels if there is none."""
         named = self._hashes.get((incarnation, sequence)) or sha256(value(*labels)).digest()
         batch = batch_key(incarnation, sequence)
         return self.put(partition, batch, sign_fill(self.log_id, partition, batch, named, key or self.key))
@@ -154,7 +154,7 @@ class History:
         return self.owner(Activate(format_version))
 
     def rotate(self, key: SigningKey) -> Record:
-        """A key record; what is written from here on is signed with the new key."""
+        """Append a key record; later records are signed with the new key."""
         record = self.owner(endorse_key(key, self.log_id, self.key.public_key))
         self.key = key
         return record
@@ -171,7 +171,7 @@ class History:
 
 
 class Reading:
-    """One joiner, what it emitted so far, and what a worker would have persisted of it."""
+    """One joiner, the batches that it has emitted, and the state that a worker would have persisted."""
 
     def __init__(
         self,
@@ -210,22 +210,22 @@ class Reading:
 
     @property
     def view(self) -> View:
-        """The log as this reader knows it."""
+        """The reader's view of the log."""
         return self.joiner.history.view
 
     def restarted(self) -> "Reading":
-        """The next process: only what was persisted is left."""
+        """Returns the reader after a restart, with only the persisted state."""
         limits, name, format_version = self._arguments
         return Reading(limits, self.state, None, name, format_version)
 
 
 def rest(history: History, state: JoinerState) -> list[Record]:
-    """Returns the records that a reader reads which starts from that state."""
+    """Returns the records that a reader reads after it starts from that state."""
     return [record for stream, records in history.streams.items() for record in records[state.offsets_next.get(stream, 0) :]]
 
 
 def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:
-    """(incarnation, sequence, "filled" or the number of requests) of each."""
+    """Returns (incarnation, sequence, "filled" or the number of requests) of each batch."""
     return [(b.incarnation, b.sequence, "filled" if b.filled else str(len(b.requests))) for b in batches]
 
 

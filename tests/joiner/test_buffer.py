@@ -1,4 +1,4 @@
-"""The buffer: records of batch keys, until their entries are judged or their incarnations end."""
+"""Tests the buffer: payload records by batch key, until their entries are applied or their incarnations end."""
 
 import sys
 
@@ -15,7 +15,7 @@ def _values(buffer: Buffer, partition: int, incarnation: int, sequence: int) -> 
 
 
 def test_all_of_a_key_are_kept_in_order() -> None:
-    """All records of a key stay, in the order of their offsets: which one is the content follows from the entry."""
+    """All records of a key stay, in the order of their offsets: the entry decides which one is the content."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 5, b"first")
     _add(buffer, 0, 1, 1, 6, b"second")
@@ -26,7 +26,7 @@ def test_all_of_a_key_are_kept_in_order() -> None:
 
 
 def test_nothing_holds_what_was_dropped() -> None:
-    """A topic may have thousands of partitions, and whoever writes to each of them must not fill memory that nothing counts."""
+    """The buffer keeps nothing of dropped records: a writer to thousands of partitions must not fill memory with them."""
     buffer, values = Buffer(), [b"large %d" % partition * 1_000 for partition in range(50)]
     before = [sys.getrefcount(value) for value in values]
     for partition in range(50):
@@ -37,7 +37,7 @@ def test_nothing_holds_what_was_dropped() -> None:
 
 
 def test_the_last_one_that_waits() -> None:
-    """It lies furthest of those that are here with their values, whatever the order of their keys."""
+    """The last waiting record is the one with the highest offset among those with a value, whatever the order of their keys."""
     buffer = Buffer()
     assert buffer.last(0) is None
     for offset, (incarnation, sequence) in enumerate([(1, 1), (2, 1), (1, 1), (3, 1)]):
@@ -53,7 +53,7 @@ def test_the_last_one_that_waits() -> None:
 
 
 def test_partitions_are_apart() -> None:
-    """The same key in two partitions is two records."""
+    """Records with the same key in two partitions are two records."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 5, b"here")
     _add(buffer, 1, 1, 1, 9, b"there")
@@ -62,7 +62,7 @@ def test_partitions_are_apart() -> None:
 
 
 def test_drop_through() -> None:
-    """The records of an incarnation up to a sequence go, in every partition; later ones and those of other incarnations stay."""
+    """Dropping an incarnation up to a sequence removes its records in every partition; later ones and other incarnations stay."""
     buffer = Buffer()
     for offset, (partition, incarnation, sequence) in enumerate([(0, 1, 3), (1, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 4)]):
         _add(buffer, partition, incarnation, sequence, offset)
@@ -75,7 +75,7 @@ def test_drop_through() -> None:
 
 
 def test_offset_earliest() -> None:
-    """The offset to read again from is that of the earliest record still here."""
+    """The offset to read again from is that of the earliest buffered record."""
     buffer = Buffer()
     assert buffer.offset_earliest(0) is None
     _add(buffer, 0, 1, 1, 5)
@@ -87,7 +87,7 @@ def test_offset_earliest() -> None:
 
 
 def test_size() -> None:
-    """Values and a fixed cost a record are counted, so that a flood of fills is bounded too; what leaves is subtracted."""
+    """The size counts values and a fixed cost per record, so that a flood of fills is bounded too; removals subtract."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 0, b"12345")
     _add(buffer, 0, 1, 2, 1)
@@ -97,7 +97,7 @@ def test_size() -> None:
 
 
 def test_size_of_an_incarnation() -> None:
-    """The same for one incarnation; a second record of a key counts too, and what leaves is subtracted."""
+    """The size of one incarnation counts a second record of a key too, and removals subtract."""
     buffer = Buffer()
     for partition, incarnation, sequence, content in [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, b"")]:
         _add(buffer, partition, incarnation, sequence, 0, content)
@@ -109,7 +109,7 @@ def test_size_of_an_incarnation() -> None:
 
 
 def test_emptied_records_keep_their_offsets() -> None:
-    """Records that are not the content give their bytes back, and still hold the offset to read again from; twice is as good as once."""
+    """Records that are not the content release their bytes, once, and still hold the offset to read again from."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 5, b"junk")
     _add(buffer, 0, 1, 2, 6, b"other")

@@ -1,4 +1,4 @@
-"""Whose log it is, who may write to it, and the records that change that (R10): through the core, one behaviour at a time."""
+"""Tests of the core: genesis, the right to write, and the records that change it (R10), one behaviour at a time."""
 
 from hashlib import sha256
 
@@ -46,14 +46,14 @@ def _log(reading: Reading) -> tuple[object, ...]:
     ids=["nothing", "empty", "register", "not-signed-by-its-owner", "another-control-record"],
 )
 def test_a_topic_without_genesis_is_nobodys_log(first: bytes | None) -> None:
-    """A reader stops in front of a first record that is not a genesis record signed by the owner that it names."""
+    """A reader stops before a first record that is not a genesis record signed by the owner that it names."""
     ready = Reading().step(Record(ORDERING, 0, T0, b"", first))
     assert "does not begin with a genesis record" in ready.stop
     assert not ready.advanced
 
 
 def test_genesis_says_whose_log_it_is() -> None:
-    """Name, origin, keys and partitions come from the genesis record, and the history begins with the log id."""
+    """The notary's name, origin, keys and partitions come from the genesis record, and the history begins with the log id."""
     history, reading = History(), Reading()
     ready = reading.step(history.genesis)
     log = reading.joiner.log_state
@@ -76,11 +76,11 @@ def test_genesis_counts_once() -> None:
     assert _log(reading) == (KEY.public_key, 2, (1,), 0)
 
 
-# ---- who may write ----
+# ---- the right to write ----
 
 
 def _forgeries() -> dict[str, bytes]:
-    """Records that would take effect in `_begun()` if their signatures were good."""
+    """Returns records that would take effect in `_begun()` if their signatures were valid."""
     true = History()
     view = true.view
     records = {
@@ -103,7 +103,7 @@ FORGERIES = _forgeries()
 @pytest.mark.parametrize("kind", FORGERIES)
 @pytest.mark.parametrize("signed", ["by nobody", "by another key", "by the other of the two", "in another log"])
 def test_records_without_a_good_signature_change_nothing(kind: str, signed: str) -> None:
-    """A record that the notary's key in force, or for a control record the owner's, has not signed for this log is skipped."""
+    """A record is skipped unless the right key signed it for this log: the notary's key in force, or the owner's for a control record."""
     history, reading = _begun("w1", reads=2, version=2)
     body = FORGERIES[kind]
     is_owners = kind in ("activate", "key", "partitions", "retire", "settle")
@@ -118,7 +118,7 @@ def test_records_without_a_good_signature_change_nothing(kind: str, signed: str)
 
 
 def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() -> None:
-    """A signature that was found good under a key before a rotation is not good behind it."""
+    """A signature that was verified with the key before a rotation is not valid after it."""
     history, reading = _begun()
     entry = history.entry(1, 1, "a")
     old = history.key
@@ -132,7 +132,7 @@ def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() 
 
 
 def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record whose signature the caller has verified under the key in force is not verified a second time."""
+    """A record whose signature the caller has verified with the key in force is not verified a second time."""
     history, reading = _begun()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified again"))
@@ -141,7 +141,7 @@ def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very bytes that this worker has signed are not verified; other bytes under its batch's name are."""
+    """An entry with exactly the bytes that this worker has signed is not verified; other bytes under its batch's name are."""
 
     class Own:
         value = value("a")
@@ -163,7 +163,7 @@ def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def encode_entry_of(history: History) -> bytes:
-    """The value of an entry (1, 1) as that history would write it, without writing it."""
+    """Returns the value of an entry (1, 1) as that history would append it, without appending it."""
     value_ = history.entry(1, 1, "a").value or b""
     del history.streams[ORDERING][-1]
     return value_
@@ -173,7 +173,7 @@ def encode_entry_of(history: History) -> bytes:
 
 
 def _fills(history: History) -> dict[str, bytes]:
-    """Values that are no fill of batch (1, 1) in partition 0, whose entry asks for "a"."""
+    """Returns values that are no fill of batch (1, 1) in partition 0, whose entry is for "a"."""
     name, asked, other = batch_key(1, 1), sha256(value("a")).digest(), sha256(value("b")).digest()
     good = sign_fill(history.log_id, 0, name, asked, KEY)
     return {
@@ -194,7 +194,7 @@ def _fills(history: History) -> dict[str, bytes]:
 @pytest.mark.parametrize("what", _fills(History()))
 @pytest.mark.parametrize("order", ["fill, entry, payload", "entry, fill, payload", "fill, payload, entry"])
 def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
-    """A fill without the signature of the key in force over this log, partition, batch and hash is skipped: the payload is the content."""
+    """A fill without a signature by the key in force over this log, partition, batch and hash is skipped: the payload is the content."""
     history, reading = _begun()
     records = {
         "fill": history.put(0, batch_key(1, 1), _fills(history)[what]),
@@ -208,14 +208,14 @@ def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
 
 
 def test_a_good_fill_empties() -> None:
-    """The fill that all of these are not is taken, and the payload behind it is ignored."""
+    """A valid fill is the content, and the payload behind it is ignored."""
     history, reading = _begun()
     reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "filled")]
 
 
 def test_a_fill_is_judged_by_the_key_at_its_entrys_place() -> None:
-    """A fill signed with the key that was in force at the entry counts, though it was appended after a rotation; one by the new key not."""
+    """A fill signed with the key in force at the entry counts, even if it was appended after a rotation; one with the new key does not."""
     history, reading = _begun()
     entry = history.entry(1, 1, "a")
     rotation = history.rotate(SECOND)
@@ -231,7 +231,7 @@ def test_a_fill_is_judged_by_the_key_at_its_entrys_place() -> None:
 
 
 def test_key() -> None:
-    """From a key record on only the new key signs: entries under the former one behind it are skipped, under the new one they count."""
+    """After a key record only the new key signs: entries with the former one are skipped, entries with the new one count."""
     history, reading = _begun()
     ready = reading.step(history.rotate(SECOND))
     assert ready.log_state is not None
@@ -244,7 +244,7 @@ def test_key() -> None:
 
 
 def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
-    """A key that nobody has shown to hold is not put in force; nor is one that endorsed another step of the chain, or another log."""
+    """A new key is not put in force without its own endorsement of exactly this step, in this log."""
     history, reading = _begun()
     endorsements = [
         bytes(64),
@@ -258,7 +258,7 @@ def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
 
 
 def test_a_former_key_never_comes_back() -> None:
-    """Neither a copy of an old key record, nor a new one of the owner's, brings a former key back."""
+    """A former key comes back neither by a copy of an old key record nor by a new one of the owner."""
     history, reading = _begun()
     first = history.rotate(SECOND)
     second = history.rotate(THIRD)
@@ -273,7 +273,7 @@ def test_a_former_key_never_comes_back() -> None:
 
 
 def test_two_rotations_at_once() -> None:
-    """The first of two key records for the same step counts; the other is not endorsed for the key that is in force now."""
+    """The first of two key records for the same step counts; the second one is not endorsed for the key that is in force by then."""
     history, reading = _begun()
     first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
     second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))
@@ -282,7 +282,7 @@ def test_two_rotations_at_once() -> None:
 
 
 def test_holes_behind_a_rotation_are_not_filled() -> None:
-    """An entry behind a key record that the former key signed is no hole: nobody fills what never counts."""
+    """An entry behind a key record that the former key signed is no hole: it never counts, so it is not filled."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"), now=0)
     reading.step(history.rotate(SECOND), history.entry(1, 2, "b", key=KEY), now=0)
@@ -297,7 +297,7 @@ def test_holes_behind_a_rotation_are_not_filled() -> None:
 
 
 def test_partitions() -> None:
-    """From a partitions record on entries may name the new partitions, not before it; fewer, or as many, do nothing."""
+    """Entries may name new partitions from a partitions record on; a record with fewer or as many partitions has no effect."""
     history, reading = _begun()
     ready = reading.step(history.entry(1, 1, "a", partition=2), history.partitions(3), history.entry(1, 2, "b", partition=2))
     assert _kinds(ready) == ["skipped"]
@@ -308,7 +308,7 @@ def test_partitions() -> None:
 
 
 def test_payloads_of_a_partition_not_declared_yet() -> None:
-    """A payload in a partition that Kafka has and the log does not declare yet is kept for the entry that will name it."""
+    """A payload in a partition that Kafka has and the log has not declared yet is kept for the entry that will name it."""
     history, reading = _begun()
     history.streams[2] = []
     reading.step(history.payload(1, 1, "a", partition=2))
@@ -321,7 +321,7 @@ def test_payloads_of_a_partition_not_declared_yet() -> None:
 
 
 def test_retire() -> None:
-    """A retire record ends the incarnation, drops what it has here, voids its vote and says that it was the owner."""
+    """A retire record ends the incarnation, drops its buffered payloads, voids its vote and is reported as the owner's."""
     history, reading = _begun("w1", "w2")
     reading.step(history.payload(1, 1, "a"))
     ready = reading.step(history.retire(1))
@@ -335,7 +335,7 @@ def test_retire() -> None:
 
 
 def test_retire_counts_once() -> None:
-    """A second retire record, or one for an incarnation that is over or has not begun, changes nothing and voids nothing."""
+    """A retire record for an incarnation that was retired, has ended or has not begun changes nothing and voids nothing."""
     history, reading = _begun("w1", "w2")
     reading.step(history.retire(1), history.fence(2, 0))
     before = reading.view
@@ -345,7 +345,7 @@ def test_retire_counts_once() -> None:
 
 
 def test_a_vote_is_void_at_its_place() -> None:
-    """The void stands among the roots in the order of the log, with how many batches were judged before it."""
+    """A voided vote is reported among the roots in log order, with the number of batches applied before it."""
     history, reading = _begun("w1", "w2")
     view = reading.view
     records = [
@@ -363,7 +363,7 @@ def test_a_vote_is_void_at_its_place() -> None:
 
 
 def test_activate_stops_who_cannot_read_it() -> None:
-    """A worker stops before a record that activates what it cannot read, after all that came earlier; it persists no step past it."""
+    """A worker stops before the activation of a version that it cannot read, after all earlier records; it persists no step past it."""
     history, reading = _begun("w1", version=2)
     ready = reading.step(
         history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
@@ -377,7 +377,7 @@ def test_activate_stops_who_cannot_read_it() -> None:
 
 
 def test_activate_is_passed_by_who_can_read_it() -> None:
-    """A worker that reads the version goes on, and records of that version count from there on; before it they are malformed."""
+    """A worker that can read the version goes on; records of that version count after the activation, and are malformed before it."""
     history, reading = _begun("w1", version=2, reads=2)
 
     def second_version(sequence: int, label: str) -> Record:
@@ -393,7 +393,7 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
 
 def test_activate_while_a_voter_cannot_read_it() -> None:
-    """While an incarnation of the electorate registered with a lower version the record is skipped, by old and new software alike."""
+    """While a voter registered with a lower version the activation is skipped, by old and new software alike."""
     for reads in (1, 2):
         history, reading = _begun("new", version=2, reads=reads)
         ready = reading.step(history.register("old", version=1), history.activate(2))
@@ -403,7 +403,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
 
 
 def test_activate_does_not_ask_who_has_left() -> None:
-    """A worker that is retired, or silent for a day of log time, keeps no version from being activated."""
+    """A worker that was retired, or was silent for a day of log time, does not prevent an activation."""
     history, reading = _begun("new", version=2, reads=2)
     late = T0 + ELECTORATE_MS + 60_000
     reading.step(history.register("retired"), history.register("gone"), history.retire(2))
@@ -413,7 +413,7 @@ def test_activate_does_not_ask_who_has_left() -> None:
 
 
 def test_activate_of_what_is_active() -> None:
-    """Activating what is active changes nothing."""
+    """The activation of an active version changes nothing."""
     history, reading = _begun()
     ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert not ready.stop
@@ -422,7 +422,7 @@ def test_activate_of_what_is_active() -> None:
 
 
 def test_ordering_alone() -> None:
-    """A command that reads the ordering topic alone learns incarnations, keys and partitions, asks for no content and compares no view."""
+    """A command that reads the ordering topic alone learns incarnations, keys and partitions, needs no content and compares no view."""
     history = History()
     joiner = Joiner(ordering_only=True)
     foreign = View(77, bytes(32))

@@ -1,4 +1,4 @@
-"""The joiner's core, one behaviour at a time. Histories are written with `history`; every record is handed in by the test."""
+"""Tests of the joiner's core, one behaviour at a time. `history` writes the logs; the test passes every record to the joiner."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -58,7 +58,7 @@ def test_payload_then_entry() -> None:
 
 
 def test_unregistered() -> None:
-    """An entry of a life that has not registered is skipped, with a notice, and does not hold the head."""
+    """An entry of an incarnation that has not registered is skipped with an anomaly, and does not block the head."""
     history, reading = _registered()
     ready = reading.step(history.entry(2, 1, "a"))
     assert ready.advanced
@@ -67,7 +67,7 @@ def test_unregistered() -> None:
 
 
 def test_fenced() -> None:
-    """An entry of a fenced life is skipped, though its payload is there."""
+    """An entry of a fenced incarnation is skipped, even if its payload is there."""
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"), history.fence(1, 0), history.entry(1, 1, "a"))
     assert ready.batches == []
@@ -75,7 +75,7 @@ def test_fenced() -> None:
 
 
 def test_repeated_entry() -> None:
-    """The same entry again, as a retry or a mirror appends it, is skipped."""
+    """A second copy of an entry, as a retry or a mirror appends it, is skipped."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
@@ -85,7 +85,7 @@ def test_repeated_entry() -> None:
 
 
 def test_lower_sequence() -> None:
-    """An entry whose life has a later one counted is skipped, and its payload is dropped as an orphan."""
+    """An entry below the last counted sequence of its incarnation is skipped, and its payload is dropped as an orphan."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 2, "b"))
     ready = reading.step(history.entry(1, 2, "b"))
@@ -95,7 +95,7 @@ def test_lower_sequence() -> None:
 
 
 def test_partition_that_is_none() -> None:
-    """An entry that names a partition that is not declared is skipped with a notice of both numbers; its sequence is not counted."""
+    """An entry for a partition that is not declared is skipped with an anomaly that has both numbers; its sequence is not counted."""
     history, reading = _registered()
     ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
     assert _kinds(ready) == ["skipped", "skipped"]
@@ -117,7 +117,7 @@ def test_empty_batch() -> None:
     [None, b"", b"\x01", b"\x02\x01 a version that is not active", b"\x01\x09 an unknown kind", b"\x01\x01 too short", b"\x01\x05\0\0"],
 )
 def test_malformed_ordering_record(garbage: bytes | None) -> None:
-    """A record of the ordering topic that does not decode is skipped with a notice that says where."""
+    """An ordering record that does not decode is skipped with an anomaly that has its offset."""
     history, reading = _registered()
     ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", ORDERING, 2)]
@@ -126,7 +126,7 @@ def test_malformed_ordering_record(garbage: bytes | None) -> None:
 
 @pytest.mark.parametrize("key", [None, b"", bytes(15), bytes(17)])
 def test_malformed_payload_key(key: bytes | None) -> None:
-    """A payload record whose key is none is skipped with a notice, and is not read again."""
+    """A payload record with a malformed key is skipped with an anomaly, and is not read again."""
     history, reading = _registered()
     ready = reading.step(history.put(1, key, value("a")), history.register("w2"))
     assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", 1, 0)]
@@ -155,7 +155,7 @@ def test_fill_then_payload() -> None:
 
 
 def test_first_of_two_payloads() -> None:
-    """The payload whose hash the entry names is the content, whichever of two with one key lies first."""
+    """The payload whose hash the entry names is the content, whichever of two records with one key comes first."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "x"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     reading.step(history.payload(1, 2, "b"), history.payload(1, 2, "x"), history.entry(1, 2, "b"))
@@ -163,7 +163,7 @@ def test_first_of_two_payloads() -> None:
 
 
 def test_payload_in_another_partition() -> None:
-    """A payload elsewhere than in the entry's partition is no content of it, and goes when the batch is passed."""
+    """A payload in another partition than the entry's is not its content, and is dropped when the batch is applied."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a", partition=1), history.entry(1, 1, "a", partition=0))
     assert reading.joiner.hole is not None
@@ -179,7 +179,7 @@ def test_payload_in_another_partition() -> None:
     ids=["empty", "null", "object", "cut", "not-utf8", "fields-missing", "other-id", "more-ids", "torn", "no-ids"],
 )
 def test_bad_content_decides_nothing(content: bytes) -> None:
-    """A payload of the right hash that does not decode, or has other ids than its entry, decides nothing, with a notice; it is no fill."""
+    """A payload of the right hash that does not decode, or has other ids, decides nothing and causes an anomaly; it is no fill."""
     history, reading = _registered()
     named_hash = sha256(content).digest()
     ready = reading.step(
@@ -196,7 +196,7 @@ def test_bad_content_decides_nothing(content: bytes) -> None:
 )
 @pytest.mark.parametrize("entry_first", [False, True], ids=["payload-first", "entry-first"])
 def test_other_bytes_are_skipped(content: bytes, entry_first: bool) -> None:
-    """Bytes under the key that are neither the payload nor a good fill are skipped: the payload behind them is the content."""
+    """Bytes under the key that are neither the payload nor a valid fill are skipped: the payload behind them is the content."""
     history, reading = _registered()
     junk, payload, entry = history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a")
     for record in (entry, junk, payload) if entry_first else (junk, payload, entry):
@@ -206,7 +206,7 @@ def test_other_bytes_are_skipped(content: bytes, entry_first: bool) -> None:
 
 
 def test_ids_in_another_order() -> None:
-    """The ids of the payload must be the entry's in their order."""
+    """The ids of the payload must be the entry's, in the same order."""
     history, reading = _registered()
     other_order = sha256(value("b", "a")).digest()
     ready = reading.step(history.payload(1, 1, "b", "a"), history.entry(1, 1, "a", "b", payload_hash=other_order))
@@ -215,7 +215,7 @@ def test_ids_in_another_order() -> None:
 
 
 def test_own_batch_is_not_trusted_blindly() -> None:
-    """A worker's own batch saves the decoding only where the log holds its very bytes."""
+    """A worker skips decoding its own batch only if the log holds exactly the bytes that it sent."""
 
     class Own:
         value = value("a")
@@ -232,11 +232,11 @@ def test_own_batch_is_not_trusted_blindly() -> None:
     assert reading.batches[1].requests == requests("b")
 
 
-# ---- R5: lives, orphans ----
+# ---- R5: incarnations, orphans ----
 
 
 def test_unregistered_orphans_are_counted() -> None:
-    """Payloads of incarnations that have not registered are counted apart, in number and cost, until these register."""
+    """Payloads of incarnations that have not registered are counted separately, by number and cost, until these register."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(2, 1, "b"), history.fill(2, 2, partition=1), history.payload(3, 1, "c"))
     records, size_bytes = reading.joiner.unregistered
@@ -248,7 +248,7 @@ def test_unregistered_orphans_are_counted() -> None:
 
 
 def test_unknown_incarnation_is_kept() -> None:
-    """A payload of a life not seen yet waits for its register record, which may lie ahead in the other topic."""
+    """A payload of an unknown incarnation waits for its register record, which may still come in the ordering topic."""
     history, reading = _registered()
     reading.step(history.payload(2, 1, "a"))
     assert reading.joiner.buffered_records == 1
@@ -257,7 +257,7 @@ def test_unknown_incarnation_is_kept() -> None:
 
 
 def test_orphans_of_a_fenced_life() -> None:
-    """All payloads of a life that is fenced go, and later ones are not kept."""
+    """All payloads of a fenced incarnation are dropped, and later ones are not kept."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 9, "b", partition=1), history.fill(1, 4))
     ready = reading.step(history.fence(1, 0))
@@ -269,7 +269,7 @@ def test_orphans_of_a_fenced_life() -> None:
 
 
 def test_register_fences_the_namesake() -> None:
-    """A register record begins a life, fences the earlier one of that name and says by whom."""
+    """A register record begins an incarnation, fences the earlier one of that worker name and reports by whom."""
     history, reading = _registered("w1")
     reading.step(history.payload(1, 1, "a"))
     ready = reading.step(history.register("w1"))
@@ -282,7 +282,7 @@ def test_register_fences_the_namesake() -> None:
 
 
 def test_register_twice() -> None:
-    """The same register record again begins no life and fences nobody."""
+    """A copy of a register record begins no incarnation and fences none."""
     history, reading = _registered()
     reading.step(history.register("w2", nonce_of="same"))
     ready = reading.step(history.register("w2", nonce_of="same"))
@@ -292,7 +292,7 @@ def test_register_twice() -> None:
 
 
 def test_fence_compares() -> None:
-    """A fence for a sequence that is not the last one counted any more does nothing."""
+    """A fence for a sequence that is no longer the last one counted has no effect."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.fence(1, 0))
@@ -301,7 +301,7 @@ def test_fence_compares() -> None:
 
 
 def test_fence_waits_behind_a_hole() -> None:
-    """Nothing behind a hole is judged: the fence compares with what was counted before it."""
+    """Records behind a hole are not applied: a fence there compares with the sequences counted before the hole."""
     history, reading = _registered()
     ready = reading.step(history.entry(1, 1, "a"), history.fence(1, 0))
     assert not ready.fenced
@@ -311,7 +311,7 @@ def test_fence_waits_behind_a_hole() -> None:
 
 
 def test_fence_proposed() -> None:
-    """A life with an orphan here is proposed for a fence when silent for worker_timeout of log time, again only after a while."""
+    """An incarnation with an orphan here is proposed for a fence after worker_timeout of silent log time, and again only after a while."""
     limits = JoinerLimits(worker_timeout_ms=1000)
     history, reading = _registered("w1", "w2", limits=limits)
     reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
@@ -325,7 +325,7 @@ def test_fence_proposed() -> None:
 
 
 def test_no_fence_after_a_quiet_night() -> None:
-    """Log time leaps with the first entry after a pause; a life whose payload came just before its entry is not fenced for that."""
+    """An incarnation whose payload came just before its entry is not fenced when the first entry after a pause moves log time far ahead."""
     history, reading = _registered("w1", "w2")
     ready = reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), now=0)
     assert ready.fences == []
@@ -334,7 +334,7 @@ def test_no_fence_after_a_quiet_night() -> None:
 
 
 def test_no_fence_without_an_orphan() -> None:
-    """A silent life that holds no memory is left alone."""
+    """A silent incarnation that uses no memory is not fenced."""
     history, reading = _registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000))
     reading.step(history.entry(2, 1, "a", at=T0), history.payload(2, 1, "a"))
     assert reading.step(history.entry(2, 2, "b", at=T0 + 5000), history.payload(2, 2, "b")).fences == []
@@ -356,23 +356,23 @@ def test_log_time_is_the_append_time() -> None:
 
 
 def test_log_time_is_held_back() -> None:
-    """A broker's clock that jumps pushes log time at most a minute past the sender's clock."""
+    """A broker's clock that jumps ahead moves log time at most a minute past the sender's clock."""
     assert _log_times((T0 + 10**9, T0), (T0 + 10**9, T0 + 1)) == [T0 + SENT_AT_AHEAD_MAX_MS, T0 + SENT_AT_AHEAD_MAX_MS + 1]
     assert SENT_AT_AHEAD_MAX_MS == 60_000
 
 
 def test_log_time_is_not_pushed_by_the_sender() -> None:
-    """A sender's clock in the future moves nothing: the append time bounds it."""
+    """A sender's clock in the future does not move log time: the append time bounds it."""
     assert _log_times((T0, 2**63 - 1)) == [T0]
 
 
 def test_log_time_never_falls() -> None:
-    """Append times and senders that go backwards leave log time where it was."""
+    """Log time does not fall when append times and senders' clocks go backwards."""
     assert _log_times((T0, T0), (T0 - 500, T0), (T0 + 9, -(2**63)), (T0 + 9, T0)) == [T0, T0, T0, T0 + 9]
 
 
 def test_skipped_entries_do_not_move_log_time() -> None:
-    """An entry that does not count, and a hole, leave log time alone."""
+    """An entry that does not count, or a hole, does not change log time."""
     history, reading = _registered()
     reading.step(history.entry(1, 2, "a", at=T0), history.payload(1, 2, "a"))
     ready = reading.step(history.entry(1, 1, at=T0 + 100), history.entry(5, 1, at=T0 + 100), history.entry(1, 3, partition=9, at=T0 + 100))
@@ -385,7 +385,7 @@ def test_skipped_entries_do_not_move_log_time() -> None:
 
 
 def test_fill_proposed_after_the_timeout() -> None:
-    """A hole at the head is proposed for a fill after hole_timeout, not before, and again only after another one."""
+    """A hole at the head is proposed for a fill after hole_timeout, not before, and again only after another hole_timeout."""
     history, reading = _registered()
     assert reading.step(history.entry(1, 1, "a"), now=100).fills == []
     assert reading.step(now=100 + HOLE_MS - 1).fills == []
@@ -395,7 +395,7 @@ def test_fill_proposed_after_the_timeout() -> None:
 
 
 def test_holes_behind_that_are_as_old() -> None:
-    """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, not."""
+    """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, are not."""
     history, reading = _registered("w1", "w2")
     reading.step(
         history.entry(1, 1, "a"), history.entry(2, 1, "b", partition=1), history.entry(1, 2, "c"), history.payload(1, 2, "c"), now=0
@@ -406,7 +406,7 @@ def test_holes_behind_that_are_as_old() -> None:
 
 
 def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillWanted]]]:
-    """(time, what is proposed) of steps a millisecond apart from the first proposal on, with so many holes that stay."""
+    """Yields (time, proposals) of steps a millisecond apart, from the first proposal on, with this many holes that stay."""
     history, reading = _registered(limits=limits)
     reading.step(*[history.entry(1, sequence, partition=sequence % 2) for sequence in range(1, entries + 1)], now=0)
     for now in range(limits.hole_timeout_ms, 4 * limits.hole_timeout_ms):
@@ -414,7 +414,7 @@ def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillW
 
 
 def test_holes_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many records wait behind an old hole and however often a step comes, few are looked at in a hole_timeout."""
+    """Few waiting records are examined in a hole_timeout, however many wait behind an old hole and however many steps come."""
     looked_at = 0
 
     def counted(self: Joiner, fill: FillWanted) -> bool:
@@ -425,7 +425,7 @@ def test_holes_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Joiner, "is_hole", counted)
     limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=50, fills_proposed_max=1000)
     assert max(len(fills) for _, fills in _scans(limits, 5_000)) == 50
-    # Each is proposed once in a timeout, so it is looked at once.
+    # Each is proposed once in a timeout, so it is examined once.
     assert looked_at <= 3 * 50
     looked_at = 0
     monkeypatch.setattr(Joiner, "is_hole", lambda self, fill: counted(self, fill) and False)
@@ -434,7 +434,7 @@ def test_holes_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_hole_gets_its_turn() -> None:
-    """With more holes than are proposed at once each comes within a hole_timeout, the earliest first, and none twice in one."""
+    """If there are more holes than are proposed at once, each is proposed within a hole_timeout, the earliest first, and none twice."""
     limits = JoinerLimits(hole_timeout_ms=100, fills_proposed_max=10)
     proposed = [(now, fill) for now, fills in _scans(limits, 60) for fill in fills]
     first = [fill for now, fill in proposed if now < 200]
@@ -446,7 +446,7 @@ def test_every_hole_gets_its_turn() -> None:
 
 
 def test_holes_beyond_the_scan_move_up() -> None:
-    """Holes too far behind to be looked at get their turn when those before them are filled."""
+    """Holes beyond the scan are proposed once those before them are filled."""
     limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=3, fills_proposed_max=2)
     history, reading = _registered(limits=limits)
     reading.step(*[history.entry(1, sequence) for sequence in range(1, 21)], now=0)
@@ -457,14 +457,14 @@ def test_holes_beyond_the_scan_move_up() -> None:
 
 
 def test_entries_that_will_not_count_are_not_filled() -> None:
-    """Behind a hole, entries of unknown lives, repeated ones and those of a partition that is none are no holes."""
+    """Behind a hole, entries of unknown incarnations, repeated ones and those of undeclared partitions are no holes."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.entry(9, 1, "b"), history.entry(1, 1, "a"), history.entry(1, 2, "c", partition=5), now=0)
     assert reading.step(now=HOLE_MS).fills == [_wanted(0, 1, 1, "a")]
 
 
 def test_a_new_hole_has_its_own_clock() -> None:
-    """An entry that becomes the hole at the head is given hole_timeout from then on."""
+    """An entry that becomes the hole at the head gets a full hole_timeout from then on."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b"), now=0)
     reading.step(history.payload(1, 1, "a"), now=HOLE_MS - 1)
@@ -473,24 +473,24 @@ def test_a_new_hole_has_its_own_clock() -> None:
 
 
 def test_hole_closed_in_time() -> None:
-    """A hole whose content comes with the step that would have proposed it is not proposed."""
+    """A hole whose content comes in the step that would have proposed it is not proposed."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), now=0)
     assert reading.step(history.payload(1, 1, "a"), now=HOLE_MS).fills == []
 
 
-# ---- R8: where to resume ----
+# ---- R8: offsets to resume from ----
 
 
 def test_offsets_only_when_the_head_moved() -> None:
-    """A step that moved no head has nothing to persist, whatever payloads it read."""
+    """A step that did not move the head has nothing to persist, whatever payloads it read."""
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"))
     assert (ready.advanced, ready.offsets_next, ready.lives) == (False, {}, [])
 
 
 def test_resume_at_the_earliest_buffered() -> None:
-    """A partition is read again from its earliest payload still buffered, another from behind its mark; ordering from the head."""
+    """After a restart a partition is read from its earliest buffered payload, else from behind its mark, and ordering from the head."""
     history, reading = _registered()
     reading.step(history.payload(1, 9, "orphan"), history.payload(1, 1, "a"), history.payload(1, 2, "b", partition=1))
     ready = reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1), history.entry(1, 3, "hole"))
@@ -501,7 +501,7 @@ def test_resume_at_the_earliest_buffered() -> None:
 
 
 def test_resume_keeps_the_first() -> None:
-    """After a restart the first record of a key is still the first, though the reader was past it."""
+    """After a restart the first record of a key is still the first, even if the reader was past it."""
     history, reading = _registered()
     reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.register("w2"))
     again = reading.restarted()
@@ -510,7 +510,7 @@ def test_resume_keeps_the_first() -> None:
 
 
 def test_restart_anywhere() -> None:
-    """A joiner made from the state after any step gives the batches that the first one gave from there on."""
+    """A joiner that starts from the state after any step emits the same batches from there on as the first joiner."""
     history = History()
     records = [
         history.genesis,
@@ -547,7 +547,7 @@ def test_restart_anywhere() -> None:
 
 
 def test_records_handed_in_twice() -> None:
-    """A reader that was made anew may repeat records: what was handed in already is left out."""
+    """Records that a new reader repeats are ignored."""
     history, reading = _registered()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     reading.step(entry, payload)
@@ -557,11 +557,11 @@ def test_records_handed_in_twice() -> None:
     assert reading.joiner.read_next() == {ORDERING: 3, 0: 1}
 
 
-# ---- bounds ----
+# ---- limits ----
 
 
 def test_full_buffer_pauses_all_but_the_head() -> None:
-    """Over its limit the buffer pauses every payload partition but the one that the head waits for, and lets go well below it."""
+    """A full buffer pauses every payload partition except the one that the head waits for, and resumes them well below its limit."""
     history, reading = _registered(limits=JoinerLimits(buffer_bytes_max=2000))
     orphan = [history.payload(1, sequence, "x" * 10, partition=1) for sequence in range(2, 9)]
     assert reading.step(*orphan).paused == {0, 1}
@@ -572,7 +572,7 @@ def test_full_buffer_pauses_all_but_the_head() -> None:
 
 
 def test_full_queue_pauses_ordering() -> None:
-    """The ordering queue is bounded in ids: behind a hole the ordering topic is paused, until the hole is closed."""
+    """The ordering queue is bounded in ids: behind a hole the ordering topic is paused until the hole is closed."""
     history, reading = _registered(limits=JoinerLimits(queue_ids_max=4))
     reading.step(history.entry(1, 1, "a"))
     ready = reading.step(*[history.entry(1, sequence, "b", "c") for sequence in (2, 3, 4)])
@@ -583,7 +583,7 @@ def test_full_queue_pauses_ordering() -> None:
 
 
 def test_full_queue_counts_records_without_ids() -> None:
-    """A flood of records that name no transaction is bounded too."""
+    """A flood of ordering records without transaction ids is bounded too."""
     history, reading = _registered(limits=JoinerLimits(queue_ids_max=10))
     reading.step(history.entry(1, 1, "a"))
     flood = [history.put(ORDERING, None, b"garbage") for _ in range(10)]
@@ -592,7 +592,7 @@ def test_full_queue_counts_records_without_ids() -> None:
 
 
 def test_step_bound() -> None:
-    """A step ends after the batch that reaches its bound and says that there is more; stepping without records goes on."""
+    """A step ends after the batch that reaches its limit and reports that there is more; a step without records goes on."""
     history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
     records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     records += [history.payload(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
@@ -612,7 +612,7 @@ def test_step_bound_reached_exactly() -> None:
 
 
 def test_roots_are_handed_on() -> None:
-    """Roots come out in the step that judges their checkpoints, with the name of who wrote them and who has a vote."""
+    """Roots are emitted by the step that applies their checkpoints, with the writer's name and the voters."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"))
     assert reading.step(history.checkpoint(1, 5)).roots_seen == []
@@ -623,7 +623,7 @@ def test_roots_are_handed_on() -> None:
 
 
 def test_roots_of_lives_that_are_none_do_not_count() -> None:
-    """A checkpoint of an incarnation that has not registered, or is over, is skipped with a notice."""
+    """A checkpoint of an incarnation that has not registered, or has ended, is skipped with an anomaly."""
     history, reading = _registered()
     reading.step(history.fence(1, 0))
     ready = reading.step(history.checkpoint(1, 5), history.checkpoint(9, 5))
@@ -632,7 +632,7 @@ def test_roots_of_lives_that_are_none_do_not_count() -> None:
 
 
 def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
-    """A worker that left long ago has no vote, one that was fenced has none, one that only registered has."""
+    """The voters were active within a day of log time: one that left has no vote, a fenced one has none, one that only registered has."""
     history, reading = _registered()
     reading.step(history.register("gone"), history.register("fenced"), history.fence(3, 0))
     late = T0 + ELECTORATE_MS + 60_000

@@ -1,4 +1,4 @@
-"""Whole workers on a log that misbehaves. Rule R10 has its tests in `test_driver_certified`."""
+"""Tests of complete workers on a log that injects faults. The tests of rule R10 are in `test_driver_certified`."""
 
 import asyncio
 import itertools
@@ -25,11 +25,11 @@ from tests.joiner.faulty import (
 )
 from tests.joiner.history import ask
 
-# ---- the way in and out ----
+# ---- submissions and answers ----
 
 
 async def test_submission_is_decided(start: Start) -> None:
-    """A submission gets its decisions, in the order of its requests; asked again it gets the same ones."""
+    """A submission gets its decisions in the order of its requests; a retry gets the same ones."""
     worker = start()
     decisions = await worker.decided("a", "b")
     assert [decision.transaction_id for decision in decisions] == [id_of("a"), id_of("b")]
@@ -40,7 +40,7 @@ async def test_submission_is_decided(start: Start) -> None:
 
 
 async def test_two_workers_are_equal(start: Start) -> None:
-    """Two workers on one log, both taking submissions that overlap, hold the same rows in the end and answered alike."""
+    """Two workers on one log that both admit overlapping submissions have the same rows in the end, and gave the same answers."""
     workers = [start("w1"), start("w2")]
     asked = [(workers[n % 2], f"{n // 3}", f"{n % 7} of its own") for n in range(60)]
     answers = await asyncio.gather(*[worker.decided(*labels) for worker, *labels in asked])
@@ -54,7 +54,7 @@ async def test_two_workers_are_equal(start: Start) -> None:
 
 
 async def test_restart(start: Start, log: FaultyLog) -> None:
-    """A worker that starts again on its index goes on behind what it applied, and repeats the decisions that it gave."""
+    """A worker that restarts on its index continues behind the last applied record, and repeats its earlier decisions."""
     worker = start()
     decisions = await worker.decided("a")
     await worker.stop()
@@ -65,7 +65,7 @@ async def test_restart(start: Start, log: FaultyLog) -> None:
 
 
 async def test_drain(start: Start) -> None:
-    """After `drain` everything taken in has its answer, and nothing is pending."""
+    """After `drain` every admitted submission has its answer, and nothing is pending."""
     worker = start()
     answers = [ask(worker.sender, f"{n}") for n in range(40)]
     await worker.sender.queue.drain()
@@ -74,7 +74,7 @@ async def test_drain(start: Start) -> None:
 
 
 async def test_client_that_left(start: Start) -> None:
-    """A submission whose client gave up is decided all the same, and nobody stumbles over it."""
+    """A submission whose client has disconnected is decided without an error."""
     worker = start()
     ask(worker.sender, "a").cancel()
     await worker.sender.queue.drain()
@@ -87,7 +87,7 @@ async def test_client_that_left(start: Start) -> None:
 
 
 async def test_filled_batch_is_sent_again(start: Start, log: FaultyLog) -> None:
-    """A batch whose payload is late is filled by its own worker, sent again and decided once; the late payload is ignored."""
+    """A worker fills its own batch whose payload is late, sends it again and decides it once; the late payload is ignored."""
     late = asyncio.Event()
 
     async def delay(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -105,7 +105,7 @@ async def test_filled_batch_is_sent_again(start: Start, log: FaultyLog) -> None:
 
 
 async def test_peer_fills(start: Start, log: FaultyLog) -> None:
-    """An entry that a dead worker left without its payload is filled by another."""
+    """A peer fills an entry that a dead worker left without its payload."""
     log.register("dead")
     log.entry(1, 1, "lost", partition=2)
     worker = start()
@@ -114,7 +114,7 @@ async def test_peer_fills(start: Start, log: FaultyLog) -> None:
 
 
 async def test_restart_behind_the_own_hole(start: Start, log: FaultyLog) -> None:
-    """The only worker, killed between its two sends: its next process fills the hole though its register record stands behind it."""
+    """The only worker is killed between its two sends: its next process fills the hole although its register record comes behind it."""
     log.register("w1", "before")
     log.entry(1, 1, "lost")
     worker = start()
@@ -123,7 +123,7 @@ async def test_restart_behind_the_own_hole(start: Start, log: FaultyLog) -> None
 
 
 async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> None:
-    """A fill whose append fails before the worker has an incarnation costs it no more than another try."""
+    """A fill whose append fails before the worker has an incarnation is only tried again."""
     log.register("dead")
     log.entry(1, 1, "lost")
     failures = [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
@@ -139,7 +139,7 @@ async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> Non
 
 
 async def test_never_decided(start: Start, log: FaultyLog) -> None:
-    """A submission whose batches never count, first for a fill and then for fences, is given up as unknown after a bounded number."""
+    """A submission whose batches never count, first for a fill and then for fences, is reported as unknown after a limited number."""
     tries = itertools.count()
 
     async def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -156,13 +156,13 @@ async def test_never_decided(start: Start, log: FaultyLog) -> None:
     assert worker.sender.queue.pending_requests == 0
 
 
-# ---- R5: lives ----
+# ---- R5: incarnations ----
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("ordering", [False, True], ids=["payload", "entry"])
 async def test_failed_append(start: Start, log: FaultyLog, ordering: bool, applied: bool) -> None:
-    """An append that fails, lost or applied all the same, ends the life; the submission is decided in this life or the next, once."""
+    """A failed append, lost or applied, ends the incarnation; the submission is decided once, in this incarnation or the next."""
     failed: list[int] = []
 
     async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -184,7 +184,7 @@ async def test_failed_append(start: Start, log: FaultyLog, ordering: bool, appli
 
 
 async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
-    """Where every life ends at its first append, a pause stands between them: each leaves a record that is kept for ever."""
+    """If every incarnation ends at its first append the worker pauses between them: each leaves a record that is kept for ever."""
 
     async def refuse(stream: int, key: bytes | None, value: bytes | None) -> None:
         if stream != ORDERING and not is_fill(value):
@@ -200,7 +200,7 @@ async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
 
 
 async def test_failed_registration(start: Start, log: FaultyLog) -> None:
-    """A register record whose append fails is written again with a new nonce; if it comes late it fences the life, which begins anew."""
+    """A register record whose append failed is sent again with a new nonce; if it arrives late it fences that incarnation."""
     late: list[bytes] = []
 
     async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -217,11 +217,11 @@ async def test_failed_registration(start: Start, log: FaultyLog) -> None:
 
 
 async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -> None:
-    """A worker that reads its register record together with the one that fences it does not go on in a life that never counts."""
+    """A worker that reads its register record together with its fence does not continue in an incarnation that never counts."""
 
     async def fence_at_once(stream: int, key: bytes | None, value: bytes | None) -> None:
         if stream == ORDERING and log.end(ORDERING) == 1:
-            # Its own record is in, acknowledged late; a namesake's comes right behind it, and both are read in one poll.
+            # Its own record is in the log, acknowledged late; a duplicate's record comes right behind it, and one poll returns both.
             log.put(stream, key, value)
             log.register("w1", "namesake")
 
@@ -232,7 +232,7 @@ async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -
 
 
 async def test_fenced_by_a_peer(start: Start, log: FaultyLog) -> None:
-    """A worker that a peer fenced registers again and goes on."""
+    """A worker that a peer has fenced registers again and continues."""
     worker = start()
     await worker.decided("a")
     log.fence(1, 1)
@@ -256,7 +256,7 @@ async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) ->
 
 
 async def test_namesakes(start: Start, log: FaultyLog) -> None:
-    """Fenced three times by another process of its name, a worker stops and says that two share it."""
+    """A worker that another process of its name fences three times stops and reports that two processes share the name."""
     worker = start()
     incarnation = None
     for n in range(3):
@@ -267,7 +267,7 @@ async def test_namesakes(start: Start, log: FaultyLog) -> None:
 
 
 async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of processes that are gone, however many come late, do not stop a worker whose lives last in between."""
+    """Late records of former processes never stop a worker whose incarnations last in between, however many come."""
     monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
     worker = start()
     incarnation = None
@@ -279,7 +279,7 @@ async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: F
 
 
 async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker stops when it has lost three lives of which none lasted: one that lasted, and two that did not, are not enough."""
+    """A worker stops after three lost incarnations of which none lasted: one that lasted and two that did not are not enough."""
     monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
     worker = start()
     incarnation = await worker.lives()
@@ -295,7 +295,7 @@ async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: Faulty
 
 
 async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
-    """A worker that fences its own earlier lives, however often, does not take itself for a namesake."""
+    """A worker that fences its own earlier incarnations, however often, does not count as a duplicate of itself."""
     worker = start()
     incarnation = await worker.lives()
     for n in range(5):
@@ -309,7 +309,7 @@ async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLo
 
 
 async def test_reader_that_stands_still(start: Start, log: FaultyLog) -> None:
-    """A reader that returns nothing while the log goes on is made anew, and what it swallowed is read again."""
+    """A reader that returns nothing while the log grows is replaced, and the records that it missed are read again."""
 
     def swallow(records: list[Record]) -> list[Record]:
         return [] if log.readers == 1 else records
@@ -321,7 +321,7 @@ async def test_reader_that_stands_still(start: Start, log: FaultyLog) -> None:
 
 
 async def test_idle_reader_is_left_alone(start: Start, log: FaultyLog) -> None:
-    """A reader at the end of the log stands still rightly."""
+    """A reader at the end of the log is not replaced."""
     worker = start()
     await worker.decided("a")
     looks = 0
@@ -339,7 +339,7 @@ async def test_idle_reader_is_left_alone(start: Start, log: FaultyLog) -> None:
 
 
 async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
-    """Garbage in either topic stops nobody."""
+    """Garbage in either topic stops no worker."""
     log.put(ORDERING, None, b"garbage")
     log.put(0, b"short", b"garbage")
     log.put(1, batch_key(1, 1), b"garbage")
@@ -360,11 +360,11 @@ async def test_newer_version(start: Start, log: FaultyLog) -> None:
     assert (again.joiner.history.seen, log.ends()) == (2, ends)
 
 
-# ---- what a worker knows of its reading ----
+# ---- the state of reading ----
 
 
 async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
-    """A worker whose reader is polled well and yields nothing of a stream that has records is not ready, until it reads them."""
+    """A worker is not ready while its reader returns nothing of a topic-partition that has records, although its polls succeed."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -380,7 +380,7 @@ async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
 
 
 async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -> None:
-    """A worker none of whose polls succeeds is not ready and says what they fail with, though the log's bounds look well."""
+    """A worker whose polls all fail is not ready and reports their error, although it can fetch the log end offsets."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
     await worker.decided("a")
 
@@ -395,7 +395,7 @@ async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -
 
 
 async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
-    """With a hole that nobody can fill a worker is not ready; when it is filled it is ready again."""
+    """A worker with a hole that no worker can fill is not ready; when the hole is filled it is ready again."""
     worker = start()
     await worker.decided("a")
     log.without_leader = {2}
@@ -407,7 +407,7 @@ async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
 
 
 async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
-    """At the log's end nothing has to move."""
+    """A head at the end of the log does not count as stalled."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.01, stall_s=0.05))
     await worker.decided("a")
     looks = _count_looks(log)
@@ -427,7 +427,7 @@ def _count_looks(log: FaultyLog) -> Callable[[], int]:
 
 
 async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> None:
-    """Where a transaction's marker is all that stands behind the last record, the stream is read to its end: its holes are filled."""
+    """A topic-partition that ends with a transaction's marker is read to its end: its holes are filled."""
     log.markers = {ORDERING: 1, 0: 1, 1: 2, 2: 1}
     log.register("dead")
     log.entry(1, 1, "lost", partition=1)
@@ -440,7 +440,7 @@ async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> N
 
 
 async def test_a_reader_that_lost_records_says_nothing(start: Start, log: FaultyLog) -> None:
-    """From the moment that a reader fails, where it stood does not count: it may be behind records that it lost."""
+    """The position of a failed reader does not count: it may be behind records that the reader lost."""
     worker = start()
     await worker.decided("a")
 
@@ -456,11 +456,11 @@ async def test_a_reader_that_lost_records_says_nothing(start: Start, log: Faulty
     await worker.until(lambda: worker.driver._read_next()[1] == read_next + 1)
 
 
-# ---- a log that is not what it was ----
+# ---- a log that lost records ----
 
 
 async def test_log_cut_under_a_running_worker(start: Start, log: FaultyLog) -> None:
-    """A log that ends before what a running worker has read makes it not ready, and when it stays so the worker stops."""
+    """A log that ends before the records that a running worker has read makes it not ready, and stops it if this lasts."""
     worker = start()
     await worker.decided("a")
     ends = log.ends()
@@ -472,7 +472,7 @@ async def test_log_cut_under_a_running_worker(start: Start, log: FaultyLog) -> N
 
 
 async def test_log_cut_and_grown_again_under_a_running_worker(start: Start, log: FaultyLog) -> None:
-    """A log that was cut and is longer than before when it is next looked at has other records where the worker read: it stops."""
+    """A log that was cut and has grown longer again has other records where the worker read: it stops."""
     worker = start()
     await worker.decided("a")
     ends = log.ends()
@@ -508,14 +508,14 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
 
 
 async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: FaultyLog) -> None:
-    """A reader that is made anew begins with the last record applied: a log that lost its end meanwhile, and is longer now, is noticed."""
+    """A new reader begins with the last record applied, so it notices that the log lost its end meanwhile, even if it is longer now."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=0.2))
     await worker.decided("a")
     ends = log.ends()
     await worker.decided("b")
 
     def lost(records: list[Record]) -> list[Record]:
-        # Within one turn of the loop: no look at the log's end comes in between.
+        # Within one turn of the event loop, so that no look at the log end offset comes in between.
         log.on_poll = None
         log.cut(*ends)
         for _ in range(9):
@@ -529,13 +529,13 @@ async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: Faul
 
 
 async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, log: FaultyLog) -> None:
-    """Records that were read and not applied when the log lost them are forgotten: the worker decides what a new worker decides."""
+    """Records that were read and not applied before the log lost them are dropped: the worker decides the same as a new worker."""
     limits = JoinerLimits(hole_timeout_ms=10**9)
     worker = start(limits=limits)
     await worker.decided("a")
     ends = log.ends()
     log.register("w9")
-    log.entry(2, 1, "lost")  # a hole: nothing behind it is applied
+    log.entry(2, 1, "lost")  # a hole: records behind it are not applied
     log.register("w8")
     await worker.until(lambda: worker.driver.joiner.queued_records == 2)
     kept = ends[0] + 1
@@ -555,7 +555,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
 
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
 async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
-    """An answer that is older than what was read, given for a while, stops nobody: not ready meanwhile, then on with the work."""
+    """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it goes on."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     decisions = await worker.decided("a")
     if not running:
@@ -576,7 +576,7 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
 
 
 async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
-    """Records that are applied while the log's bounds are on their way are no more than the log holds, and raise no doubt."""
+    """Records that are applied while a request for the log end offsets is in flight raise no suspicion."""
     worker = start()
     await worker.decided("a")
     bounds, looks = log.bounds, 0
@@ -594,7 +594,7 @@ async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, 
 
 
 async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> None:
-    """A reader whose offset is out of range stops nobody when the log itself has that offset."""
+    """A reader whose offset is out of range stops no worker if the log itself has that offset."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     decisions = await worker.decided("a")
     doubts: list[str | None] = []
@@ -612,7 +612,7 @@ async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> 
 
 
 async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
-    """A log that says of itself that it cannot go on stops the worker at once: that is no contradiction, and will not pass."""
+    """A log that reports that it cannot go on stops the worker at once: that is no contradiction, and will not pass."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     await worker.decided("a")
 
@@ -627,7 +627,7 @@ async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
 
 
 async def test_no_leader_is_told_once(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
-    """A log line says when no payload partition has a leader any more and when one has again, once each."""
+    """The loss of the last partition leader is logged once, and so is the first new leader."""
     caplog.set_level(logging.INFO, "notary.sender")
     worker = start()
     await worker.lives()

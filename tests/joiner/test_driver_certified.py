@@ -1,4 +1,4 @@
-"""Whole workers on a log that is not the log that it was, or of which somebody says so (R10)."""
+"""Tests of complete workers on a log that has lost records, or that another worker reports to have lost some (R10)."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ from tests.joiner.faulty import (
 )
 from tests.joiner.history import KEY, nonce, value
 
-# ---- R10: after an interruption nothing is applied before the log was looked at ----
+# ---- R10: after an interruption nothing is applied before the log was compared ----
 
 
 def _regrow(log: FaultyLog, ends: list[int], by: int = 9) -> None:
-    """Cut the log there and let another history grow past what was lost, all of it signed."""
+    """Cut the log there, and append another signed history that is longer than the lost one."""
     log.cut(*ends)
     for number in range(by):
         log.register(f"another {number}")
@@ -43,14 +43,14 @@ def _regrow(log: FaultyLog, ends: list[int], by: int = 9) -> None:
 
 @contextlib.contextmanager
 def _applied_nothing(worker: Worker) -> Iterator[None]:
-    """Nothing is applied in here."""
+    """Check that nothing is applied inside the with block."""
     seen, position = worker.joiner.history.seen, worker.index.position_next
     yield
     assert (worker.joiner.history.seen, worker.index.position_next) == (seen, position)
 
 
 async def _cut_after(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
-    """A worker that has decided "a" and "b", and the ends that the log had before "b"."""
+    """Returns a worker that has decided "a" and "b", and the log end offsets before "b"."""
     worker = start(**how)
     await worker.decided("a")
     ends = log.ends()
@@ -59,11 +59,11 @@ async def _cut_after(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, 
 
 
 async def test_interruption_that_the_reader_reports(start: Start, log: FaultyLog) -> None:
-    """A reader that says that it was interrupted is not read from any more: the marks are looked for first, and one is gone."""
+    """After an interruption that the reader reports, the marks are looked for before anything else is read, and one is missing."""
     worker, ends = await _cut_after(start, log)
 
     def interrupted(records: list[Record]) -> list[Record]:
-        # What this poll returns is from the log that has grown again.
+        # This poll returns records of the log that has grown again.
         log.on_poll = None
         log.interruptions += 1
         _regrow(log, ends)
@@ -76,19 +76,19 @@ async def test_interruption_that_the_reader_reports(start: Start, log: FaultyLog
 
 
 async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) -> None:
-    """After an interruption of a log that is still the same the worker goes on, and was silent for no longer than the look took."""
+    """After an interruption of an unchanged log the worker continues, and was suspended only for the time of the comparison."""
     worker = start()
     decisions = await worker.decided("a")
     for expected in (1, 2, 3):
         log.interruptions += 1
-        assert "reading was interrupted" in (worker.driver.doubt() or "")  # at once: nothing was polled yet
+        assert "reading was interrupted" in (worker.driver.doubt() or "")  # at once: no poll has returned yet
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
         assert await worker.decided("a") == decisions
     assert worker.sender.incarnation == 1
 
 
 async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
-    """A foreign view in the last records of the log raises a doubt: having polled them is not having read the log to its end."""
+    """A foreign view in the last records of the log raises a suspicion: records that were only polled do not count as read."""
     worker = start()
     await worker.decided("a")
     seen = worker.joiner.history.seen
@@ -102,7 +102,7 @@ async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, l
 
 
 async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> None:
-    """Payloads under names that never register are kept for ever (R5), but what lies behind them is not read again at interruptions."""
+    """Payloads under names that never register are kept for ever (R5), but records behind them are not read again after interruptions."""
     for partition in range(PARTITIONS):
         log.put(partition, batch_key(1_000, 1), b"forged")
     worker = start()
@@ -123,18 +123,18 @@ async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> No
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
         assert began.pop() == marks
         assert worker.joiner.unregistered[0] == PARTITIONS
-        # A restart has nothing in hand, and reads from there.
+        # A restart has an empty buffer, so it reads from there.
         assert worker.joiner._offsets_next().items() >= dict.fromkeys(range(PARTITIONS), 0).items()
         await worker.decided(f"after {expected}")
 
 
 async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLog) -> None:
-    """A payload in hand is not applied before its partition was looked at: it may be gone, and everybody else will take its fill."""
+    """A buffered payload is not applied before its partition was compared: if the log lost it, all other workers will use its fill."""
     ahead = value("ahead")
     worker = start()
     await worker.decided("a")
     (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]
-    # It lies before the mark, and its entry comes later.
+    # It is before the mark, and its entry comes later.
     log.put(partition, batch_key(2, 1), ahead)
     await worker.until(lambda: worker.joiner.unregistered[0] == 1)
     while worker.joiner.marks[partition].offset <= log.ends()[partition + 1] - 2:
@@ -175,7 +175,7 @@ async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
 
 
 async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log: FaultyLog) -> None:
-    """It may be paused between polling and applying, while signatures are verified: what it has in hand is not applied either."""
+    """A process that is paused between polling and applying, while signatures are verified, does not apply the buffered records."""
     stopped_s = 0.0
     worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -197,11 +197,11 @@ async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log
 
 
 async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
-    """A worker that reads no more ordering records, since so much waits behind a hole; and the ends that the log had before the hole."""
+    """Returns a worker that paused the ordering topic because its queue is full behind a hole, and the log end offsets before the hole."""
     log.register("peer")
     worker = start(limits=JoinerLimits(queue_ids_max=1), **how)
     await worker.decided("a")
-    log.without_leader = set(range(PARTITIONS))  # nobody fills
+    log.without_leader = set(range(PARTITIONS))  # so that no worker fills the hole
     ends = log.ends()
     log.entry(1, 1, "late")
     await worker.until(lambda: ORDERING in worker.driver._paused)
@@ -209,7 +209,7 @@ async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worke
 
 
 async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start, log: FaultyLog) -> None:
-    """A reader sees no interruption of a topic that it does not read; that the log lost the records that wait is found out all the same."""
+    """A worker that has paused the ordering topic notices that the log lost its queued records, though its reader sees no interruption."""
     worker, ends = await _waits_unread(start, log)
     log.cut(*ends)
     log.register("another")
@@ -221,7 +221,7 @@ async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start,
 
 
 async def test_payloads_that_wait_are_looked_at_while_their_partition_is_not_read(start: Start, log: FaultyLog) -> None:
-    """A payload was read before memory was full, and the log lost it since: others may see a fill in its place."""
+    """A worker notices that the log lost a payload that it read before memory was full: other workers may see a fill in its place."""
     log.register("peer")
     worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
     await worker.decided("a")
@@ -242,7 +242,7 @@ async def test_payloads_that_wait_are_looked_at_while_their_partition_is_not_rea
 
 
 async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
-    """While it cannot be seen whether the log still holds what waits, a worker applies nothing of it, and reads it again."""
+    """While a worker cannot check whether the log still holds its buffered records, it applies none of them, and reads them again."""
     worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_s=0.2))
 
     def fail(bounds: dict[int, Bounds]) -> None:
@@ -256,7 +256,7 @@ async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log
 
 
 async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> None:
-    """From the moment that a process which stood still runs again it answers nothing: before its reader returns, too."""
+    """A process that was suspended answers nothing after it resumes, even before its reader returns."""
     stopped_s = 0.0
     worker = start(now_s=lambda: time.monotonic() + stopped_s)
     await worker.decided("a")
@@ -267,7 +267,7 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
 
 
 async def test_a_process_that_stood_still_between_two_polls(start: Start, log: FaultyLog) -> None:
-    """A pause is noticed wherever it comes: also after a step, before the reader is asked again."""
+    """A pause is noticed wherever it comes, also after a step and before the next poll."""
     stopped_s = 0.0
     worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -286,7 +286,7 @@ async def test_a_process_that_stood_still_between_two_polls(start: Start, log: F
 
 
 async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: Start, log: FaultyLog) -> None:
-    """While one partition that has a leader gives nothing, the others' records wait: its mark may be gone."""
+    """While one partition that has a leader returns nothing, the records of the others are held: its mark may be lost."""
     worker = start()
     await asyncio.gather(*[worker.decided(f"{n}") for n in range(30)])
     marked = [stream for stream in worker.joiner.marks if stream != ORDERING]
@@ -305,7 +305,7 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
 
 
 async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Start, log: FaultyLog) -> None:
-    """A payload of an incarnation that never comes makes reading begin before it; what nobody asks for any more is not held meanwhile."""
+    """A forged payload of an unknown incarnation moves the start of reading; records that no entry can name are not held meanwhile."""
     log.put(0, batch_key(1 << 60, 1), b"forged")
     for n in range(50):
         log.put(0, batch_key(1, n), b"past")
@@ -328,14 +328,14 @@ async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Sta
     assert max(held) < 10
 
 
-# ---- R10: who appends, and when ----
+# ---- R10: appends, and their time ----
 
 
 async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) -> None:
-    """A worker appends its register record when it has judged all that the log had when it was first asked, not before."""
+    """A worker appends its register record only after it has processed all records that the log had when it was first asked."""
     log.register("peer")
     log.entry(1, 1, "late")
-    log.without_leader = {0, 1, 2}  # nobody fills
+    log.without_leader = {0, 1, 2}  # so that no worker fills the hole
     worker = start()
     await worker.until(lambda: worker.joiner.hole is not None)
     await asyncio.sleep(5 * DRIVER.watch_s)
@@ -347,7 +347,7 @@ async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) ->
 
 
 async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
-    """A worker that met another history while it replayed is not ready and appends nothing, until another worker has its history."""
+    """A worker that met another history during its replay is not ready and appends nothing until another worker shows the same history."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
     await worker.until(reason(worker, "'w2' knew another history"))
@@ -360,7 +360,7 @@ async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
 
 
 async def test_settle_ends_a_doubt(start: Start, log: FaultyLog) -> None:
-    """Where nobody else is left the owner decides: after settle the worker registers and decides."""
+    """Without another worker the owner decides: after a settle record the worker registers and decides."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
     await worker.until(reason(worker, "'w2' knew another history"))
@@ -383,7 +383,7 @@ async def test_a_doubt_in_a_log_that_nobody_else_wrote_to(start: Start, log: Fau
 
 
 async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: FaultyLog) -> None:
-    """A worker that was ready compares its history with the log, finds all of it, and decides on; it was not stopped by one record."""
+    """A worker that was ready compares its history with the log after a foreign view, finds all of it, and continues."""
     worker = start()
     decisions = await worker.decided("a")
     log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
@@ -393,7 +393,7 @@ async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: Fau
 
 
 async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: FaultyLog) -> None:
-    """A record that took effect and is another one now, before the marks, is found by the foreign view: the worker stops and names it."""
+    """A record before the marks that was replaced after it took effect is found by a foreign view: the worker stops and names it."""
     worker = start()
     for content in "abcd":  # the entries behind the lost one agree with this worker, and are its own: they prove nothing
         await worker.decided(content)
@@ -412,7 +412,7 @@ async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: Faul
 
 
 async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyLog) -> None:
-    """A foreign view that could not be looked into, and whose record is cut off, leaves the worker as it was before."""
+    """A foreign view that could not be examined, and whose record is cut off, has no effect on the worker."""
     worker = start()
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -434,7 +434,7 @@ async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyL
 
 
 async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
-    """An entry that the log acknowledged and lost is sent again by a new incarnation, when the log was read to the end that it had then."""
+    """An entry that the log acknowledged and lost is sent again by a new incarnation, once the log was read to that time's end."""
     lost: list[int] = []
     put = log.put
 
@@ -478,7 +478,7 @@ def _rotate(log: FaultyLog, to: SigningKey = SECOND, after: SigningKey = KEY) ->
 
 
 async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> None:
-    """A batch in flight when a key record came is sent again by a new incarnation, under the new key; nothing is decided twice."""
+    """A batch that is in flight during a rotation is sent again by a new incarnation, with the new key; nothing is decided twice."""
     worker = start(keys=Keys(KEY, SECOND))
     await worker.decided("a")
 
@@ -497,7 +497,7 @@ async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> 
 
 
 async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None:
-    """A register record that a rotation overtook never counts: it is written again under the new key."""
+    """A register record that a rotation overtook never counts: it is written again with the new key."""
 
     async def rotate_first(stream: int, key: bytes | None, value: bytes | None) -> None:
         if stream == ORDERING:
@@ -511,7 +511,7 @@ async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None
 
 
 async def test_rotation_to_a_key_that_is_not_here(start: Start, log: FaultyLog) -> None:
-    """A worker that has not got the new key yet is not ready and says which it needs; when the key is there it goes on."""
+    """A worker that does not have the new key yet is not ready and names the key that it needs; with that key it continues."""
     keys = Keys(KEY)
     worker = start(keys=keys)
     await worker.decided("a")
@@ -534,13 +534,13 @@ async def test_rotation_in_the_step_that_registers(start: Start, log: FaultyLog)
 
     log.on_poll = both
     worker = start(keys=Keys(KEY, SECOND))
-    # Without a batch: votes and checkpoints under the former key would be skipped for ever.
+    # Even without a batch: votes and checkpoints with the former key would be skipped for ever.
     assert await worker.lives(besides=1) == 2
     assert len(await worker.decided("a")) == 1
 
 
 async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
-    """A hole that lies before a rotation takes the former key; a worker without it says so, and fills when an operator gives it back."""
+    """A hole before a rotation needs the former key; a worker without it logs that, and fills when an operator restores the key."""
     log.register("w2")
     log.entry(1, 1, "lost", partition=1)
     _rotate(log)
@@ -554,7 +554,7 @@ async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: py
 
 
 async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
-    """A worker that starts without the key in force stops, and says both which it needs and which it has; it has appended nothing."""
+    """A worker that starts without the key in force appends nothing and stops; it reports the key that it needs and those that it has."""
     ends = log.ends()
     fatal = str(await start(keys=Keys(SECOND)).dies())
     assert KEY.public_key.hex() in fatal
@@ -563,7 +563,7 @@ async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -
 
 
 async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> None:
-    """A worker whose incarnation the owner has retired stops with a clear error; started again it takes part again."""
+    """A worker whose incarnation the owner has retired stops with a clear error; after a restart it takes part again."""
     worker = start()
     await worker.decided("a")
     log.say(Retire(1))
@@ -575,7 +575,7 @@ async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> N
 
 
 async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: FaultyLog) -> None:
-    """A retire record for an incarnation that is over stops nobody."""
+    """A retire record for an incarnation that has ended stops no worker."""
     worker = start()
     await worker.decided("a")
     log.fence(1, 1)
@@ -585,7 +585,7 @@ async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: Faul
 
 
 async def test_payloads_slower_than_the_timeout(start: Start, log: FaultyLog) -> None:
-    """Where every payload takes longer than `hole_timeout`, the second try is decided: its entry follows its payload."""
+    """If every payload takes longer than `hole_timeout`, the second try is decided: its entry follows its payload."""
 
     async def slow(stream: int, key: bytes | None, value: bytes | None) -> None:
         if stream != ORDERING and not is_fill(value):
@@ -602,7 +602,7 @@ async def test_payloads_slower_than_the_timeout(start: Start, log: FaultyLog) ->
 
 @pytest.mark.parametrize("ahead_ms", [-700_000, 32 * 86_400_000], ids=["behind", "ahead"])
 async def test_a_clock_far_from_the_logs(start: Start, log: FaultyLog, ahead_ms: int) -> None:
-    """A worker whose clock is far from the log's last time admits nothing and registers nothing, and says so, until the clocks agree."""
+    """A worker whose clock is far from log time admits nothing, does not register, and reports it, until the clocks agree."""
     off_ms = ahead_ms
     worker = start(clock=lambda: clock_ms() + off_ms)
     await worker.until(reason(worker, "one of them is wrong. Set the clock"))
@@ -615,16 +615,16 @@ async def test_a_clock_far_from_the_logs(start: Start, log: FaultyLog, ahead_ms:
 
 
 async def test_a_jump_that_a_person_has_accepted(start: Start, log: FaultyLog) -> None:
-    """With `clock_accepted` the worker goes on with the clock that it has."""
+    """With `clock_accepted` the worker continues with its present clock."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, clock_accepted=True), clock=lambda: clock_ms() + 10 * 365 * 86_400_000)
     assert len(await worker.decided("a")) == 1
 
 
-# ---- holes that somebody has passed ----
+# ---- holes that another writer has passed ----
 
 
 async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: FaultyLog) -> None:
-    """A worker that replays stops at a lost content with the entry's name, fills nothing, and goes on when the bytes are put back."""
+    """A worker that replays stops at a lost content with the entry's name, fills nothing, and continues when the bytes are restored."""
     log.register("w2")
     log.entry(1, 1, "lost", "too", partition=1)
     log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))
@@ -642,7 +642,7 @@ async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: 
 
 
 async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyLog) -> None:
-    """Where nobody has the bytes the owner settles the history up to the hole: it is filled, and so are those behind it."""
+    """If no worker has the bytes, the owner settles the history up to the hole: it is filled, and so are those behind it."""
     log.register("w2")
     log.entry(1, 1, "lost", partition=1)
     log.entry(1, 2, "lost too", partition=1, view=View(3, bytes(32)))
@@ -655,14 +655,14 @@ async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyL
     log.say(Settle(view))
     again = start()
     await again.until(lambda: again.joiner.offset_head == log.ends()[0])
-    # What others had known of more was a foreign view: that doubt the owner ends as well, once the log shows what was made of it.
+    # The longer histories of others were foreign views: the owner also ends that suspicion, once the log shows the result.
     log.say(Settle(again.joiner.history.view))
     assert len(await again.decided("a")) == 1
     assert [again.index.decision(id_of(label)) for label in ("lost", "lost too", "lost as well")] == [None] * 3
 
 
 async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: FaultyLog) -> None:
-    """Records behind a hole whose writers stood before it do not keep anybody from filling it."""
+    """Records behind a hole whose writers had not passed it do not prevent a fill."""
     log.register("w2")
     log.entry(1, 1, "lost", partition=1)
     log.register("w3")
@@ -676,7 +676,7 @@ async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: Faulty
 
 
 async def test_forged_records_silence_nobody(start: Start, log: FaultyLog) -> None:
-    """Records that nobody has signed, a flood of them, are skipped; the worker looks at the log once more and stays ready."""
+    """A flood of unsigned records is skipped; the worker compares the log once more and stays ready."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02))
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -696,7 +696,7 @@ async def test_forged_records_silence_nobody(start: Start, log: FaultyLog) -> No
 
 
 async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
-    """Signatures of many records are verified in a thread, bad ones among them, and the replay decides what was decided."""
+    """The signatures of many records, bad ones among them, are verified in a thread, and the replay gives the same decisions."""
     worker = start()
     for n in range(40):
         await asyncio.gather(*[worker.decided(f"{n} {m}") for m in range(3)])
@@ -710,7 +710,7 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
 
 
 async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: FaultyLog) -> None:
-    """A partition that has lost a mark, and its leader after that, does not let the worker go on with the others."""
+    """A partition that has lost a mark, and then its leader, prevents the worker from continuing with the other partitions."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -733,7 +733,7 @@ async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: Fa
 
 
 async def test_payloads_under_unknown_names_keep_nobody_out(start: Start, log: FaultyLog) -> None:
-    """A worker whose memory is full of payloads of incarnations that never come has caught up when the order is judged to its end."""
+    """A worker whose memory is full of payloads of unknown incarnations has caught up once it has applied all ordering records."""
     for n in range(50):
         for partition in range(PARTITIONS):
             log.put(partition, batch_key(1 << 60, n), b"forged" * 100)
@@ -743,10 +743,10 @@ async def test_payloads_under_unknown_names_keep_nobody_out(start: Start, log: F
 
 
 async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:
-    """While the head waits and memory is full, a partition that it does not wait for is left unread; afterwards it is read to its end."""
+    """While the head waits and memory is full, a partition that it does not wait for stays paused; later it is read to its end."""
     log.register("peer")
     log.entry(1, 1, "late")
-    log.without_leader = set(range(PARTITIONS))  # nobody fills
+    log.without_leader = set(range(PARTITIONS))  # so that no worker fills the hole
     for n in range(50):
         log.put(1, batch_key(1, 2 + n), b"orphan" * 100)
     worker = start(limits=JoinerLimits(hole_timeout_ms=20, buffer_bytes_max=2_000))
@@ -762,7 +762,7 @@ async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:
 
 
 async def test_an_end_that_the_log_lost_is_not_waited_for(start: Start, log: FaultyLog) -> None:
-    """Where the log is shorter than when it acknowledged an append, reading it to its present end tells that the record is gone."""
+    """If the log is shorter than when it acknowledged an append, reading it to its present end shows that the record is lost."""
     worker = start()
     await worker.decided("a")
     sender, head = worker.sender, worker.driver.joiner.offset_head

@@ -1,4 +1,4 @@
-"""Views that are not the reader's own history, the doubts that follow, and what ends them (R10): through the core."""
+"""Tests of the core: foreign views, the suspicions (`doubts`) that follow, and the records that end them (R10)."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def _kinds(ready: Ready) -> list[str]:
 
 
 def _examined(reading: Reading, *records: Record) -> Ready:
-    """Hand the records in; look into the one foreign view among them, as the driver does, and go on."""
+    """Pass the records to the joiner, examine the one foreign view among them as the driver does, and continue."""
     ready = reading.step(*records)
     assert ready.evidence is not None
     reading.joiner.examined(ready.evidence)
@@ -41,7 +41,7 @@ def _open(reading: Reading) -> set[str]:
 @pytest.mark.parametrize("view", [FOREIGN, AHEAD], ids=["another-hash", "more-records"])
 @pytest.mark.parametrize("kind", ["entry", "register", "fence", "checkpoint"])
 def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: str) -> None:
-    """The record with a foreign view waits at the head until the driver has compared the history with the log; then it is judged."""
+    """A record with a foreign view waits at the head until the driver has compared the history with the log; then it is processed."""
     history, reading = _begun()
     entry = history.entry(1, 1, "a", view=view)
     del history.streams[ORDERING][-1]
@@ -65,21 +65,21 @@ def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: 
 
 
 def test_a_foreign_view_does_not_decide_whether_its_record_counts() -> None:
-    """An entry counts whatever its writer had made of the log before, as soon as that was looked into."""
+    """An entry counts whatever its writer's view was, once that view was examined."""
     history, reading = _begun()
     ready = _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
     assert named(ready.batches) == [(1, 1, "1")]
 
 
 def test_a_record_that_does_not_count_is_evidence_too() -> None:
-    """The view of a signed record that is skipped, because it came late or twice, is looked into all the same."""
+    """The view of a signed record that is skipped, because it came late or twice, is examined all the same."""
     history, reading = _begun()
     ready = reading.step(history.entry(9, 1, "a", view=FOREIGN))
     assert ready.evidence == Evidence(3, FOREIGN, "", 3)
 
 
 def test_an_unsigned_record_is_no_evidence() -> None:
-    """A writer without the key makes nobody look at the log."""
+    """A record by a writer without the key causes no comparison."""
     history, reading = _begun()
     value = history.entry(1, 1, "a", view=FOREIGN).value or b""
     del history.streams[ORDERING][-1]
@@ -89,7 +89,7 @@ def test_an_unsigned_record_is_no_evidence() -> None:
 
 
 def test_own_views_agree() -> None:
-    """A view that is the reader's own history is remembered as the last place where somebody had it."""
+    """A view of the reader's own history is remembered as the last point of agreement."""
     history, reading = _begun()
     ready = reading.step(history.register("w3", view=reading.view))
     assert (ready.evidence, ready.agreed, reading.joiner.doubts.agreed) == (None, 3, 3)
@@ -107,7 +107,7 @@ def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
 
 
 def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view older than what the reader keeps raises no doubt and confirms nothing."""
+    """A view older than the history that the reader keeps raises no suspicion and confirms nothing."""
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
     history, reading = _begun("w1", "w2", "w3")
     agreed = reading.joiner.doubts.agreed
@@ -118,7 +118,7 @@ def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_view_is_looked_into_once() -> None:
-    """The same foreign view again, in another record, stops nobody a second time; another one does."""
+    """The same foreign view in a second record is not examined again; another one is."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     ready = reading.step(history.register("w4", view=FOREIGN))
@@ -128,7 +128,7 @@ def test_a_view_is_looked_into_once() -> None:
 
 
 def test_views_that_were_looked_into_are_bounded() -> None:
-    """The number of views remembered is bounded: one that was forgotten is looked into again."""
+    """The number of remembered views is bounded: a view that was dropped is examined again."""
     doubts = Doubts()
     for seen in range(EXAMINED_MAX + 1):
         doubts.examined(View(seen, bytes(32)))
@@ -137,7 +137,7 @@ def test_views_that_were_looked_into_are_bounded() -> None:
 
 
 def test_one_notice_for_a_foreign_view_that_waits() -> None:
-    """An entry with a foreign view that waits for its content is reported once, not with every step."""
+    """An entry with a foreign view that waits for its content is reported once, not at every step."""
     history, reading = _begun()
     assert _kinds(_examined(reading, history.entry(1, 1, "a", view=FOREIGN))) == ["foreign-view"]
     assert [notice for _ in range(5) for notice in reading.step().notices] == []
@@ -145,7 +145,7 @@ def test_one_notice_for_a_foreign_view_that_waits() -> None:
 
 
 def test_only_a_checkpoint_of_the_readers_own_history_is_compared() -> None:
-    """The root of a worker with another history, or with one too old to tell, says nothing of this reader's tree."""
+    """The root of a worker with another history, or with a view that is too old, is not compared with this reader's tree."""
     history, reading = _begun(live=True)
     own = reading.view
     ready = _examined(reading, history.checkpoint(1, 7, view=FOREIGN), history.checkpoint(1, 8, view=own))
@@ -153,11 +153,11 @@ def test_only_a_checkpoint_of_the_readers_own_history_is_compared() -> None:
     assert _kinds(ready) == ["foreign-view", "skipped"]
 
 
-# ---- doubts ----
+# ---- suspicions ----
 
 
 def test_who_replays_is_in_doubt() -> None:
-    """A foreign view that the log does not confirm leaves a reader that has not been ready yet in doubt, and names the writer."""
+    """A foreign view that the log does not confirm makes a reader that has not been ready yet suspect its log, and names the writer."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     assert _open(reading) == {"w3"}
@@ -165,7 +165,7 @@ def test_who_replays_is_in_doubt() -> None:
 
 
 def test_who_is_live_is_not() -> None:
-    """A reader that was ready, and whose history the log confirms, goes on without a doubt."""
+    """A reader that was ready, and whose history the log confirms, suspects nothing."""
     history, reading = _begun(live=True)
     ready = _examined(reading, history.register("w3", view=FOREIGN))
     assert (_open(reading), ready.doubts, reading.joiner.doubts.describe()) == (set(), {}, "")
@@ -173,7 +173,7 @@ def test_who_is_live_is_not() -> None:
 
 
 def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
-    """Another worker's later view that is the reader's own history, and was made behind the place in question, ends it."""
+    """A later view of another worker ends a suspicion if it is the reader's own history and covers the place in question."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     before = View(3, reading.joiner.history.since(3)[0].history)
@@ -184,7 +184,7 @@ def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
 
 
 def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
-    """The worker that raised the doubt cannot end it, nor can a record of the reader's own name, perhaps from an earlier process."""
+    """Neither the worker that caused a suspicion nor a record of the reader's own name, perhaps of an earlier process, can end it."""
     history, reading = _begun("w1", "reader", reader="reader")
     _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
     assert _open(reading) == {"w1"}
@@ -197,7 +197,7 @@ def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
 
 
 def test_two_doubts_need_two_others() -> None:
-    """Each of two workers that raised a doubt ends the other's, not its own."""
+    """Two workers that caused a suspicion each end the other's, not their own."""
     history, reading = _begun()
     _examined(reading, history.entry(1, 1, view=FOREIGN), history.payload(1, 1))
     _examined(reading, history.entry(2, 1, view=AHEAD), history.payload(2, 1))
@@ -209,7 +209,7 @@ def test_two_doubts_need_two_others() -> None:
 
 
 def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
-    """A view ends a doubt only if it is from behind the last place at which that writer raised it."""
+    """A view ends a suspicion only if it covers the last place at which that writer raised it."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     between = reading.view
@@ -221,7 +221,7 @@ def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
 
 
 def test_doubts_survive_a_restart() -> None:
-    """A reader that restarts behind the place is as much in doubt as before, and what ends it is the same."""
+    """A suspicion survives a restart, and the same records end it."""
     history, reading = _begun()
     ready = _examined(reading, history.register("w3", view=FOREIGN))
     assert ready.doubts == {"w3": 3}
@@ -234,7 +234,7 @@ def test_doubts_survive_a_restart() -> None:
 
 
 def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
-    """The step that judges the ending record carries the doubts that are left."""
+    """The step that processes the ending record returns the suspicions that are left."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     ready = reading.step(history.checkpoint(1, 0, view=reading.view))
@@ -246,7 +246,7 @@ def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
 
 
 def test_settle_ends_doubts() -> None:
-    """The owner's settle of the reader's own history ends what was raised up to it, and enters the history itself."""
+    """A settle record with the reader's own history ends all suspicions up to it, and enters the history itself."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     settled = reading.view
@@ -258,7 +258,7 @@ def test_settle_ends_doubts() -> None:
 
 
 def test_settle_of_an_earlier_place_leaves_later_doubts() -> None:
-    """Doubts raised behind the place that was settled stay."""
+    """Suspicions raised after the settled place stay."""
     history, reading = _begun()
     early = reading.view
     reading.step(history.register("w4"))
@@ -269,7 +269,7 @@ def test_settle_of_an_earlier_place_leaves_later_doubts() -> None:
 
 
 def test_a_copy_of_a_settle_record_does_nothing() -> None:
-    """A copy, or one for an older place, takes no effect: it does not end doubts that were raised since."""
+    """A copy of a settle record, or one for an older place, has no effect: it does not end later suspicions."""
     history, reading = _begun()
     early = reading.view
     reading.step(history.register("w4"))
@@ -283,7 +283,7 @@ def test_a_copy_of_a_settle_record_does_nothing() -> None:
 
 
 def test_settle_of_another_history_stops() -> None:
-    """A worker whose history the owner has decided against stops before the record, keeps its index, and stops there again."""
+    """A worker stops before a settle record of another history, keeps its index, and stops there again."""
     history, reading = _begun()
     ready = reading.step(history.settle(FOREIGN), history.register("w4"))
     assert "settles a history of 2 records that is not this index's" in ready.stop
@@ -293,7 +293,7 @@ def test_settle_of_another_history_stops() -> None:
 
 
 def test_a_settle_record_of_another_history_that_was_settled_since() -> None:
-    """One that is older than what was settled last stops nobody: it may be a copy of a record that was lost."""
+    """A settle record of another history that is older than the last settled one stops no worker: it may be a copy of a lost record."""
     history, reading = _begun()
     reading.step(history.settle(reading.view))
     ready = reading.step(history.settle(FOREIGN))
@@ -301,7 +301,7 @@ def test_a_settle_record_of_another_history_that_was_settled_since() -> None:
 
 
 def test_settle_is_no_view_of_a_worker() -> None:
-    """A settle record confirms nothing by its view: it is no worker's, and it raises no evidence."""
+    """A settle record is no worker's view: it confirms nothing and raises no suspicion."""
     history, reading = _begun()
     agreed = reading.joiner.doubts.agreed
     ready = reading.step(history.settle(reading.view))
@@ -309,7 +309,7 @@ def test_settle_is_no_view_of_a_worker() -> None:
 
 
 def test_names_of_the_records() -> None:
-    """The writer of a record is who registered its incarnation; of a register record the name in it; of an unknown one nobody."""
+    """The writer of a record is the worker that registered its incarnation; that of a register record is the name in it, otherwise none."""
     history, reading = _begun()
     view = AHEAD
     writers = []

@@ -1,4 +1,4 @@
-"""The running history, views of it, and what is kept to ask the log again (R10)."""
+"""Tests of the running history, of views of it, and of the records kept for a comparison with the log (R10)."""
 
 import json
 from hashlib import sha256
@@ -56,7 +56,7 @@ def _history_of(*, late_ms: int = 0, filled: bool = False, copies: bool = False)
 
 
 def test_what_belongs_to_the_history() -> None:
-    """Append times and whether there was content belong to it; copies, checkpoints and what is skipped do not."""
+    """The history covers append times and whether there was content; it does not cover copies, checkpoints and skipped records."""
     view = _history_of()
     assert view.seen == 3
     assert _history_of(copies=True) == view
@@ -65,7 +65,7 @@ def test_what_belongs_to_the_history() -> None:
 
 
 def test_content_that_decides_nothing_is_content() -> None:
-    """The mark says whether the payload was joined, also one that does not decode: only a fill has none."""
+    """The mark is set if the payload was joined, even if it does not decode: only a fill leaves it unset."""
     histories = []
     for content in (b"[not JSON", None):
         history, reading = History(), Reading()
@@ -81,7 +81,7 @@ def test_content_that_decides_nothing_is_content() -> None:
 
 
 def test_views() -> None:
-    """A view is our own, foreign (more than we have, or another hash), or older than what is kept and says nothing."""
+    """A view is the reader's own, foreign (a longer history, or another hash), or older than the kept history, which shows nothing."""
     effects = Effects(_effects(3, first=5))
     assert (effects.seen, effects.seen_first) == (7, 5)
     assert effects.view == View(7, bytes([7]) * 32)
@@ -95,7 +95,7 @@ def test_views() -> None:
 
 
 def test_only_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of effects kept is bounded; the ordinals go on."""
+    """The number of kept effects is bounded; their ordinals continue."""
     monkeypatch.setattr(history_module, "HISTORY_KEPT", 4)
     effects = Effects(_effects(6))
     effects.append(_effects(1, first=7)[0])
@@ -107,7 +107,7 @@ def test_only_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_records_and_contents_stand() -> None:
-    """Place, time and fingerprint of each record that took effect are kept, and the same of its content."""
+    """The offset, time and fingerprint of each record that took effect are kept, and the same of its content."""
     history, reading = History(), Reading()
     records = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]
     junk, payload, entry = (
@@ -127,7 +127,7 @@ def test_where_records_and_contents_stand() -> None:
 
 
 def test_a_mark_is_the_furthest_record_that_took_effect() -> None:
-    """Contents are joined in another order than they lie: the mark of a partition is the one of the highest offset, not the last joined."""
+    """The mark of a partition is the content with the highest offset, not the last one joined."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.register("w2"))
     first, second = history.payload(2, 1, "b"), history.payload(1, 1, "a")
@@ -138,7 +138,7 @@ def test_a_mark_is_the_furthest_record_that_took_effect() -> None:
 
 
 def test_fingerprints_tell_records_apart() -> None:
-    """Place, append time, key and value all belong to it, and no two of them can be shifted into each other."""
+    """A fingerprint covers topic-partition, offset, append time, key and value, and their boundaries."""
     record = Record(0, 7, T0, b"key", b"value")
     others = [
         Record(1, 7, T0, b"key", b"value"),
@@ -154,7 +154,7 @@ def test_fingerprints_tell_records_apart() -> None:
 
 
 def test_reading_goes_on_behind_the_last_effect() -> None:
-    """Records that were skipped behind the last one that took effect are read again: after a cut they may be others."""
+    """Skipped records behind the last one that took effect are read again: after a cut they may differ."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"))
     ready = reading.step(history.put(ORDERING, None, b"garbage"), history.checkpoint(1, 0, view=reading.view))
@@ -163,7 +163,7 @@ def test_reading_goes_on_behind_the_last_effect() -> None:
 
 
 def test_forgetting_is_a_restart() -> None:
-    """After `forget_unjudged` the joiner wants what a restarted one would read, and makes of it what it made before."""
+    """After `forget_unjudged` the joiner reads the same records as a restarted one, with the same result as before."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     reading.step(history.entry(1, 2, "b"), history.payload(1, 3, "c", partition=1), history.register("w2"))
@@ -179,7 +179,7 @@ def test_forgetting_is_a_restart() -> None:
 
 
 def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None:
-    """The offset persisted after `forget_unjudged` stays before the mark until the records there were handed in again."""
+    """The offset persisted after `forget_unjudged` stays before the mark until the records there were read again."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.register("w2"))
     early, later = history.payload(2, 1, "b"), history.payload(1, 1, "a")
@@ -195,10 +195,10 @@ def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None
 
 @pytest.mark.parametrize("interruptions", [1, 2])
 def test_what_the_head_did_not_ask_for_is_read_again(interruptions: int) -> None:
-    """Once the order was cut, an entry of the same name may ask for a payload that the entry before it at the head let go of."""
+    """After a cut of the ordering topic, an entry of the same name may name a payload that the earlier entry released: it is read again."""
     log, cut, reading = History(), History(), Reading()
     for one in (log, cut):
-        # The payload in question lies before the furthest content joined, so that it is not behind the mark that it is read again.
+        # The payload is before the furthest joined content, so the mark alone does not make it read again.
         one.register("w1", "w1")
         one.register("w2", "w2")
         one.payload(1, 1, "a")
@@ -212,7 +212,7 @@ def test_what_the_head_did_not_ask_for_is_read_again(interruptions: int) -> None
         kept = reading.joiner.forget_unjudged()[0]
         assert kept.offset_next == 0
         if interruption + 1 < interruptions:
-            # The entry comes first this time, so the payload is skipped when it is read, and is never in the buffer.
+            # The entry comes first this time, so the payload is skipped when it is read, and never enters the buffer.
             reading.step(*kept.records, *log.streams[ORDERING][reading.joiner.read_next()[ORDERING] :])
             reading.step(*log.streams[0][:1])
             assert reading.joiner.buffered_records == 0

@@ -1,4 +1,4 @@
-"""Lives: who is registered, who is fenced, and how far each was counted."""
+"""Tests of `Lives`, the table of incarnations: registered, fenced, and the last sequence counted of each."""
 
 from joiner import Lives
 
@@ -10,7 +10,7 @@ def _lives() -> Lives:
 
 
 def test_ordinals() -> None:
-    """An incarnation is the ordinal of its register record among those that counted."""
+    """An incarnation is the ordinal of its register record among those that took effect."""
     lives = _lives()
     lives.register(b"n1".ljust(16), "w2", 11)
     second, _ = lives.register(b"n2".ljust(16), "w2", 12) or (None, None)
@@ -20,7 +20,7 @@ def test_ordinals() -> None:
 
 
 def test_nonce_twice() -> None:
-    """A register record whose nonce is known begins no life and fences nobody."""
+    """A register record whose nonce is known begins no incarnation and fences none."""
     lives = _lives()
     lives.changed.clear()
     assert lives.register(b"n1".ljust(16), "w1", 20) is None
@@ -29,7 +29,7 @@ def test_nonce_twice() -> None:
 
 
 def test_namesake() -> None:
-    """A register record fences the earlier life of its name, and no other name's."""
+    """A register record fences the earlier incarnation of its worker name, and of no other name."""
     lives = _lives()
     lives.register(b"n2".ljust(16), "w2", 11)
     new, fenced = lives.register(b"n3".ljust(16), "w1", 12) or (None, None)
@@ -42,7 +42,7 @@ def test_namesake() -> None:
 
 
 def test_namesake_of_a_fenced_life() -> None:
-    """A life that a peer fenced already is not fenced again when its name registers."""
+    """An incarnation that a peer has fenced already is not fenced again when its name registers."""
     lives = _lives()
     assert lives.fence(1, 0) is not None
     _, fenced = lives.register(b"n2".ljust(16), "w1", 12) or (None, None)
@@ -50,7 +50,7 @@ def test_namesake_of_a_fenced_life() -> None:
 
 
 def test_counts() -> None:
-    """A sequence counts if it is higher than the last one counted; gaps are fine, going back is not."""
+    """A sequence counts if it is higher than the last one counted; gaps are allowed."""
     lives = _lives()
     assert not lives.counts(1, 0)
     lives.count(1, 3, 11)
@@ -58,14 +58,14 @@ def test_counts() -> None:
 
 
 def test_unknown_life_is_neither() -> None:
-    """Nothing of an incarnation that has not registered counts, and nothing of it is past."""
+    """A batch of an unregistered incarnation neither counts nor is past."""
     lives = _lives()
     assert not lives.counts(2, 1)
     assert not lives.is_past(2, 1)
 
 
 def test_is_past() -> None:
-    """A sequence is past when its incarnation has counted it or a later one, or is fenced."""
+    """A sequence is past if its incarnation has counted it or a later one, or is fenced."""
     lives = _lives()
     lives.count(1, 3, 11)
     assert [lives.is_past(1, sequence) for sequence in (2, 3, 4)] == [True, True, False]
@@ -74,7 +74,7 @@ def test_is_past() -> None:
 
 
 def test_fence_compares() -> None:
-    """A fence counts only while the last sequence that it names is still the last one counted."""
+    """A fence takes effect only while the last sequence that it names is still the last one counted."""
     lives = _lives()
     lives.count(1, 3, 11)
     assert lives.fence(1, 2) is None
@@ -85,7 +85,7 @@ def test_fence_compares() -> None:
 
 
 def test_made_again_from_its_lives() -> None:
-    """Lives made from the persisted ones go on as the first would have: nonces, names, ordinals and sequences are kept."""
+    """A table made from persisted incarnations continues like the first: nonces, names, ordinals and sequences are kept."""
     lives = _lives()
     lives.register(b"n2".ljust(16), "w2", 11)
     lives.register(b"n3".ljust(16), "w1", 12)
@@ -100,7 +100,7 @@ def test_made_again_from_its_lives() -> None:
 
 
 def test_changed_collects_what_to_persist() -> None:
-    """`changed` holds the last state of each life touched since it was cleared."""
+    """`changed` holds the latest state of each incarnation that changed since it was cleared."""
     lives = _lives()
     lives.changed.clear()
     lives.count(1, 1, 11)
@@ -109,7 +109,7 @@ def test_changed_collects_what_to_persist() -> None:
 
 
 def test_retire() -> None:
-    """A retire record ends an incarnation whatever its last sequence, once; one that has not begun it cannot end."""
+    """A retire record ends an incarnation whatever its last sequence, once; it cannot end one that has not begun."""
     lives = _lives()
     lives.count(1, 3, 11)
     ended = lives.retire(1)
@@ -122,7 +122,7 @@ def test_retire() -> None:
 
 
 def test_a_retired_name_may_register_again() -> None:
-    """After a retire record the name has no incarnation and no vote; registering again gives it both."""
+    """After a retire record the worker name has no incarnation and no vote; a new registration gives it both."""
     lives = _lives()
     lives.retire(1)
     assert lives.names_since(0) == frozenset()
@@ -134,7 +134,7 @@ def test_a_retired_name_may_register_again() -> None:
 
 
 def test_format_version_is_kept() -> None:
-    """The version that an incarnation registered with stays with it through entries, fences and restarts."""
+    """The format version of an incarnation's registration stays with it through entries, fences and restarts."""
     lives = Lives()
     lives.register(b"n1".ljust(16), "w1", 10, 7)
     lives.count(1, 1, 11)

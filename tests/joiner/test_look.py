@@ -1,4 +1,4 @@
-"""Whether the log still holds what took effect: the marks found again, the history compared, bounds that contradict (R10)."""
+"""Tests of the comparison with the log: finding the marks again, comparing the history, contradicting log end offsets (R10)."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ def _marks(*places: tuple[int, int]) -> dict[int, Mark]:
 
 
 def test_held_until_all_marks_are_found() -> None:
-    """Records of a new reader are held until every mark was found, and come out then in their order, the marks among them."""
+    """Records of a new reader are held until every mark was found, and are then returned in their order, the marks among them."""
     recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
     assert recheck.take([_record(ORDERING, 3), _record(ORDERING, 4)], ALL) == []
     assert (recheck.waits_for, recheck.done) == (frozenset({0}), False)
@@ -41,7 +41,7 @@ def test_held_until_all_marks_are_found() -> None:
 
 
 def test_nothing_to_find() -> None:
-    """A worker that has applied nothing has nothing to find: its first poll is handed on, an empty one too."""
+    """A worker that has applied nothing has no marks to find: its first poll is returned, even an empty one."""
     recheck = Recheck({})
     assert not recheck.done
     assert recheck.take([], ALL) == []
@@ -60,7 +60,7 @@ def test_nothing_to_find() -> None:
     ids=["other-bytes", "missing", "other-time", "other-key", "no-value"],
 )
 def test_a_mark_that_is_gone(found: Record) -> None:
-    """Where another record stands, or none, nothing is handed on any more, and the place is named."""
+    """If another record, or none, is in the place of a mark, nothing more is returned, and the place is reported."""
     recheck = Recheck(_marks((ORDERING, 3), (0, 7)))
     recheck.take([_record(ORDERING, 3)], ALL)
     assert recheck.take([found], ALL) == []
@@ -69,7 +69,7 @@ def test_a_mark_that_is_gone(found: Record) -> None:
 
 
 def test_partitions_without_a_leader_do_not_hold_up_the_others() -> None:
-    """A partition that has no leader is left out, and the others go on; what it returns later is held until its mark was found."""
+    """Partitions without a leader are left out, and the others go on; their later records are held until their marks were found."""
     recheck = Recheck(_marks((ORDERING, 3), (1, 7)))
     ready = recheck.take([_record(ORDERING, 3), _record(1, 6)], {ORDERING, 0})
     assert ready == [_record(ORDERING, 3)]
@@ -80,7 +80,7 @@ def test_partitions_without_a_leader_do_not_hold_up_the_others() -> None:
 
 
 def test_a_partition_that_comes_back_as_another_log() -> None:
-    """One that had no leader and returns with another record at its mark is noticed then."""
+    """A partition that had no leader and returns with another record at its mark is noticed then."""
     recheck = Recheck(_marks((ORDERING, 3), (1, 7)))
     recheck.take([_record(ORDERING, 3)], {ORDERING})
     assert recheck.take([_record(1, 7, b"another")], ALL) == []
@@ -88,14 +88,14 @@ def test_a_partition_that_comes_back_as_another_log() -> None:
 
 
 def test_the_ordering_topic_is_always_waited_for() -> None:
-    """Without the ordering topic's mark nothing is handed on, whoever leads the rest."""
+    """Without the ordering topic's mark nothing is returned, whatever leaders the partitions have."""
     recheck = Recheck(_marks((ORDERING, 3)))
     assert recheck.take([_record(0, 1)], {ORDERING, 0}) == []
     assert not recheck.done
 
 
 def test_what_can_never_be_asked_for_is_not_held() -> None:
-    """Between an old forged payload and the mark there may be millions of records: those that no entry can ask for are not held."""
+    """Records that no entry can name are not held: there may be millions between an old forged payload and the mark."""
     recheck = Recheck(_marks((0, 1_000)), may_count=lambda record: record.offset % 100 == 0)
     for offset in range(1_000):
         assert recheck.take([_record(0, offset)], ALL) == []
@@ -104,7 +104,7 @@ def test_what_can_never_be_asked_for_is_not_held() -> None:
 
 
 def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None:
-    """It is handed on when its own partition's mark was found, and stays for the next reading when that was not."""
+    """Kept records are returned first, once the mark of their partition was found, and stay for the next reading otherwise."""
     kept = {partition: Kept(8, [_record(partition, 2), _record(partition, 5)]) for partition in (0, 1)}
     recheck = Recheck(_marks((ORDERING, 3), (0, 7), (1, 7)), (), kept)
     assert recheck.take([_record(ORDERING, 3), _record(0, 7), _record(0, 8)], {ORDERING, 0}) == [
@@ -121,7 +121,7 @@ def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None
     assert again.kept == {}
 
 
-# ---- bounds ----
+# ---- log end offsets ----
 
 
 BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
@@ -139,7 +139,7 @@ BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
     ids=["agrees", "read-beyond-the-end", "mark-beyond-the-end", "start-is-gone", "never-read-and-gone"],
 )
 def test_contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], says: str) -> None:
-    """Bounds contradict a reader that was further than the end, or needs what lies before the start; partitions left out say nothing."""
+    """Log offsets contradict a reader that was past the end, or needs records before the start; missing partitions contradict nothing."""
     found = contradiction(read_next, marks, BOUNDS)
     assert (says in found) if says else not found
     assert contradiction({0: 99}, _marks((0, 99)), {ORDERING: Bounds(0, 1)}) == ""
@@ -149,7 +149,7 @@ def test_contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], 
 
 
 class _Log(MemoryLog):
-    """A log that holds what a history's topic-partitions hold, and can be changed under its reader."""
+    """A log with the records of a history's topic-partitions, which a test can change under its reader."""
 
     def __init__(self, history: History) -> None:
         super().__init__(2, identity="test")
@@ -197,7 +197,7 @@ async def _examine(log: _Log, reading: Reading, since: int = 0) -> str:
 
 
 async def test_all_is_there() -> None:
-    """A log that holds every record that took effect, with its content, is the one that it was, however far back one looks."""
+    """A log that holds every record that took effect, with its content, passes the comparison, however far back it goes."""
     log, reading = _applied()
     assert [await _examine(log, reading, since) for since in (0, 1, 3, 5, 9)] == [""] * 5
     assert await examine(log, (), {}) == ""
@@ -205,7 +205,7 @@ async def test_all_is_there() -> None:
 
 @pytest.mark.parametrize(("stream", "offset"), [(ORDERING, 0), (ORDERING, 2), (ORDERING, 5), (0, 0), (0, 1), (1, 0)])
 async def test_a_record_that_is_another(stream: int, offset: int) -> None:
-    """Any record that took effect, entry or content, that has other bytes now is named."""
+    """Any record that took effect, entry or content, is reported if it has other bytes now."""
     log, reading = _applied()
     before = log.read(stream, offset, 1, 1)[0]
     log.put_back(Record(stream, offset, before.append_time_ms, before.key, b"another"))
@@ -215,7 +215,7 @@ async def test_a_record_that_is_another(stream: int, offset: int) -> None:
 
 
 async def test_an_append_time_that_is_another() -> None:
-    """A mirror that did not keep the append times of entries is another log: log time follows from them."""
+    """A mirror that did not keep the append times of entries is another log, because log time depends on them."""
     log, reading = _applied()
     before = log.read(ORDERING, 2, 1, 1)[0]
     log.put_back(Record(ORDERING, 2, before.append_time_ms + 1, before.key, before.value))
@@ -223,7 +223,7 @@ async def test_an_append_time_that_is_another() -> None:
 
 
 async def test_what_was_skipped_before_an_effect_is_compared() -> None:
-    """Another record in the place of an ordering record that was skipped is found: it may have an effect."""
+    """Another record in the place of a skipped ordering record is found: it may have an effect."""
     log, reading = _applied()
     log.put_back(Record(ORDERING, 3, 0, None, b"other garbage"))
     assert [await _examine(log, reading, since) for since in (4, 5)] == [await _examine(log, reading, 0), ""]
@@ -233,14 +233,14 @@ async def test_what_was_skipped_before_an_effect_is_compared() -> None:
 
 
 async def test_what_nobody_asked_for_may_be_another() -> None:
-    """Payload records that were skipped are not compared: an entry names its content by a hash."""
+    """Payload records that were skipped are not compared, because an entry names its content by a hash."""
     log, reading = _applied()
     log.put_back(Record(0, 2, 0, batch_key(9, 9), b"other junk"))
     assert await _examine(log, reading) == ""
 
 
 def _lost_and_copied() -> tuple[History, Reading]:
-    """The log lost a checkpoint and an entry; a worker registered in the checkpoint's place, and the entry came again at its own time."""
+    """A log that lost a checkpoint and an entry; a register record has the checkpoint's place; the entry came again at its old time."""
     before, after = History(), History()
     for one in (before, after):
         one.register("w1")
@@ -257,7 +257,7 @@ def _lost_and_copied() -> tuple[History, Reading]:
 
 
 async def test_a_copy_of_the_last_record_does_not_hide_another_before_it() -> None:
-    """A clock that stands still lets a copy have the append time of what was lost; that alone must not say that nothing was lost."""
+    """A copy of the last record with the same append time, from a stopped clock, does not hide that the log lost records before it."""
     after, reading = _lost_and_copied()
     joiner = reading.joiner
     assert "is not the one that this index has applied" in await examine(_Log(after), joiner.history.last_run, joiner.marks)
@@ -268,7 +268,7 @@ async def test_a_copy_of_the_last_record_does_not_hide_another_before_it() -> No
 
 
 async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
-    """The count and the hash of skipped records are those of one reading, whatever was forgotten and read again on the way."""
+    """The count and the hash of skipped records are those of one reading, whatever was dropped and read again on the way."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), *[history.put(ORDERING, None, b"garbage %d" % number) for number in range(3)])
     reading.joiner.forget_unjudged()
@@ -285,7 +285,7 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
 
 
 def test_offsets_with_gaps() -> None:
-    """Kafka gives offsets to transactions' markers, which anybody may write who may write records, and which nobody reads."""
+    """Offsets of transaction markers, which any writer can create and no reader returns, leave gaps that do no harm."""
     history, reading = History(), Reading()
     before = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]
     behind = [history.checkpoint(1, 0), history.entry(1, 1, "a")]
@@ -315,7 +315,7 @@ async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> No
 
 
 async def test_a_look_at_a_long_queue_is_short() -> None:
-    """A look reads two records of a queue whose records have times of their own: the last one, and the one before it."""
+    """A look at a queue of records with different append times reads two of them: the last one, and the one before it."""
     history, reading = History(), Reading()
     reading.step(*history.streams[ORDERING], history.register("w1"), *[history.entry(1, sequence, "a") for sequence in range(1, 9)])
     (last,) = reading.joiner.queue_run
@@ -324,7 +324,7 @@ async def test_a_look_at_a_long_queue_is_short() -> None:
 
 
 def test_a_flood_of_skipped_records_is_not_held() -> None:
-    """Records that anybody may write between two effects are compared at a look, and need no memory while other marks are waited for."""
+    """A flood of skipped records between two effects is compared at a look, and needs no memory while other marks are awaited."""
     history, reading = History(), Reading()
     payload = history.payload(1, 1, "a")
     reading.step(history.genesis, history.register("w1"), payload)
@@ -339,7 +339,7 @@ def test_a_flood_of_skipped_records_is_not_held() -> None:
 
 
 def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
-    """Records with the append time of the last one may have been written again while the clock stood still; the one before them was not."""
+    """A look begins before the first record with the last one's append time: a stopped clock may have given that time to copies."""
     before, after, reading = History(), History(), Reading()
     for one in (before, after):
         one.register("w1")
@@ -358,7 +358,7 @@ def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
 
 
 async def test_only_what_is_asked_for_is_compared() -> None:
-    """Records before the place where somebody last agreed are not read again."""
+    """Records before the last point of agreement are not read again."""
     log, reading = _applied()
     log.put_back(Record(ORDERING, 1, 0, None, b"another"))
     assert await _examine(log, reading, 3) == ""
@@ -366,7 +366,7 @@ async def test_only_what_is_asked_for_is_compared() -> None:
 
 
 async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
-    """The marks of all topic-partitions are compared with it."""
+    """The marks of all topic-partitions are compared even when no history needs to be."""
     log, reading = _applied()
     log.put_back(Record(0, 1, 0, batch_key(1, 1), b"another"))
     assert "record 1 of payload partition 0" in await examine(log, (), reading.joiner.marks)
@@ -374,14 +374,14 @@ async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
 
 @pytest.mark.parametrize(("stream", "end"), [(ORDERING, 5), (0, 1), (1, 0)])
 async def test_a_log_that_was_cut(stream: int, end: int) -> None:
-    """A record beyond the log's present end is missing at once."""
+    """A record beyond the log's present end is reported as missing at once."""
     log, reading = _applied()
     log.cut(stream, end)
     assert "is not the one that this index has applied" in await _examine(log, reading)
 
 
 async def test_a_partition_without_a_leader_cannot_be_compared() -> None:
-    """Without a leader nothing is known, which is neither there nor missing."""
+    """A partition without a leader cannot be compared: its records are neither present nor missing."""
     log, reading = _applied()
     log.leaderless = {0}
     with pytest.raises(NotReady, match="payload partition 0 has no leader"):

@@ -1,6 +1,6 @@
-"""Memory stays bounded whatever stands in the payload partitions, and what was dropped for that is read again (R3, R5, R10).
+"""Tests that memory stays bounded whatever the payload partitions contain, and that dropped records are read again (R3, R5, R10).
 
-What is dropped must never change which record is the content: another one of its key may lie behind it, and would take its place.
+A dropped record must never change which record is the content: otherwise a later one of its key would take its place.
 """
 
 from hashlib import sha256
@@ -25,12 +25,12 @@ def _junk(history: History, incarnation: int, sequence: int, count: int = 1, par
 
 
 def _flood(history: History, count: int = 20, partition: int = 0) -> list[Record]:
-    """Payloads of incarnations that never register: more than twice the limit."""
+    """Append payloads of incarnations that never register: more than twice the limit."""
     return [record for n in range(count) for record in _junk(history, 1000 + n, 1, partition=partition)]
 
 
 def _read_again(history: History, reading: Reading) -> Ready:
-    """Go on as the driver does after `read_again`: forget, and hand everything in from there, the ordering topic first."""
+    """Continue as the driver does after `read_again`: forget, and pass in all records from there, the ordering topic first."""
     reading.joiner.forget_unjudged()
     state = reading.joiner.read_next()
     records = [record for stream, of_stream in history.streams.items() for record in of_stream[state.get(stream, 0) :]]
@@ -49,7 +49,7 @@ def test_junk_under_the_heads_key_costs_nothing() -> None:
 
 
 def test_junk_before_the_entry_gives_its_bytes_back() -> None:
-    """Values kept under a key before its entry came are dropped when the entry waits at the head and none is its content."""
+    """Values that were kept under a key before its entry came are dropped when the entry waits at the head and none is its content."""
     history, reading = _begun()
     reading.step(*_junk(history, 1, 1, 3))
     assert reading.joiner.buffered_bytes > 3_000
@@ -61,7 +61,7 @@ def test_junk_before_the_entry_gives_its_bytes_back() -> None:
 
 
 def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
-    """An entry that names the hash of nothing waits for a record without bytes: junk whose bytes were given back is none."""
+    """An entry that names the hash of an empty payload waits for one: a record whose bytes were released does not count as empty."""
     history, reading = _begun()
     reading.step(*_junk(history, 1, 1), history.entry(1, 1, payload_hash=sha256(b"").digest()))
     reading.step()
@@ -87,7 +87,7 @@ def test_other_keys_where_the_head_waits() -> None:
 
 
 def test_nothing_is_dropped_below_the_bound() -> None:
-    """A buffer that is not over twice its limit drops nothing, and nothing is read again."""
+    """A buffer below twice its limit drops nothing, and nothing is read again."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"), *_flood(history, 5))
     ready = reading.step(history.payload(1, 1, "a"))
@@ -96,7 +96,7 @@ def test_nothing_is_dropped_below_the_bound() -> None:
 
 
 def _dropped_content() -> tuple[History, Reading]:
-    """The content of (2, 1) was dropped while (1, 1) waited, and a fill for it lies behind."""
+    """Returns a reader that dropped the content of (2, 1) while (1, 1) waited, and its log, which has a fill behind that content."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"), history.entry(2, 1, "b"))
     reading.step(*_flood(history), history.payload(2, 1, "b"))
@@ -104,7 +104,7 @@ def _dropped_content() -> tuple[History, Reading]:
 
 
 def test_a_fill_behind_a_payload_that_was_dropped() -> None:
-    """The payload of the next entry was dropped and a fill for it comes later: the payload is the content all the same."""
+    """A dropped payload is still the content of its entry, although a fill for it comes later."""
     history, reading = _dropped_content()
     ready = reading.step(history.payload(1, 1, "a"))
     assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
@@ -116,7 +116,7 @@ def test_a_fill_behind_a_payload_that_was_dropped() -> None:
 
 
 def test_a_fill_that_came_in_the_same_step() -> None:
-    """The same when the head's content and the fill are read at once, as one poll returns them."""
+    """A dropped payload is still the content if one poll returns the head's content and the fill."""
     history, reading = _dropped_content()
     ready = reading.step(history.payload(1, 1, "a"), history.fill(2, 1))
     assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
@@ -135,7 +135,7 @@ def test_what_lies_before_the_first_that_was_dropped_is_joined() -> None:
 
 
 def test_another_partition_goes_on() -> None:
-    """An entry whose partition lost nothing is joined, though another partition has to be read again."""
+    """An entry whose partition lost nothing is joined, although another partition must be read again."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"))
     reading.step(history.payload(2, 1, "b", partition=1), *_flood(history))
@@ -144,7 +144,7 @@ def test_another_partition_goes_on() -> None:
 
 
 def test_a_restart_after_something_was_dropped() -> None:
-    """The offsets persisted make a restart read again from the first record that was dropped."""
+    """With the persisted offsets a restart reads again from the first dropped record."""
     history, reading = _dropped_content()
     reading.step(history.payload(1, 1, "a"))
     again = reading.restarted()
@@ -153,7 +153,7 @@ def test_a_restart_after_something_was_dropped() -> None:
 
 
 def test_progress_under_a_flood() -> None:
-    """A partition flooded in front of many contents is read to its end, a batch at a time where need be."""
+    """A partition with a flood before many contents is read to its end, batch by batch if necessary."""
     history, reading = _begun()
     flood = _flood(history, 30)
     entries = [history.entry(1 + n % 2, 1 + n // 2, f"{n}") for n in range(10)]
@@ -169,7 +169,7 @@ def test_progress_under_a_flood() -> None:
 
 
 def test_which_records_may_count() -> None:
-    """A payload may count until its incarnation is past it; a record without a value or a key that decodes never may."""
+    """A payload may count until its incarnation is past it; a record without a value or a decodable key never may."""
     history, reading = _begun()
     reading.step(history.entry(1, 3, "a"), history.payload(1, 3, "a"), history.fence(2, 0))
     may_count = reading.joiner.may_count

@@ -1,4 +1,4 @@
-"""A hole that somebody has passed is a loss (R10): found by reading ahead, and then nothing is filled."""
+"""Tests that a hole that another writer has passed is a loss (R10): reading ahead finds it, and it is not filled."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ SECOND, THIRD = signing_key("second"), signing_key("third")
 
 
 def _hole() -> tuple[History, Reading]:
-    """A history whose reader waits for the content of (1, 1): 2 records took effect before it, and it is ordering record 2."""
+    """Returns a log and a reader that waits for the content of (1, 1): ordering record 2, after 2 records that took effect."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.entry(1, 1, "lost"))
     assert reading.joiner.hole is not None
@@ -35,7 +35,7 @@ def _view(seen: int) -> View:
 
 
 async def test_nobody_has_passed_it() -> None:
-    """Records whose writers stood at the hole, or before it, show nothing."""
+    """Records whose writers were at the hole, or before it, show no loss."""
     history, reading = _hole()
     history.entry(1, 2, "b", view=_view(2))
     history.register("w2", view=_view(1))
@@ -45,7 +45,7 @@ async def test_nobody_has_passed_it() -> None:
 
 @pytest.mark.parametrize("kind", ["entry", "register", "fence", "checkpoint"])
 async def test_who_has_seen_more_has_passed_it(kind: str) -> None:
-    """A well-signed record of any kind that workers write, whose writer had seen one record more, shows that the content was there."""
+    """A correctly signed record of any worker record type, whose writer had seen one record more, shows that the content was there."""
     history, reading = _hole()
     history.put(ORDERING, None, b"garbage")
     history.put(ORDERING, None, None)
@@ -62,14 +62,14 @@ async def test_who_has_seen_more_has_passed_it(kind: str) -> None:
 
 
 async def test_a_record_that_does_not_count_is_evidence() -> None:
-    """Whether the record counts does not matter: what its writer had seen does."""
+    """A record is evidence by its writer's view, whether the record itself counts or not."""
     history, reading = _hole()
     history.entry(77, 1, "b", view=_view(9))
     assert await _passing(history, reading) == Passing(3, 9)
 
 
 async def test_the_owner_gives_up_what_was_known_behind_it() -> None:
-    """A settle record for the history before the hole: what lies before it is no evidence any more, what comes later is."""
+    """After a settle record for the history before the hole, earlier records are no evidence any more, later ones are."""
     history, reading = _hole()
     view = reading.joiner.history.view
     assert view.seen == 2
@@ -81,21 +81,21 @@ async def test_the_owner_gives_up_what_was_known_behind_it() -> None:
     assert await _passing(history, reading) is None
     history.entry(1, 3, "b", view=_view(4))
     assert await _passing(history, reading) == Passing(7, 4)
-    # A copy gives nothing up: anybody may append it.
+    # A copy settles nothing: any writer may append it.
     history.settle(view)
     assert await _passing(history, reading) == Passing(7, 4)
 
 
 @pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
 async def test_unsigned_records_show_nothing(key: object) -> None:
-    """A writer without the notary's key in force cannot make a worker stop at a hole."""
+    """A record by a writer without the notary's key in force cannot make a worker stop at a hole."""
     history, reading = _hole()
     history.entry(1, 2, "b", view=_view(9), key=key)  # type: ignore[arg-type]
     assert await _passing(history, reading) is None
 
 
 async def test_a_settle_record_shows_nothing() -> None:
-    """The owner's records carry no view of a writer."""
+    """A settle record is no evidence: the owner's records have no writer's view."""
     history, reading = _hole()
     history.settle(_view(9))
     history.partitions(3)
@@ -104,7 +104,7 @@ async def test_a_settle_record_shows_nothing() -> None:
 
 
 async def test_keys_are_followed() -> None:
-    """Behind a key record only the new key is believed, through any number of rotations."""
+    """After a key record only records signed with the new key are evidence, through any number of rotations."""
     history, reading = _hole()
     first = history.key
     history.rotate(SECOND)
@@ -118,7 +118,7 @@ async def test_keys_are_followed() -> None:
 
 
 async def test_key_records_that_do_not_count_are_not_followed() -> None:
-    """A key record that the owner has not signed, a torn one, or one that brings a former key back, changes nobody's mind."""
+    """A key record that the owner has not signed, a torn one, or one for a former key does not change the key."""
     history, reading = _hole()
     rotation = history.rotate(SECOND)
     del history.streams[ORDERING][-1]
@@ -130,7 +130,7 @@ async def test_key_records_that_do_not_count_are_not_followed() -> None:
 
 
 async def test_short_records_show_nothing() -> None:
-    """Bytes that are too short for a view are nobody's view."""
+    """Records that are too short for a view are no evidence."""
     history, reading = _hole()
     for kind in range(12):
         for length in range(30):
@@ -139,7 +139,7 @@ async def test_short_records_show_nothing() -> None:
 
 
 async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the ordering topic cannot be read to its end nobody knows whether the hole was passed."""
+    """While the ordering topic cannot be read to its end, it is unknown whether the hole was passed."""
     monkeypatch.setattr("joiner.proposals.READ_AHEAD_S_MAX", 0.05)
     history, reading = _hole()
     log = MemoryLog(2, identity="test")

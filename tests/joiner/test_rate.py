@@ -1,4 +1,4 @@
-"""The rate that admission and Retry-After are worked out from."""
+"""Tests the measured rate, from which admission and Retry-After are computed."""
 
 from joiner.rate import Rate
 
@@ -13,12 +13,12 @@ def _answer(rate: Rate, per_s: int, seconds: int, start_s: float, *, ran_dry: bo
 
 
 def test_nothing_is_known_at_first() -> None:
-    """Two seconds are a guess where nothing was seen."""
+    """Without any measurement Retry-After is a guess of two seconds."""
     assert Rate().seconds_for(10**6) == 2
 
 
 def test_seconds_for() -> None:
-    """Whole seconds, rounded up, 1 to 60."""
+    """Retry-After is in whole seconds, rounded up, from 1 to 60."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)
     assert 99 < rate.per_s < 101
@@ -26,7 +26,7 @@ def test_seconds_for() -> None:
 
 
 def test_demand_is_no_capacity() -> None:
-    """Where everything was decided that was asked, nothing is learnt: a lone client must not look like all that the worker can do."""
+    """A window in which the queue ran dry teaches nothing: a lone client's demand must not look like the worker's capacity."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)
     known_per_s = rate.per_s
@@ -35,7 +35,7 @@ def test_demand_is_no_capacity() -> None:
 
 
 def test_who_was_refused_shows_capacity() -> None:
-    """At the bound a queue may run dry between batches; that somebody was refused says that more was asked."""
+    """A queue at its limit may run dry between batches; a rejection shows that there was more demand, so the window counts."""
     rate = Rate()
     rate.begin(0)
     rate.ran_dry()
@@ -46,7 +46,7 @@ def test_who_was_refused_shows_capacity() -> None:
 
 
 def test_idle_time_does_not_count() -> None:
-    """After a quiet hour the rate is that of the seconds in which there was something to decide."""
+    """Idle time does not count: after a quiet hour the rate is that of the seconds with pending requests."""
     rate = Rate()
     _answer(rate, 1_000, 2, 100_000, ran_dry=False)
     _answer(rate, 1_000, 2, 200_000, ran_dry=False)
@@ -54,7 +54,7 @@ def test_idle_time_does_not_count() -> None:
 
 
 def test_a_log_that_is_away_is_not_slow() -> None:
-    """Seconds without any answer are an outage: what is known stays known, and where nothing is, nothing is learnt."""
+    """Seconds without any answer are an outage: a known rate stays, and an unknown one stays unknown."""
     rate = Rate()
     rate.begin(0)
     rate.refused()
@@ -71,7 +71,7 @@ def test_a_log_that_is_away_is_not_slow() -> None:
 
 
 def test_it_follows() -> None:
-    """A rate that changes is known after a few windows, whichever way it went."""
+    """The rate follows a change within a few windows, in both directions."""
     rate = Rate()
     for per_s in (100, 10_000, 100):
         _answer(rate, per_s, 12, per_s, ran_dry=False)

@@ -1,4 +1,4 @@
-"""The sender's bounded queue. Its lives are in `test_driver`, the rate that bounds it in `test_rate`."""
+"""Tests the sender's bounded queue. `test_driver` tests its incarnations, `test_rate` the rate that bounds it."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def _sender(**settings: int) -> Sender[object]:
 
 
 async def test_overloaded_by_requests() -> None:
-    """When the queue holds its number of requests the next submission is refused, surely not applied, with a time to come again."""
+    """A submission beyond the queue's maximum number of requests is rejected, surely not applied, with a time to retry after."""
     sender = _sender(pending_requests_max=3)
     ask(sender, "a", "b")
     with pytest.raises(Overloaded) as caught:
@@ -45,7 +45,7 @@ async def test_overloaded_by_bytes() -> None:
 
 
 async def test_the_same_again_waits_with_the_first() -> None:
-    """A retry of what is still pending takes no room, makes no batch of its own, and is answered with it."""
+    """A retry of a pending submission uses no space, makes no batch of its own, and gets the same answer."""
     sender = _sender(pending_requests_max=2)
     first, other = ask(sender, "a", "b"), ask(sender, "a", "b")
     assert (sender.queue.pending_requests, len(sender.queue)) == (2, 1)
@@ -58,26 +58,26 @@ async def test_the_same_again_waits_with_the_first() -> None:
 
 
 async def test_one_larger_than_the_queue() -> None:
-    """A submission larger than the whole queue is taken when nothing else waits: else it never could be."""
+    """A submission larger than the whole queue is admitted when nothing else waits: otherwise it could never be."""
     sender = _sender(pending_requests_max=1)
     ask(sender, "a", "b")
     assert sender.queue.refusal(1, 1) is not None
 
 
 async def test_not_ready_before_it_has_registered() -> None:
-    """Without a registered incarnation nothing is promised."""
+    """Without a registered incarnation nothing is admitted."""
     assert "no registered life" in (_sender().not_ready(1) or "")
 
 
 async def test_not_ready_while_something_holds_it_back() -> None:
-    """Why nothing may be appended is why nothing is taken."""
+    """While appends are forbidden, submissions are rejected for the same reason."""
     sender = _sender()
     sender.hold = lambda: "the log is being looked at"
     assert sender.not_ready(1) == "the log is being looked at"
 
 
 async def test_not_ready_without_the_key_in_force() -> None:
-    """A sender that has not got the key in force says which it needs and which it has."""
+    """A sender without the key in force names the key that it needs and the keys that it has."""
     history, joiner, second = History(), Joiner(), signing_key("second")
     joiner.step([history.genesis, history.rotate(second)], 0)
     sender: Sender[object] = Sender(MemoryLog(1), joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
@@ -86,7 +86,7 @@ async def test_not_ready_without_the_key_in_force() -> None:
 
 
 async def test_a_fill_is_signed_with_the_key_in_force() -> None:
-    """A fill is signed for its partition, key and hash, needs no incarnation, and is appended while nothing else may be."""
+    """A fill is signed for its partition, key and hash, needs no incarnation, and is appended even while nothing else may be."""
     history, log = History(), MemoryLog(2)
     joiner = Joiner()
     joiner.step([history.genesis], 0)
@@ -104,7 +104,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
 
 
 async def test_no_fill_without_the_key_in_force() -> None:
-    """A sender that has not got the key in force appends no fill: it would count nowhere."""
+    """A sender without the key in force appends no fill, because no reader would accept it."""
     history, log, joiner = History(), MemoryLog(2), Joiner()
     joiner.step([history.genesis, history.rotate(signing_key("second"))], 0)
     sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
@@ -114,7 +114,7 @@ async def test_no_fill_without_the_key_in_force() -> None:
 
 
 async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
-    """Once one was refused, small ones are too, until there is room worth the name: large ones are not kept out by small ones for ever."""
+    """After a rejection the queue rejects small submissions too until a tenth is free, so that they do not keep large ones out for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
     for number in range(19):
@@ -128,7 +128,7 @@ async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
 
 
 async def test_a_large_one_gets_in() -> None:
-    """A full queue opens only when there is room for the largest that was refused: small ones do not keep it out for ever."""
+    """A full queue opens only when the largest rejected submission fits: small ones do not keep it out for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
     for number in range(20):
@@ -141,7 +141,7 @@ async def test_a_large_one_gets_in() -> None:
 
 
 async def test_no_more_than_is_decided_in_time() -> None:
-    """Once the rate is known, as much waits as is decided in the time that waiting may take; one batch may always be gathered."""
+    """With a known rate, only as many requests wait as are decided within the maximum wait; one batch may always be gathered."""
     sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
     queue = sender.queue
     for number in range(40):
@@ -163,7 +163,7 @@ async def test_no_more_than_is_decided_in_time() -> None:
 
 
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:
-    """The decisions of a batch are shared out over its submissions, in the order of their requests."""
+    """Each submission of a batch gets its own decisions, in the order of its requests."""
     sender = _sender()
     answers = [ask(sender, *labels) for labels in (("a", "b"), ("c",), ("d", "e"))]
     batch = sender.queue.take_batch()
@@ -172,7 +172,7 @@ async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:
 
 
 async def test_all_of_a_batch_is_put_back() -> None:
-    """Every submission of a batch that will never count goes to the front of the queue again, in its order."""
+    """Every submission of a batch that will never count returns to the front of the queue, in order."""
     sender = _sender()
     for number in range(20):
         ask(sender, f"{number}")
@@ -184,7 +184,7 @@ async def test_all_of_a_batch_is_put_back() -> None:
 
 
 async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> None:
-    """A key record makes everything that the former key signed void: it is queued again at once, and the incarnation ends."""
+    """A key record invalidates everything that the former key signed: it is queued again at once, and the incarnation ends."""
     sender, second = _sender(), signing_key("second")
     writer = await MemoryLog(1).open_writer()
     sender._life = life = _Life(1, writer, KEY)

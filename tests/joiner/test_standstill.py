@@ -1,17 +1,17 @@
-"""What stands still: only what has more to come, and since when it has not moved."""
+"""Tests the detection of stalled positions: only one with more to come can stall, from the look that saw it there first."""
 
 from joiner.standstill import Standstill
 
 
 def test_behind_and_not_moved() -> None:
-    """Who has more to come and stays is counted from the look that saw it there first."""
+    """A position behind its end that does not move is stalled since the look that saw it there first."""
     still = Standstill()
     assert still.look({0: 5}, {0: 6}, 100) == {0: 0}
     assert still.look({0: 5}, {0: 9}, 103) == {0: 3}
 
 
 def test_at_the_end() -> None:
-    """Who is at its end need not move, and is counted anew when more comes."""
+    """A position at its end is not stalled, and its time starts anew when more comes."""
     still = Standstill()
     still.look({0: 5}, {0: 6}, 100)
     assert still.look({0: 5}, {0: 5}, 101) == {}
@@ -19,14 +19,14 @@ def test_at_the_end() -> None:
 
 
 def test_moved() -> None:
-    """Who moves is not standing still, however far behind."""
+    """A position that moves is not stalled, however far behind it is."""
     still = Standstill()
     still.look({0: 5, 1: 5}, {0: 99, 1: 99}, 100)
     assert still.look({0: 6, 1: 5}, {0: 99, 1: 99}, 104) == {0: 0, 1: 4}
 
 
 def test_not_looked_at() -> None:
-    """Who was left out of a look is counted anew after it."""
+    """The time of a position that was left out of a look starts anew."""
     still = Standstill()
     still.look({0: 5}, {0: 6}, 100)
     assert still.look({0: 5}, {}, 101) == {}

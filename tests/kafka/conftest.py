@@ -1,4 +1,4 @@
-"""A notary on the session's brokers, whose workers are gone when the test is."""
+"""Fixtures: a notary on the brokers of the test session, whose workers are ended with the test."""
 
 import asyncio
 from collections.abc import AsyncIterator

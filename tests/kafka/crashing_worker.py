@@ -1,17 +1,16 @@
 """`notary serve` that kills itself (SIGKILL) at a named point: `python -m tests.kafka.crashing_worker POINT NTH serve ...`.
 
-The worker is the real one; only its log and its index are wrapped, from outside, at the interfaces that they have. The point is met at
-the NTH batch that this process sends; batches after it stay in the process. From then on nothing more is read, but at the points behind
-the log, so that nobody is answered.
+The worker is the real one; only its log and its index are wrapped, at their interfaces. It dies at the NTH batch that this process sends;
+later batches stay in the process. At the points of the log it reads nothing more from then on, so that no client gets an answer.
 
-| point | what is in the log, what is in the index |
+| point | in the log, in the index |
 |---|---|
 | `before-sends` | nothing |
 | `payload-sent` | the payload: an orphan |
 | `entry-sent` | the entry: a hole |
-| `both-sent` | both, and nobody here has read them |
+| `both-sent` | both, and this worker has not read them |
 | `before-apply` | both; the step was decided and is not in the index |
-| `after-apply` | both; the step is in the index, nobody was told |
+| `after-apply` | both; the step is in the index, no client has an answer |
 | `before-answer` | the same, and the answer was about to leave |
 """
 
@@ -37,13 +36,13 @@ POINTS = (*POINTS_OF_THE_LOG, "before-apply", "after-apply", "before-answer")
 
 
 def die() -> NoReturn:
-    """At once: no handler, no flush, no goodbye."""
+    """Kill this process at once: no handler, no flush."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
 class Plan:
-    """When to die."""
+    """The point at which the process dies."""
 
     def __init__(self, point: str, nth: int) -> None:
         self.point = point
@@ -51,24 +50,24 @@ class Plan:
         self._payloads = 0
         self._entries = 0
         self.armed = False
-        """The batch has come: the point is the next one of its kind."""
+        """True once the fatal batch is reached: the process dies at the next point of the given kind."""
         self.payload_durable = asyncio.Event()
         self.entry_durable = asyncio.Event()
 
     def counts_payload(self) -> bool:
-        """Count a payload that is about to be sent; whether its batch is one that this process may send."""
+        """Count a payload that is about to be sent; returns whether this process may send its batch."""
         self._payloads += 1
         self.armed = self.armed or self._payloads == self._nth
         return self._payloads <= self._nth
 
     def counts_entry(self) -> bool:
-        """Count an entry that is about to be sent; whether its batch is one that this process may send."""
+        """Count an entry that is about to be sent; returns whether this process may send its batch."""
         self._entries += 1
         return self._entries <= self._nth
 
 
 class CrashingWriter:
-    """A `Writer` that sends as much of the batch as the point wants."""
+    """A `Writer` that sends as much of the batch as the point requires."""
 
     def __init__(self, inner: Writer, plan: Plan) -> None:
         self._inner = inner
@@ -95,39 +94,39 @@ class CrashingWriter:
         die()
 
     async def close(self) -> None:
-        """As it is."""
+        """Close the wrapped writer."""
         await self._inner.close()
 
 
 class CrashingReader:
-    """A `Reader` that reads nothing more once the batch is on its way."""
+    """A `Reader` that returns nothing more once the fatal batch is in flight."""
 
     def __init__(self, inner: Reader, plan: Plan) -> None:
         self._inner = inner
         self._plan = plan
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Poll, or wait for the end."""
+        """Poll, or wait for ever."""
         records = await self._inner.poll(timeout_ms)
         if self._plan.armed and self._plan.point in POINTS_OF_THE_LOG:
             await asyncio.Event().wait()
         return records
 
     def offset_next(self, stream: int) -> int:
-        """As it is."""
+        """Returns the wrapped reader's value."""
         return self._inner.offset_next(stream)
 
     @property
     def interruptions(self) -> int:
-        """As it is."""
+        """The wrapped reader's value."""
         return self._inner.interruptions
 
     def pause(self, streams: Collection[int]) -> None:
-        """As it is."""
+        """Pause the wrapped reader."""
         self._inner.pause(streams)
 
     async def close(self) -> None:
-        """As it is."""
+        """Close the wrapped reader."""
         await self._inner.close()
 
 
@@ -141,32 +140,32 @@ class CrashingLog:
         self.identity = inner.identity
 
     async def has_partitions(self, count: int) -> None:
-        """As it is."""
+        """Call the wrapped log."""
         await self._inner.has_partitions(count)
 
     async def open_writer(self) -> Writer:
-        """One that may die."""
+        """Open a writer that may die."""
         return CrashingWriter(await self._inner.open_writer(), self._plan)
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:
-        """One that may fall silent."""
+        """Open a reader that may stall."""
         return CrashingReader(await self._inner.open_reader(offsets_next), self._plan)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """As they are."""
+        """Returns the wrapped log's values."""
         return await self._inner.bounds()
 
     def leaders(self) -> Mapping[int, str | None]:
-        """As they are."""
+        """Returns the wrapped log's values."""
         return self._inner.leaders()
 
     async def close(self) -> None:
-        """As it is."""
+        """Close the wrapped log."""
         await self._inner.close()
 
 
 def wrap(plan: Plan) -> None:
-    """Put the wrappers around the real parts."""
+    """Wrap the log, `Index.apply` and `Sender.resolve` according to the plan."""
     open_log, apply, resolve = serve.open_log, Index.apply, Sender.resolve
 
     async def open_crashing_log(config: Config) -> Log:

@@ -1,4 +1,4 @@
-"""What is on the disks when the workers of a notary have ended: its log, whichever it is, and the rows of an index."""
+"""Reads back the data of a notary whose workers have ended: its log, Kafka or embedded, and the rows of an index."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ POLL_MS = 200
 
 
 async def read_streams(config: Config) -> Streams:
-    """Every record of both topics, from their beginning to where they end now."""
+    """Returns every record of both topics, up to the log end offsets at the call."""
     log = await open_log(config)
     try:
         ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
@@ -32,7 +32,7 @@ async def read_streams(config: Config) -> Streams:
 
 
 def read_rows(directory: Path) -> Rows:
-    """Every row of an index that nobody has open; nothing of it is changed, not even by RocksDB."""
+    """Returns every row of an index that no process has open. The index is opened read-only, so RocksDB changes nothing either."""
     raw = Options(raw_mode=True)
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(directory))}
     store = Rdict(str(directory), options=raw, column_families=families, access_type=AccessType.read_only())

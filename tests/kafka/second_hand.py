@@ -1,4 +1,4 @@
-"""Somebody who writes to a notary's topics and is no worker: without its key, or with it."""
+"""A writer to a notary's topics that is no worker, with or without the notary's key."""
 
 import os
 from hashlib import sha256
@@ -16,7 +16,7 @@ from tests.kafka.workers import Notary
 
 
 class Hand:
-    """Writes records under `key`. Its views say that it has seen the genesis record, which is everybody's history."""
+    """A writer that signs with `key`. Its views cover the genesis record alone, which belongs to every history."""
 
     def __init__(self, producer: AIOKafkaProducer, prefix: str, log_id: bytes, key: SigningKey) -> None:
         self._producer = producer
@@ -26,7 +26,7 @@ class Hand:
 
     @classmethod
     async def of(cls, notary: Notary, producer: AIOKafkaProducer, *, stolen_key: bool) -> "Hand":
-        """With the notary's own key, or with one of nobody's."""
+        """Returns a writer with the notary's own key, or with an unknown one."""
         config = load(notary.directory / "notary.toml", {}, {})
         log = await open_log(config)
         try:
@@ -37,7 +37,7 @@ class Hand:
         return cls(producer, notary.prefix, log_id, SigningKey(seed))
 
     async def ordering(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Append these bytes."""
+        """Append this value to the ordering topic."""
         await self._producer.send_and_wait(self._ordering, value, key=key, partition=0)
 
     async def record(self, record: OrderingRecord) -> None:
@@ -45,17 +45,17 @@ class Hand:
         await self.ordering(sign_record(record, self.log_id, self.key))
 
     async def register(self, name: str) -> None:
-        """Append a registration."""
+        """Append a register record."""
         await self.record(Register(os.urandom(16), self.view, 1, name, "0"))
 
     async def payload(self, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append these bytes."""
+        """Append this payload record."""
         await self._producer.send_and_wait(self._payload, value, key, partition=partition)
 
     def entry(
         self, incarnation: int, sequence: int, content: bytes, ids: tuple[bytes, ...], partition: int = 0, sent_at_ms: int = 0
     ) -> Entry:
-        """An entry for that content."""
+        """Returns an entry for that content."""
         return Entry(incarnation, sequence, self.view, sent_at_ms, partition, sha256(content).digest(), ids)
 
     async def fill(self, entry: Entry) -> None:

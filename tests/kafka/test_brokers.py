@@ -1,4 +1,4 @@
-"""Brokers die, freeze and come back, under a load that two workers share."""
+"""Tests broker failures (killed, frozen, restarted) under a load that two workers share."""
 
 import asyncio
 import uuid
@@ -23,14 +23,14 @@ BROKERS = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers that the tests of this file may harm; a dead one is missed after two seconds."""
+    """Brokers that the tests of this file may harm; a dead one is noticed after two seconds."""
     with Cluster.create(tmp_path_factory.mktemp("brokers") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
         yield cluster
 
 
 @pytest.fixture
 async def notary(brokers: Cluster, tmp_path: Path) -> AsyncIterator[Notary]:
-    """A notary on those brokers, which are all well again when the test is over."""
+    """A notary on those brokers, which are restored at the end of the test."""
     made = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, f"test-{uuid.uuid4().hex[:12]}")
     try:
         yield made
@@ -49,7 +49,7 @@ def heal(brokers: Cluster) -> None:
 
 
 async def ordering_leader(notary: Notary, away: int | None = None) -> int:
-    """The broker that leads the ordering topic, as those that are not `away` say."""
+    """Returns the broker that leads the ordering topic, according to those other than `away`."""
     addresses = notary.bootstrap.split(",")
     told = ",".join(address for broker, address in zip(BROKERS, addresses, strict=True) if broker != away)
     client = AIOKafkaAdminClient(bootstrap_servers=told)
@@ -63,7 +63,7 @@ async def ordering_leader(notary: Notary, away: int | None = None) -> int:
 
 
 async def sees(notary: Notary, worker: Worker, broker: int, **expected: bool) -> bool:
-    """Whether the worker's metrics say of a broker now that it is connected, leads anything, is in sync with anything."""
+    """Returns whether the worker's metrics agree about a broker now: connected, leads a partition, in sync with one."""
     seen = brokers_of(samples_of((await notary.http.get(worker.url, "/metrics")).body.decode()))[str(broker)]
     assert seen.replicas > 1
     return all(bool(getattr(seen, name)) is value for name, value in expected.items())
@@ -71,7 +71,7 @@ async def sees(notary: Notary, worker: Worker, broker: int, **expected: bool) ->
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
 async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str) -> None:
-    """The ordering leader dies, or freezes and thaws, under load: answers resume, no answer is lost or contradicted."""
+    """The ordering leader dies, or freezes and thaws, under load: answers resume, none is lost or contradicted."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     async with Load(notary.client, notary.party, urls, seed=1) as load:
@@ -82,7 +82,7 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
         assert await ordering_leader(notary, away=leader) != leader
         if how == "kill":
             await until(partial(sees, notary, workers[0], leader, connected=False, leads=False, in_sync=False))
-        # A worker that starts now finds its way around the broker that does not answer.
+        # A worker that starts now gets past the broker that does not answer.
         workers += await notary.start_all("c")
         await asyncio.to_thread(brokers.start if how == "kill" else brokers.resume, leader)
         await asyncio.to_thread(brokers.wait_until_serving)
@@ -97,7 +97,7 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
 
 @pytest.mark.parametrize(("how", "away"), [("kill", BROKERS), ("pause", BROKERS), ("kill", BROKERS[:2])])
 async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
-    """With too few brokers left workers say that they are not ready, and go on, or start, by themselves when the brokers are back."""
+    """With too few brokers workers report that they are not ready; they continue, or start, by themselves when the brokers are back."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     async with Load(notary.client, notary.party, urls, seed=2) as load:
@@ -111,7 +111,7 @@ async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away:
         refused = await notary.client.ask(urls[0], notary.party.submission(spend(state("refused"))))
         assert (refused.status, refused.json()["type"]) == (503, "/problems/not-ready")
         assert int(refused.headers["retry-after"]) >= 1
-        # A look-up answers still: what is decided stays so.
+        # A look-up is still answered: a decision is final.
         [first] = [call for call in notary.history.calls if call.status == 200][:1]
         assert (await notary.http.get(urls[0], f"/v1/transactions/{first.submission.ids[0]}")).status == 200
         workers.append(notary.start("c"))
@@ -125,7 +125,7 @@ async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away:
 
 
 async def test_everything_killed(notary: Notary, brokers: Cluster) -> None:
-    """All brokers and all workers are killed under load and start again: nothing that was answered is lost."""
+    """All brokers and all workers are killed under load and restarted: no answered decision is lost."""
     names = ("a", "b")
     workers = await notary.start_all(*names)
     async with Load(notary.client, notary.party, [worker.url for worker in workers], seed=9) as load:
@@ -142,7 +142,7 @@ async def test_everything_killed(notary: Notary, brokers: Cluster) -> None:
 
 
 async def test_stopping_without_brokers(notary: Notary, brokers: Cluster) -> None:
-    """A worker that is to stop while no broker is there stops all the same, and says of what it took in that it does not know."""
+    """A worker that is stopped while no broker runs ends anyway, and answers admitted submissions with 202, without decisions."""
     worker = await notary.start("a", worker_drain_ms_max=1_000).ready()
     for broker in BROKERS:
         await asyncio.to_thread(brokers.kill, broker)

@@ -1,4 +1,4 @@
-"""The owner changes a live log: another key, more payload partitions, a worker that is gone for good (R10, R9)."""
+"""Tests the owner's changes to a live log: another key, more payload partitions, a retired worker (R10, R9)."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def _key(notary: Notary, worker: Worker) -> str:
 
 
 async def test_key_rotated_under_load(notary: Notary) -> None:
-    """Two workers go on with the new key without a restart, and nothing that is written with the former key counts any more."""
+    """Two workers continue with the new key without a restart, and no record signed with the former key counts any more."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     former = await _key(notary, workers[0])
@@ -68,7 +68,7 @@ async def test_partitions_added_under_load(notary: Notary) -> None:
 
 
 async def test_worker_retired(notary: Notary) -> None:
-    """A retired worker stops and says why; it takes part again when it is started again."""
+    """A retired worker stops and reports why; after a restart it takes part again."""
     a, b = await notary.start_all("a", "b")
     await _command(notary, "retire", "a")
     assert await a.ended() == 2

@@ -1,4 +1,4 @@
-"""A worker dies at each point of a batch's way; its clients go to another worker, and nothing is contradicted (R4, R5, R7, R8)."""
+"""Tests a worker that dies at each point of sending a batch; its clients go to another, and nothing is contradicted (R4, R5, R7, R8)."""
 
 import asyncio
 
@@ -11,12 +11,12 @@ from tests.kafka.workers import Notary
 pytestmark = pytest.mark.kafka
 
 NTH = 3
-"""The batch at which it dies; each of the first ones is one submission."""
+"""The number of the batch at which it dies; each of the first batches is one submission."""
 
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_worker_dies(notary: Notary, point: str) -> None:
-    """Whatever of a batch a dying worker left behind, the retry elsewhere is decided, and the worker catches up when it is back."""
+    """The retry at another worker is decided, whatever part of a batch the dying worker has sent, and it catches up after its restart."""
     entry = ("-m", "tests.kafka.crashing_worker", point, str(NTH))
     dying, other = notary.start("a", entry=entry), notary.start("b")
     await asyncio.gather(dying.ready(), other.ready())
@@ -24,7 +24,7 @@ async def test_worker_dies(notary: Notary, point: str) -> None:
     for submission in before:
         await notary.client.decide([dying.url], submission)
 
-    # The first of these goes into the fatal batch, the rest into it or nowhere; two of them want the same state.
+    # The first of these goes into the fatal batch, the rest into it or into none; two of them consume the same state.
     fatal = [notary.party.submission(spend(state(f"fatal {number // 2}"), content=str(number))) for number in range(10)]
     asked = [asyncio.create_task(notary.client.ask(dying.url, submission)) for submission in fatal]
     assert await dying.ended() == -9
@@ -36,7 +36,7 @@ async def test_worker_dies(notary: Notary, point: str) -> None:
     assert len(committed) == len(fatal) / 2
     assert await notary.metric(other, "notary_batches_filled_total ") == (point == "entry-sent")
 
-    # Back with the same name and index: it fences its former life, which is when an orphan's time is over.
+    # After the restart with the same name and index it fences its former incarnation, which ends an orphan.
     back = await notary.start("a").ready()
     await notary.client.decide([back.url], notary.party.submission(spend(state("after"))))
     await notary.same_height(back, other)
@@ -50,7 +50,7 @@ async def test_worker_dies(notary: Notary, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 async def test_only_worker_dies(notary: Notary, point: str) -> None:
-    """With no other worker there, the one that died goes on by itself when it is back, whatever it left behind."""
+    """Without another worker, the one that died continues by itself after its restart, whatever it had sent."""
     dying = await notary.start("a", entry=("-m", "tests.kafka.crashing_worker", point, "1")).ready()
     submission = notary.party.submission(spend(state("fatal")))
     with pytest.raises(ConnectionError):

@@ -1,4 +1,4 @@
-"""Brokers lose what they had acknowledged, and grow again: R10 on real brokers and real worker processes."""
+"""Tests brokers that lose acknowledged records and grow again: R10 with real brokers and real worker processes."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Cluster]:
-    """One broker of the test's own, whose disk it may put back as it was."""
+    """One broker of the test's own, whose disk it may restore to an earlier copy."""
     with Cluster.create(tmp_path / "cluster", brokers=1) as cluster:
         yield cluster
 
@@ -43,7 +43,7 @@ def _copy_disk(broker: Cluster, to: Path) -> None:
 
 
 def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
-    """The disk as it was when it was copied: all of it, or the topic-partitions whose names begin so."""
+    """Restore the disk from the copy: all of it, or the topic-partitions whose names start with `partitions`."""
     broker.down(keep_data=True)
     names = [path.name for path in copy.iterdir() if path.name.startswith(partitions)] if partitions else [""]
     assert names
@@ -60,7 +60,7 @@ async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> l
 
 
 async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster, tmp_path: Path) -> None:
-    """A worker is paused, the brokers lose their tail and grow past it by another worker: the first one answers nothing and stops."""
+    """The brokers lose their tail behind a paused worker and grow past it by another worker: the first one answers nothing and stops."""
     first = await notary.start("a", index="index-a").ready()
     await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
@@ -70,7 +70,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
 
     await asyncio.to_thread(_put_back, broker, tmp_path / "copy")
     second = await notary.start("b", index="index-b").ready()
-    # The same coin, by another transaction: the log that is left does not know that it was spent.
+    # Another transaction consumes the same state: the log that is left does not know that it was consumed.
     for label in ("coin", "new 2", "new 3", "new 4", "new 5"):
         answer = await notary.http.call(
             second.url, "POST", "/v1/submissions", notary.party.submission(spend(state(label), content="again")).body
@@ -91,7 +91,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
 
 
 async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
-    """The payload of an answered request is lost: who knows it stops, who replays stops with the entry's name, and the bytes mend both."""
+    """If an answered request's payload is lost, its reader stops, a replaying worker stops and names the entry; a restore heals both."""
     first = await notary.start("a", index="index-a").ready()
     await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")

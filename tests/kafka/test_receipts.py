@@ -1,4 +1,4 @@
-"""Receipts and roots on real brokers: what was proved stays proved, and a worker that is wrong stops while the others go on."""
+"""Tests receipts and roots on real brokers: a proof stays valid, and a worker with wrong decisions stops while the others go on."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ OFTEN = {"worker_checkpoint_interval_ms": 200, "worker_audit_interval_ms": 20}
 
 
 class Auditor:
-    """Somebody outside: keeps every checkpoint that it sees, and trusts the verifier key only."""
+    """An external auditor: keeps every checkpoint that it sees, and trusts only the verifier key."""
 
     def __init__(self, notary: Notary, verifier_key: str) -> None:
         self._notary = notary
@@ -42,7 +42,7 @@ class Auditor:
         return cls(notary, (await notary.http.get(worker.url, "/v1/notary")).json()["verifier_key"])
 
     def receipt(self, receipt: str, decision: dict[str, Any]) -> None:
-        """One size, one checkpoint, to the byte."""
+        """Verify a receipt, and check that all checkpoints of one size have the same bytes."""
         self._keep(verify_receipt(receipt, decision, self._keys), proof_of(receipt).checkpoint)
 
     async def latest(self, worker: Worker) -> Checkpoint:
@@ -52,7 +52,7 @@ class Auditor:
         return checkpoint
 
     async def decide(self, worker: Worker, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
-        """The decisions of that worker, each proved by its receipt."""
+        """Submit to that worker; returns its decisions, each verified by its receipt."""
         found: list[dict[str, Any]] = []
         for submission in submissions:
             self._notary.history.submissions.append(submission)
@@ -68,11 +68,11 @@ class Auditor:
         return found
 
     async def check_consistency(self, worker: Worker) -> int:
-        """Every pair of checkpoints is consistent, by the tiles that this worker serves; how many pairs those were."""
+        """Check that all pairs of checkpoints are consistent, by the tiles that this worker serves; returns the number of pairs."""
         await self.latest(worker)
         tiles: dict[str, bytes] = {}
         checkpoints = [checkpoint for checkpoint, _ in self.checkpoints.values()]
-        # Consistency is transitive, so neighbours are enough; some pairs further apart, to see that too.
+        # Consistency is transitive, so neighbours are enough; some more distant pairs exercise longer proofs.
         ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.size)
         pairs = [*pairwise(ordered), *random.Random(1).sample(list(combinations(ordered, 2)), min(200, len(ordered)))]
         for older, newer in pairs:
@@ -134,14 +134,14 @@ async def test_receipts_outlive_crash_restart_and_disk(notary: Notary) -> None:
 
 
 async def unrecorded(notary: Notary, worker: Worker, request: dict[str, Any]) -> None:
-    """Ask a worker that may be wrong: what it says is no part of the history, what was asked is."""
+    """Submit to a worker that may be wrong: its answer is not part of the history, the submission is."""
     submission = notary.party.submission(request)
     notary.history.submissions.append(submission)
     await notary.http.call(worker.url, "POST", "/v1/submissions", submission.body, {"prefer": "wait=1"})
 
 
 def _alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
-    """Change a row of a stopped worker's index, as a hand or a disk would."""
+    """Change a row of a stopped worker's index, as an operator or a disk fault would."""
     store = RocksStore.open(directory, IndexSettings())
     batch, handle = store.new_batch(), store.handle(which)
     if row is None:
@@ -154,7 +154,7 @@ def _alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
 
 @pytest.mark.parametrize("first", ["a", "c"], ids=["a right one writes first", "the wrong one writes first"])
 async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary, first: str) -> None:
-    """One of three forgets that a state was spent, and commits a double spend: it is condemned, whoever wrote the first checkpoint."""
+    """One of three workers that loses a consumed state and commits a double spend is quarantined, whichever wrote the first checkpoint."""
     a, b, c = workers = [notary.start(name, **OFTEN) for name in "abc"]
     for worker in workers:
         await worker.ready()
@@ -164,7 +164,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
     await c.stop()
     _alter(notary.directory / "index" / "c", STATES, parse_state(coin), None)
     c = await notary.start("c", **OFTEN).ready()
-    # Only who sends has a turn to write; the wrong one's answers are no part of the history.
+    # Only a worker that sends gets a turn to write; the wrong one's answers are not part of the history.
     sender = {"a": a, "c": c}[first]
     number = 0
     await unrecorded(notary, sender, spend(coin, content="second"))
@@ -190,7 +190,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
 
 
 async def test_a_decision_that_was_changed_on_disk_condemns_its_index(notary: Notary) -> None:
-    """A row with another outcome than its leaf is found by the audit, and is never answered; the other worker goes on."""
+    """A row whose outcome differs from its leaf is found by the audit, and is never returned; the other worker goes on."""
     a, b = [notary.start(name, **OFTEN) for name in "ab"]
     await asyncio.gather(a.ready(), b.ready())
     async with Load(notary.client, notary.party, [a.url, b.url], seed=10) as load:

@@ -1,4 +1,4 @@
-"""Workers that lose their disk, share a name, meet forged records, or find another log than theirs."""
+"""Tests workers that lose their disk, share a name, meet forged records, or find another log than their own."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kafka
 
 @asynccontextmanager
 async def producer(notary: Notary) -> AsyncIterator[AIOKafkaProducer]:
-    """Somebody who can write to the topics and is no worker."""
+    """A producer that can write to the topics and is no worker."""
     made = AIOKafkaProducer(bootstrap_servers=notary.bootstrap, acks="all", max_request_size=4 << 20)
     await made.start()
     try:
@@ -39,7 +39,7 @@ async def producer(notary: Notary) -> AsyncIterator[AIOKafkaProducer]:
 
 
 async def test_disk_lost(notary: Notary) -> None:
-    """A worker whose index is gone replays the log from its beginning, to the same rows."""
+    """A worker whose index is gone replays the log from its start, to the same rows."""
     a, b = await notary.start_all("a", "b")
     async with Load(notary.client, notary.party, [a.url, b.url], seed=3) as load:
         await load.until(150)
@@ -53,7 +53,7 @@ async def test_disk_lost(notary: Notary) -> None:
 
 
 async def test_crash_under_load(notary: Notary) -> None:
-    """Workers killed again and again, in turn, contradict nothing, and each catches up from the index that it had."""
+    """Workers that are killed again and again, in turn, contradict nothing, and each catches up from its index."""
     names = ("a", "b")
     workers = dict(zip(names, await notary.start_all(*names), strict=True))
     async with Load(notary.client, notary.party, [worker.url for worker in workers.values()], seed=4) as load:
@@ -67,7 +67,7 @@ async def test_crash_under_load(notary: Notary) -> None:
 
 
 async def test_worker_frozen(notary: Notary) -> None:
-    """A worker that freezes with batches on their way contradicts nothing after the thaw, whatever its peer did meanwhile."""
+    """A worker that freezes with batches in flight contradicts nothing after the thaw, whatever its peer did meanwhile."""
     settings = {"worker_hole_timeout_ms": 300, "worker_worker_timeout_ms": 500, "log_append_timeout_ms": 1_500}
     frozen, peer = notary.start("a", **settings), notary.start("b", **settings)
     await asyncio.gather(frozen.ready(), peer.ready())
@@ -88,7 +88,7 @@ async def test_worker_frozen(notary: Notary) -> None:
 
 
 async def test_namesakes(notary: Notary) -> None:
-    """Of two processes that share a name one stops and says why; the other goes on, and no answer is contradicted."""
+    """One of two processes that share a name stops and reports why; the other continues, and no answer is contradicted."""
     first, peer = await notary.start_all("a", "b")
     second = notary.start("a", process="namesake", index="elsewhere")
     async with Load(notary.client, notary.party, [first.url, second.url, peer.url], seed=5) as load:
@@ -104,13 +104,13 @@ async def test_namesakes(notary: Notary) -> None:
     for submission in notary.history.submissions[::20]:
         assert await notary.client.decide([stays.url], submission) == await notary.client.decide([peer.url], submission)
     decisions = await notary.check(stays, peer)
-    # What the other one had applied when it stopped is the beginning of the same story.
+    # The records that the other one had applied when it stopped are a prefix of the same log.
     applied = indexes.decisions_of(await notary.rows(stopped))
     assert applied == decisions[: len(applied)]
 
 
 async def test_second_process_on_one_index(notary: Notary) -> None:
-    """A second process of one name on the same machine finds the index in use, and ends; the first goes on undisturbed."""
+    """A second process of one name on the same machine finds the index in use, and ends; the first continues."""
     (first,) = await notary.start_all("a")
     second = notary.start("a", process="namesake")
     assert await second.ended() == 2
@@ -122,7 +122,7 @@ async def test_second_process_on_one_index(notary: Notary) -> None:
 
 
 async def test_forged_records(notary: Notary) -> None:
-    """Records without a good signature are skipped by all alike, counted, and stop nobody; nor do they change a decision."""
+    """Records without a valid signature are skipped by all workers alike and counted; they stop no worker and change no decision."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
@@ -151,7 +151,7 @@ async def test_forged_records(notary: Notary) -> None:
         ]
         for record in unsigned:
             await hand.record(record)
-        # True records once more, by somebody who has only read them.
+        # Copies of true records, by a writer that has only read them.
         for stream, records in true.items():
             for copy in records:
                 await (hand.ordering(copy.value) if stream < 0 else hand.payload(stream, copy.key, copy.value))
@@ -173,7 +173,7 @@ async def test_forged_records(notary: Notary) -> None:
 
 
 async def test_content_of_a_broken_worker(notary: Notary) -> None:
-    """Content with the hash that a signed entry names decides nothing if it is junk or has other ids, and the workers say so."""
+    """Content with the hash in a signed entry decides nothing if it is junk or has other ids, and the workers report it."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     honest = notary.party.submission(spend(state("stolen")))
@@ -194,7 +194,7 @@ async def test_content_of_a_broken_worker(notary: Notary) -> None:
 
 
 async def test_stolen_key_used_for_a_living_worker(notary: Notary) -> None:
-    """An entry under a living worker's name, far ahead of it, costs it that incarnation and no more: its clients are answered."""
+    """An entry under a live worker's name, far ahead of it, costs that worker its incarnation and no more: its clients are answered."""
     (worker,) = await notary.start_all("a")
     async with producer(notary) as made:
         hand = await Hand.of(notary, made, stolen_key=True)
@@ -204,7 +204,7 @@ async def test_stolen_key_used_for_a_living_worker(notary: Notary) -> None:
 
 
 async def test_log_time_is_held_back(notary: Notary) -> None:
-    """An entry whose sender claims a time long past or to come moves log time no further than the brokers' clock."""
+    """An entry whose sender claims a time far in the past or future moves log time no further than the brokers' clock."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     async with producer(notary) as made:
@@ -221,7 +221,7 @@ async def test_log_time_is_held_back(notary: Notary) -> None:
 
 
 async def test_checkpoint_of_nobody(notary: Notary) -> None:
-    """A signed checkpoint record of an incarnation that never was changes nothing."""
+    """A signed checkpoint record of an incarnation that never registered changes nothing."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
     await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
@@ -233,7 +233,7 @@ async def test_checkpoint_of_nobody(notary: Notary) -> None:
 
 
 async def test_records_deleted(notary: Notary) -> None:
-    """When the log lost its beginning, no worker starts on what is left; one that runs goes on."""
+    """If the log has lost its start, no worker starts on the rest; a running worker continues."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     ordering = TopicPartition(topic_names(notary.prefix)[0], 0)
@@ -249,12 +249,12 @@ async def test_records_deleted(notary: Notary) -> None:
     assert "Traceback" not in late.messages
     await notary.client.decide([worker.url], notary.party.submission(spend(state("y"))))
     await worker.stop()
-    rows = await notary.rows(worker)  # the log cannot tell any more
+    rows = await notary.rows(worker)  # the log can no longer show it
     notary.history.check(indexes.decisions_of(rows), indexes.consumed_of(rows))
 
 
 async def test_log_made_anew(notary: Notary) -> None:
-    """When the topics were deleted and made again, no worker starts on them: they do not say whose log they are."""
+    """If the topics were deleted and created again, no worker starts on them: they have no genesis record."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     await worker.stop()

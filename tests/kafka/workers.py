@@ -1,4 +1,4 @@
-"""`notary serve` processes of one notary, started and ended by a test, and their indexes when they are stopped."""
+"""The `notary serve` processes of one notary, started and ended by a test, and their indexes after they stopped."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ NAME = "O=Notary Service,L=London,C=GB"
 
 
 class Worker:
-    """One process; a process that takes its place has the same `url`."""
+    """One process; its replacement has the same `url`."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str, url: str, index: str, out: Path, errors: Path) -> None:
         self.process = process
@@ -43,18 +43,18 @@ class Worker:
 
     @property
     def messages(self) -> str:
-        """What it wrote to stderr."""
+        """The text that it wrote to stderr."""
         return self._errors.read_text()
 
     async def ready(self) -> "Worker":
-        """Wait until it says that it is ready; fails when it ends instead."""
+        """Wait until it reports that it is ready; fails if it ends before."""
         while "ready at" not in self._out.read_text():
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.messages}"
             await asyncio.sleep(0.02)
         return self
 
     async def ended(self) -> int:
-        """Wait until it ends; its exit code, minus the signal's number for one that was killed."""
+        """Wait until it ends; returns its exit code, the negative signal number if it was killed."""
         await until(lambda: self.process.poll() is not None)
         return self.process.wait()
 
@@ -64,13 +64,13 @@ class Worker:
         self.process.wait()
 
     async def stop(self) -> None:
-        """End it in order."""
+        """Shut it down in order (SIGTERM)."""
         self.process.send_signal(signal.SIGTERM)
         assert await self.ended() == 0, self.messages
 
 
 class Notary:
-    """A notary's configuration, with one party registered, and the processes that run on it."""
+    """A notary's configuration, with one registered party, and its processes."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Notary:
         places: Mapping[str, Place] | None = None,
         call_s_max: float = CALL_S_MAX,
     ) -> None:
-        """`places` are those of processes that live in a network of their own; `init` runs in that of the first."""
+        """`places` are those of processes in networks of their own; `init` runs in the first one's network."""
         self.directory = directory
         self.bootstrap = bootstrap
         self.prefix = prefix
@@ -102,7 +102,7 @@ class Notary:
     def start(
         self, name: str, *, entry: Sequence[str] = ("-m", "notary"), process: str = "", index: str = "index", **settings: int | str
     ) -> Worker:
-        """Start a worker, or another `process` of the same name; `ready` waits for it."""
+        """Start a worker, or another `process` with the same name, and do not wait until it is ready."""
         process = process or name
         if process not in self._ports:
             (self._ports[process],) = free_ports(1)
@@ -130,7 +130,7 @@ class Notary:
         return [await worker.ready() for worker in started]
 
     async def end(self) -> None:
-        """Kill what still runs, close every connection; pytest shows what the workers said if the test failed."""
+        """Kill all running processes and close every connection; pytest shows the workers' messages if the test failed."""
         for worker in self.workers:
             code = worker.process.poll()
             worker.kill()
@@ -138,12 +138,12 @@ class Notary:
         await self.http.__aexit__(None, None, None)
 
     async def until_ready(self, *workers: Worker) -> None:
-        """Wait until /readyz of all says so."""
+        """Wait until /readyz of all workers returns 200."""
         for worker in workers:
             await until(partial(self.says, worker, 200))
 
     async def says(self, worker: Worker, status: int, text: str = "") -> bool:
-        """Whether /readyz says this now; not, while it does not listen yet."""
+        """Returns whether /readyz has this status and text now; False while it does not listen yet."""
         assert worker.process.poll() is None, worker.messages
         try:
             answer = await self.http.get(worker.url, "/readyz?verbose")
@@ -152,13 +152,13 @@ class Notary:
         return answer.status == status and text in answer.body.decode()
 
     async def metric(self, worker: Worker, name: str) -> float:
-        """A metric's value, summed over its labels that `name` does not give."""
+        """Returns a metric's value, summed over the labels that `name` leaves out."""
         answer = await self.http.get(worker.url, "/metrics")
         lines = [line for line in answer.body.decode().splitlines() if line.startswith(name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     async def until_metric(self, worker: Worker, name: str, least: float = 1) -> None:
-        """Wait until a metric is at least so much."""
+        """Wait until a metric is at least this large."""
 
         async def reached() -> bool:
             return await self.metric(worker, name) >= least
@@ -166,7 +166,7 @@ class Notary:
         await until(reached, 0.01)
 
     async def same_height(self, *workers: Worker) -> int:
-        """Wait until all have applied as many positions; how many that is. Nothing must be in flight."""
+        """Wait until all have applied equally many positions; returns the number. No request may be in flight."""
         while True:
             heights = {await self.metric(worker, "notary_positions ") for worker in workers}
             lags = {await self.metric(worker, "notary_lag_records ") for worker in workers}
@@ -175,30 +175,30 @@ class Notary:
             await asyncio.sleep(0.1)
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Ask a worker from where it is itself."""
+        """Connect to a worker from within its own network."""
         networks = {place.host: place.network for place in self._places.values()}
         return await connect_from(networks.get(host, ""), host, port)
 
     async def rows(self, worker: Worker) -> Rows:
-        """Every row of a stopped worker's index."""
+        """Returns every row of a stopped worker's index."""
         return await asyncio.to_thread(read_rows, self.directory / worker.index / worker.name)
 
     async def remains(self, *workers: Worker) -> Remains:
-        """What is left of this notary when these workers have ended."""
+        """Returns the data of this notary after these workers have ended."""
         config = load(self.directory / "notary.toml", {}, {})
         network = next(iter(self._places.values()), Place()).network
         streams = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_streams(config)))
-        # By number: a worker that was started again may stand here under one name with another.
+        # Numbered, because a restarted worker may appear here twice under one name.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
         history = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
         return Remains([each.verifier_key for each in history], streams, rows, self.history)
 
     async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:
-        """Stop the workers when they have read everything, read both topics back, and run all checkers; the decisions, by position.
+        """Stop the workers when they have read everything, read both topics back, and run all checkers; returns the decisions, by position.
 
-        Every index is, row by row, what the log decides; every answer is one of its decisions, none is missing, every receipt verifies,
-        and all checkpoints are of one tree. `roots_right`: those that workers wrote into the log too; not where one of them was wrong.
-        And no batch of a life is passed over, but where entries are `forged`.
+        Every index must be, row by row, what the log decides. Every answer must be one of its decisions, none missing; every receipt must
+        verify, and all checkpoints must be of one tree. `roots_right`: also check the roots that workers wrote into the log; not if one of
+        them was wrong. No batch of an incarnation may be skipped, except where entries are `forged`.
         """
         height = await self.same_height(*workers)
         for worker in workers:
@@ -216,7 +216,7 @@ class Notary:
 async def connect_from(
     network: str, host: str, port: int, trust: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that begins in this network namespace; with TLS if it is told whom to trust."""
+    """Open a connection from within this network namespace; with TLS if `trust` is given."""
     with inside(network):
         connection = socket.socket()
     try:

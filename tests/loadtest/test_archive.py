@@ -1,4 +1,4 @@
-"""The logs that Spark's time is measured on are logs: what a replay by the rules takes, requests and all."""
+"""Tests that the generated logs on which Spark's time is measured are valid: a replay by the rules decides every request."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def _streams(log: list[Record]) -> dict[int, list[Record]]:
 
 
 def test_archive_gives_back_the_log(tmp_path: Path) -> None:
-    """The archive gives back what was written, row group by row group, and its range has the counts."""
+    """The archive returns the written log, row group by row group, and its range has the counts."""
     made = list(records(1, 50_000, 100, 4, signed=False))
     written = _streams(made)
     assert len(written[ORDERING]) > ROW_GROUP_RECORDS
@@ -29,7 +29,7 @@ def test_archive_gives_back_the_log(tmp_path: Path) -> None:
 
 
 def test_made_log_is_decided() -> None:
-    """A replay by the rules decides each request once, and commits it."""
+    """A replay of a generated log decides each request once, and commits it."""
     replayed = replay(_streams(list(records(1, 2_000, 100, 4, signed=True))))
     assert replayed.ended_by == "end"
     assert len(replayed.decisions) >= 2_000

@@ -1,4 +1,4 @@
-"""The command itself, on what needs no broker; its figures are not looked at, only that they are there."""
+"""Tests the benchmark command without brokers; only the presence of its figures is checked."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def test_apply_writes_json_lines(tmp_path: Path) -> None:
 
 
 def test_receipts_tell_what_each_stage_costs(tmp_path: Path) -> None:
-    """`--only receipts` names hashing, tree, signing and text a decision, and the tree's share of applying."""
+    """`--only receipts` reports the cost of hashing, tree, signing and text per decision, and the tree's share of applying."""
     out = tmp_path / "bench.jsonl"
     assert main(["--only", "receipts", "--quick", "--out", str(out)]) == 0
     results = [json.loads(line)["figures"] for line in out.read_text().splitlines()]
@@ -45,7 +45,7 @@ def test_receipts_tell_what_each_stage_costs(tmp_path: Path) -> None:
 
 
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt `--only` measures nothing and says what there is."""
+    """A misspelt `--only` measures nothing and lists the valid names."""
     with pytest.raises(SystemExit) as stopped:
         main(["--only", "everything"])
     assert stopped.value.code == 2
@@ -54,5 +54,5 @@ def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("percent", "wanted"), [(50, 6), (99, 10), (0, 1)])
 def test_percentile(percent: float, wanted: float) -> None:
-    """The least value that so many percent are not above."""
+    """A percentile is the lowest value that at least this share of the values does not exceed."""
     assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == wanted

@@ -1,4 +1,4 @@
-"""The load is what the notary takes: decoded and verified here by its own code, which had no part in making it."""
+"""Tests that the generated load is valid: the notary's own code decodes and verifies it here, and had no part in making it."""
 
 from itertools import islice
 
@@ -11,7 +11,7 @@ from payload import decode_requests, decode_submission, signed_message
 
 @pytest.mark.parametrize(("requests", "inputs"), [(1, 1), (1, 4), (7, 4), (1, 1_000)])
 def test_submissions_decode_and_verify(requests: int, inputs: int) -> None:
-    """Every submission passes the notary's own decoder and the check of its signature, and has the ids it says."""
+    """Every submission passes the notary's own decoder and signature check, and has the ids that it claims."""
     verify = verifier(load_public_key(party_key_pem(), "the bench"))
     for made in islice(submissions(1, requests, inputs), 3):
         submission = decode_submission(made.body, NOTARY)
@@ -23,7 +23,7 @@ def test_submissions_decode_and_verify(requests: int, inputs: int) -> None:
 
 
 def test_submissions_travel_as_they_are() -> None:
-    """A body is in the form of the payload topic already, so that bytes sent and bytes logged are the same."""
+    """A body already has the form of the payload topic, so the bytes sent and the bytes logged are the same."""
     made = next(submissions(1, 3, 4))
     assert decode_submission(made.body, NOTARY).encoded == made.body
 
@@ -44,14 +44,14 @@ def test_no_state_is_asked_for_twice() -> None:
 
 @pytest.mark.parametrize("submission_requests", [1, 10])
 def test_payload_values_decode(submission_requests: int) -> None:
-    """A payload record is within its size, decodes as the joiner decodes it, and has the ids that its entry will have."""
+    """A payload record is within its size, decodes in the joiner, and has the ids of its entry."""
     for value in islice(payload_values(1, submission_requests, 4, 50_000), 3):
         assert len(value.value) <= 50_000 + 100
         assert tuple([request.transaction_id for request in decode_requests(value.value, NOTARY)]) == value.ids
 
 
 def test_steps_are_ordered_batches() -> None:
-    """Steps hold sorted states and rising sequences, as the joiner hands them over."""
+    """Steps have sorted states and rising sequences, as the joiner emits them."""
     first, second = islice(steps(1, 5, 4), 2)
     assert [batch.sequence for ready in (first, second) for batch in ready.batches] == [1, 2]
     for request in first.batches[0].requests:

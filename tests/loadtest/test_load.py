@@ -1,4 +1,4 @@
-"""The load against a service of a few lines: it measures what is right, and counts what is wrong as an error."""
+"""Tests the load against a minimal service: it measures right answers, and counts wrong ones as errors."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
                 reply = answer(await reader.readexactly(length))
-                # In two pieces, so that a head and its body do not come together.
+                # In two pieces, so that head and body arrive separately.
                 writer.write(reply[:100])
                 await asyncio.sleep(0)
                 writer.write(reply[100:])
@@ -44,7 +44,7 @@ def _http(status: bytes, body: bytes) -> bytes:
 
 
 async def test_right_answers_are_counted() -> None:
-    """All of the ten submissions are sent and answered; none is an error, and it says that they ran out."""
+    """All ten submissions are sent and answered without an error, and the load reports that they ran out."""
     outcome = await _outcome_of(lambda body: _http(b"200 OK", _decisions(body)))
     assert (outcome.errors, outcome.failures) == (0, [])
     assert outcome.ran_out
@@ -63,17 +63,17 @@ async def test_right_answers_are_counted() -> None:
     ids=["rejected", "another id", "another order", "nothing", "no receipt"],
 )
 async def test_wrong_answers_are_errors(spoil: Callable[[bytes], bytes]) -> None:
-    """An answer with a rejection, a wrong id, a wrong order, no decision or a receipt too few is an error, each one of them."""
+    """An answer with a rejection, a wrong id, a wrong order, or a missing decision or receipt is an error, each of them."""
     assert (await _outcome_of(lambda body: _http(b"200 OK", spoil(_decisions(body))))).errors == 10
 
 
 async def test_receipts_that_nobody_asked_for_are_errors() -> None:
-    """A load without receipts measures nothing when they come all the same."""
+    """A receipt that was not requested is an error."""
     assert (await _outcome_of(lambda body: _http(b"200 OK", _decisions(body)), receipts=False)).errors == 10
 
 
 async def test_another_status_is_an_error() -> None:
-    """What the service says then is told."""
+    """Another status is an error, and the service's message is reported."""
     outcome = await _outcome_of(lambda body: _http(b"503 Service Unavailable", b"overloaded"))
     assert outcome.errors == 10
     assert "overloaded" in outcome.failures[0]

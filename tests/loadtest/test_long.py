@@ -1,4 +1,4 @@
-"""The long run, made short: what it tells is there, whole or interrupted, and nothing is left running."""
+"""Tests a shortened long run: its output is complete, finished or interrupted, and no process is left."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_tells_of_each_tenth(tmp_path: Path) -> None:
-    """Ten tenths with rates, costs, memory and disk; the ratio of the last to the first; what the load itself took."""
+    """A run reports ten tenths with rates, costs, memory and disk, their last-to-first ratio, and the cost of the load itself."""
     out = tmp_path / "long.jsonl"
     arguments = ["--requests", "5000", "--submission-requests", "50", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
     assert main(arguments) == 0
@@ -40,7 +40,7 @@ def test_a_run_tells_of_each_tenth(tmp_path: Path) -> None:
 
 
 async def test_submissions_made_elsewhere_are_the_same() -> None:
-    """What comes from the other process is what this one would make, all of it and no more."""
+    """Submissions from the other process are exactly those that this one would make."""
     async with Ahead.of(7, 3, 2, 20) as ahead:
         await ahead.filled()
         taken = [ahead.take() for _ in range(20)]
@@ -49,7 +49,7 @@ async def test_submissions_made_elsewhere_are_the_same() -> None:
 
 
 async def test_a_maker_that_ends_early_is_noticed() -> None:
-    """Nobody waits for what will not come."""
+    """The end of the process that makes submissions is noticed, so that nothing waits for more."""
     async with Ahead.of(7, 100, 2, 10_000_000) as ahead:
         await ahead.filled()
         os.kill(ahead.pid, signal.SIGKILL)
@@ -61,12 +61,12 @@ async def test_a_maker_that_ends_early_is_noticed() -> None:
 
 
 def test_interrupted_it_tells_what_it_has_and_leaves_nothing(tmp_path: Path) -> None:
-    """After Ctrl-C there is a line that says so, with the requests until then, and no process is left."""
+    """After Ctrl-C a line reports it, with the requests until then, and no process is left."""
     out = tmp_path / "long.jsonl"
     command = [sys.executable, "-m", "loadtest.bench.long", "--requests", "50000000", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
-        # The bar has begun: so the load has.
+        # The progress bar has started, and so has the load.
         assert next((line for line in running.stderr if "tenth 1" in line), None), "it ended before it began"
         started = family([running.pid])
         assert len(started) > 2, "a worker, a maker"

@@ -1,4 +1,4 @@
-"""The open loop and what it says of refusals: against a service of a few lines whose behaviour is known, and against a real worker."""
+"""Tests the open loop and its counts of rejections, against a minimal service with known behaviour and against a real worker."""
 
 import asyncio
 import io
@@ -38,7 +38,7 @@ async def _offered(
     connections_open: bool = True,
     seconds: float = 1.0,
 ) -> Offered:
-    """Thirty submissions of two requests a second; None ends the connection."""
+    """Offer thirty submissions of two requests a second; an answer of None closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -64,16 +64,16 @@ async def _offered(
 
 @pytest.mark.parametrize("connections_open", [True, False])
 async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> None:
-    """Whoever answers at once gets everything, and nothing is counted as refused, dropped or unsent; on old connections or new ones."""
+    """A service that answers at once gets everything, and nothing is rejected, dropped or unsent, on old connections and on new ones."""
     outcome = await _offered(_committed, connections_open=connections_open)
     assert outcome.due == outcome.sent > 0
-    # The time that counts begins and ends between a submission and its answer.
+    # The measured period starts and ends between a submission and its answer.
     assert abs(outcome.decided - outcome.sent) <= CONNECTIONS
     assert (outcome.refused, outcome.dropped, outcome.unsent, outcome.errors) == (0, 0, 0, 0)
 
 
 async def test_refusals_are_counted_and_are_no_errors() -> None:
-    """Every other one is refused: half of what is due; what Retry-After said is kept."""
+    """If every other submission is rejected, half of them are counted as rejected, with their Retry-After, and none as an error."""
     turns = iter(range(10_000))
     outcome = await _offered(lambda body: REFUSAL if next(turns) % 2 else _committed(body))
     assert abs(outcome.refused - outcome.decided) <= 1
@@ -82,7 +82,7 @@ async def test_refusals_are_counted_and_are_no_errors() -> None:
 
 
 async def test_probes_find_out_when_there_was_room() -> None:
-    """Each submission is refused the first three times: the impatient come four times, the obedient are not let in when they come back."""
+    """If each submission is rejected three times, a probe that retries early gets in at last, and one that obeys Retry-After does not."""
     seen: dict[bytes, int] = {}
 
     def answer(body: bytes) -> bytes:
@@ -98,12 +98,12 @@ async def test_probes_find_out_when_there_was_room() -> None:
 
 
 async def test_a_wrong_answer_is_an_error() -> None:
-    """An answer that lacks a decision fails the load, whatever the load is for."""
+    """An answer without a decision is an error of the load, whatever the load is for."""
     assert (await _offered(lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")).errors > 0
 
 
 async def test_what_has_no_connection_waits_and_is_told() -> None:
-    """With one connection to a service that never answers, one submission leaves and the others are told as unsent."""
+    """With one connection to a service that never answers, one submission is sent and the others are reported as unsent."""
     outcome = await _offered(lambda body: b"", connections_max=1)
     assert outcome.decided == 0
     assert outcome.unsent > 0
@@ -112,7 +112,7 @@ async def test_what_has_no_connection_waits_and_is_told() -> None:
 
 
 def test_loads_of_a_real_worker() -> None:
-    """A closed loop, an open one at half of that, and one at three times: each line has what it is judged by."""
+    """A closed loop, an open one at half of its rate, and one at three times: each result line has all its measures."""
     lines, case = io.StringIO(), Case(20, 1)
     report = Report(lines, io.StringIO())
     with workers_on(None) as place:

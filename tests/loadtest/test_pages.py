@@ -1,4 +1,4 @@
-"""From lines to a page: the bar on the way, the tables in their places, the pictures."""
+"""Tests the result page: the progress bar, the tables in their places, the pictures."""
 
 import contextlib
 import io
@@ -45,7 +45,7 @@ def _lines(file: Path, *, failed: bool = False, **replaced: dict[str, Any]) -> N
 
 
 def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
-    """A case that was measured again has its newer figures; a load that saw errors has none."""
+    """The last line counts if a case was measured several times; one of a load with errors does not count."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
     _lines(file, apply={"requests_per_s": 2.0, "inputs_per_s": 2.0})
@@ -55,7 +55,7 @@ def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
-    """The message has the file and the line's number."""
+    """The message about an invalid line has the file and the line's number."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
     with file.open("a") as lines:
@@ -65,7 +65,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_tables_go_into_their_places_and_what_was_not_measured_stays(tmp_path: Path) -> None:
-    """Everything else of the page is as it was; a second time changes nothing."""
+    """Measured tables replace the old ones, the others and the rest of the page stay; a second time changes nothing."""
     file, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
     _lines(file)
     page.write_text(
@@ -86,7 +86,7 @@ def test_tables_go_into_their_places_and_what_was_not_measured_stays(tmp_path: P
 
 
 def test_every_table_can_be_made(tmp_path: Path) -> None:
-    """Each table has a head, and as many cells in each row; those of figures that are not here are left out."""
+    """Each table has a head, and as many cells in each row; tables without figures are left out."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
     made = markdown.tables(read(file))
@@ -94,13 +94,13 @@ def test_every_table_can_be_made(tmp_path: Path) -> None:
     for table in made.values():
         rows = [row for row in table.splitlines() if row.startswith("|")]
         assert len({row.count("|") for row in rows}) == 1
-    # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second, and one is full at five thousand.
+    # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second, and one is fully used at five thousand.
     assert "| 2.00 |" in made["cores"]
     assert "5,000/s | 5,000/s |" in made["cores"]
 
 
 def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: Path) -> None:
-    """One worker is full where its main thread is; many come near to what each has to do for every request, and never reach it."""
+    """One worker is limited by its main thread; many approach the cost that each has for every request in the order, and never reach it."""
     file = tmp_path / "bench.jsonl"
     spent = {"http": 0.2, "decode": 0.1, "verify": 0.3, "index": 0.4, "sampler": 5.0, "native threads": 0.5}
     _lines(file, stages=ANY["stages"] | {"cpu_s_per_1000": spent, "beside_cpu_s_per_1000": {"verify": 0.3}})
@@ -109,18 +109,18 @@ def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: 
     assert alone == pytest.approx(1_000 / 0.7)
     assert two == pytest.approx(1_000 / (0.4 + (0.2 + 0.1) / 2 + 0.1 / 2))
     assert many == pytest.approx(1_000 / (0.4 + 0.1), rel=1e-4)
-    # Threads beside the main one cost cores too, and those of RocksDB cost them in every worker.
+    # Threads besides the main one use cores too, and RocksDB's do in every worker.
     assert markdown.workers_full_at(line, 1)[1] == pytest.approx(alone * (0.7 + 0.3 + 0.5) / 1_000)
 
 
 def test_a_place_of_no_table_is_an_error() -> None:
-    """A misspelt name would else stay empty for ever."""
+    """A misspelt table name in the page is an error: otherwise its place would stay empty for ever."""
     with pytest.raises(ValueError, match="no table applied"):
         markdown.put_into("<!-- figures: applied -->\n<!-- end -->\n", {})
 
 
 def test_pictures_are_drawn_and_are_the_same_again(tmp_path: Path) -> None:
-    """Each figure has its PNG; the same lines give the same bytes, so that a picture changes in git only when a figure did."""
+    """Each figure has its PNG; the same lines give the same bytes, so a picture changes in git only when a figure did."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
     for folder in ("first", "second"):
@@ -132,7 +132,7 @@ def test_pictures_are_drawn_and_are_the_same_again(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without lines there is no picture, and the exit code says so."""
+    """Without lines there is no picture, and the exit code reports it."""
     (tmp_path / "bench.jsonl").touch()
     assert plot.main([str(tmp_path / "bench.jsonl"), "--to", str(tmp_path)]) == 1
     assert "curve.png is not drawn" in capsys.readouterr().out
@@ -144,7 +144,7 @@ class _Terminal(io.StringIO):
 
 
 def test_a_bar_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is drawn over itself, with how far it is and how long it still takes by what it took so far."""
+    """On a terminal the bar is one overwritten line, with its progress and an estimate of the remaining time."""
     monkeypatch.setenv("COLUMNS", "60")
     out, times = _Terminal(), iter([0.0, 10.0, 20.0, 21.0])
     bar = Bar(out, lambda: next(times))
@@ -159,7 +159,7 @@ def test_a_bar_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_a_terminal_there_are_lines_and_not_too_many() -> None:
-    """One when the text changes, else one in ten seconds."""
+    """Without a terminal there is a line when the text changes, and otherwise one in ten seconds."""
     out, times = io.StringIO(), iter([0.0, 1.0, 2.0, 12.0, 13.0])
     bar = Bar(out, lambda: next(times))
     for share, text in ((0.1, "a"), (0.2, "a"), (0.3, "a"), (0.4, "b")):
@@ -168,7 +168,7 @@ def test_without_a_terminal_there_are_lines_and_not_too_many() -> None:
 
 
 def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None:
-    """Nothing that can be asked for is left out; `--brokers` leaves out what is on others."""
+    """The program has every figure, with a share of the time for each; `--brokers` leaves out those with other broker counts."""
     report = Report(io.StringIO(), io.StringIO())
     for figure in FIGURES:
         parts = parts_of(report, [figure], 3.0, 1)
@@ -182,7 +182,7 @@ def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None
 
 
 def test_a_part_that_cannot_be_measured_does_not_end_the_others() -> None:
-    """It is left where it failed, what it had open is closed, and it is told; the next part runs."""
+    """A part that fails is stopped there, its resources are closed, and it is reported; the next part runs."""
     done: list[str] = []
 
     @contextlib.contextmanager

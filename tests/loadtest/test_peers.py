@@ -1,4 +1,4 @@
-"""The peers, each started for real: right answers, and nothing forgotten; and that who is wrong is found out."""
+"""Tests the peer systems, each started for real: right answers, nothing lost; and that a wrong peer is found."""
 
 import asyncio
 import io
@@ -54,18 +54,18 @@ STARTS: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
     params=[pytest.param(name, marks=pytest.mark.kafka if name in ON_BROKERS else pytest.mark.peers) for name in STARTS],
 )
 def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """One that is compared, with its servers."""
+    """A system under comparison, with its servers."""
     with STARTS[request.param](request.getfixturevalue("kafka_cluster") if request.param in ON_BROKERS else None) as started:
         yield started
 
 
 def test_clients_that_fight_over_states(peer: Any) -> None:
-    """Of all who ask for a state one commits, the others hear who did, and asking again changes nothing."""
+    """One of all clients that ask for a state commits, the others learn which one, and asking again changes nothing."""
     assert contest(peer.url, 1) == []
 
 
 def test_what_was_committed_outlives_a_crash(peer: Any) -> None:
-    """After all of a peer's own processes died at once its states are still spent, and who spent them hears the same."""
+    """After all processes of a peer died at once its states are still consumed, by the same transactions."""
     told, problems = asyncio.run(ask(peer.url, islice(submissions(7, 3, 4), 20)))
     assert problems == []
     assert {each.outcome for each in told} == {"committed"}
@@ -76,7 +76,7 @@ def test_what_was_committed_outlives_a_crash(peer: Any) -> None:
 
 @pytest.mark.peers
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes a JSON line for each peer and size, with rate, latency and what servers and worker cost, and a table."""
+    """The command writes a JSON line for each peer and size, with rate, latency and the cost of servers and worker, and a table."""
     out = tmp_path / "peers.jsonl"
     flags = ["--only", "postgresql", "--seconds", "1", "--rounds", "1", "--requests-per-submission", "10", "--json", str(out)]
     assert main(flags) == 0
@@ -98,26 +98,26 @@ def test_limits(kafka_cluster: Cluster) -> None:
 
 
 def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt `--only` starts nothing and says what there is."""
+    """A misspelt `--only` starts nothing and lists the valid names."""
     with pytest.raises(SystemExit) as stopped:
         main(["--only", "etcetera"])
     assert stopped.value.code == 2
     assert "single-topic" in capsys.readouterr().err
 
 
-# ---- who is wrong ----
+# ---- wrong peers ----
 
 
 class Careless:
-    """Commits whatever is asked."""
+    """A peer that commits every request."""
 
     async def decide(self, submission: Submission) -> Sequence[Verdict]:
-        """Yes to all."""
+        """Commit all requests."""
         return [Verdict(request.transaction_id) for request in submission.requests]
 
 
 async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
-    """Both the contest and the look at what a load left see it."""
+    """A peer that allows double spends is found, both by competing clients and by a check of the states after a load."""
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005)
@@ -135,21 +135,21 @@ def _told(id_: str, *conflicts: Conflict) -> Told:
 
 
 def test_a_state_spent_twice() -> None:
-    """Two transactions that committed with one state are a problem, one that is told twice is none."""
+    """Two transactions that committed with one state are a problem; one that is reported twice is none."""
     inputs = {"a" * 64: ["s:0"], "b" * 64: ["s:0"]}
     assert double_spends(inputs, [_told("a"), _told("a")]) == []
     assert len(double_spends(inputs, [_told("a"), _told("b")])) == 1
 
 
 def test_a_rejection_needs_a_reason() -> None:
-    """Who is rejected for a state that nobody consumed, or without any, has been wronged."""
+    """A rejection for a state that no transaction consumed, or for no state, is a problem."""
     inputs = {"a" * 64: ["s:0"]}
     assert len(double_spends(inputs, [_told("a", Conflict("s:0", "input", "0" * 64))])) == 1
     assert len(double_spends(inputs, [Told("a" * 64, "rejected", ())])) == 1
 
 
 def test_an_outcome_that_changes() -> None:
-    """Asking again may tell of more conflicts, not of fewer, and never of another outcome."""
+    """A retry may report more conflicts, but neither fewer nor another outcome."""
     one, other = Conflict("s:0", "input", "0" * 64), Conflict("t:0", "input", "1" * 64)
     assert changed([_told("a", one)], [_told("a", one, other)]) == []
     assert len(changed([_told("a", one, other)], [_told("a", one)])) == 1
@@ -163,7 +163,7 @@ def test_an_outcome_that_changes() -> None:
     "halves", [(b"ordering", None, None), (b"", bytes(16), None), (b"ordering", bytes(16), b"payload"), (b"o", bytes(16), b"")]
 )
 def test_joined_and_cut(halves: tuple[bytes, bytes | None, bytes | None]) -> None:
-    """What is joined into one record comes out as it was: an ordering record, a fill, or both halves of a batch."""
+    """Parts joined into one record are read back as they were: an ordering record, a fill, or both parts of a batch."""
     assert cut(join(*halves)) == halves
 
 
@@ -171,7 +171,7 @@ FILL = bytes(FILL_BYTES)
 
 
 async def _filled_log() -> tuple[MemoryLog, SingleTopicLog, list[Record]]:
-    """A log with a checkpoint, a batch and a fill, and what a reader from its start gets."""
+    """Returns a log with a checkpoint, a batch and a fill, and the records that a reader returns from its start."""
     inner = MemoryLog(1, lambda: 5)
     log = SingleTopicLog(inner)
     writer = await log.open_writer()
@@ -185,7 +185,7 @@ async def _filled_log() -> tuple[MemoryLog, SingleTopicLog, list[Record]]:
 
 
 async def test_a_batch_is_one_record() -> None:
-    """Both halves of a batch are one record of the one partition, and reading makes two of it, the payload first."""
+    """Both parts of a batch are one record of the single partition, and are read as two records, the payload first."""
     inner, log, records = await _filled_log()
     assert (await inner.bounds())[ORDERING].offset_end == 3
     assert (await inner.bounds())[PAYLOAD].offset_end == 0
@@ -200,14 +200,14 @@ async def test_a_batch_is_one_record() -> None:
 
 
 async def test_reading_on_from_two_places() -> None:
-    """Each half is read from the place that was asked for it, whatever the other's is."""
+    """Each part is read from its own offset, whatever the other's is."""
     _, log, records = await _filled_log()
     reader = await log.open_reader({ORDERING: 1, PAYLOAD: 2})
     assert await reader.poll(0) == [records[2], records[3]]
 
 
 async def test_a_payload_that_is_not_wanted_now() -> None:
-    """Payloads are held back while their stream is paused, and lost to nobody."""
+    """Payloads are held back while their topic-partition is paused, and not lost."""
     _, log, records = await _filled_log()
     reader = await log.open_reader({})
     reader.pause([PAYLOAD])
@@ -222,7 +222,7 @@ async def test_a_payload_that_is_not_wanted_now() -> None:
 
 
 def test_processes_end_whatever_happens() -> None:
-    """A block whose process is killed leaves neither the processes that it started nor their folder."""
+    """A with block whose process is killed leaves neither the processes that it started nor their folder."""
     program = (
         "import time; from loadtest.peers.servers import Servers\n"
         "with Servers.opened('test') as servers:\n"
@@ -245,7 +245,7 @@ def test_processes_end_whatever_happens() -> None:
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    """The end of its log is in the error, and nothing of it is left."""
+    """If a server does not start, the end of its log is in the error, and no folder is left."""
     with Servers.opened("test") as servers:
         folder = servers.folder
         with pytest.raises(Exception, match="no room"):
@@ -254,7 +254,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
 
 
 def test_children_are_counted() -> None:
-    """The pids of a process are those of its children too, so that what a server costs is all counted."""
+    """The pids of a process include its children, so that a server's whole cost is counted."""
     with Servers.opened("test") as servers:
         servers.start("parent", ["sh", "-c", "sleep 600 & wait"], lambda: len(servers.pids("parent")) == 2)
         pids = servers.pids("parent")

@@ -1,4 +1,4 @@
-"""What is said of a worker's CPU time: all of it is accounted for, and to the right places."""
+"""Tests the report about a worker's CPU time: all of it is attributed, and to the right stages."""
 
 import io
 import json
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_stages_of_a_real_worker_add_up() -> None:
-    """Under a load every stage of a request's way has had some time, and all of them together what the kernel says the process had."""
+    """Under a load every stage of a request has some time, and their sum is the kernel's figure for the process."""
     lines = io.StringIO()
     with measure.watched(None) as watched:
         measure.measure(Report(lines, io.StringIO()), watched, Case(20, 2), 1.0, 1)
@@ -27,12 +27,12 @@ def test_the_stages_of_a_real_worker_add_up() -> None:
     figures = result["figures"]
     spent = figures["cpu_s_per_1000"]
     assert list(spent) == list(STAGES)
-    # It looks a few dozen times in this second: at what takes longest, for certain.
+    # It samples a few dozen times in this second, so the longest stages are certain to be seen.
     assert spent["index"] > 0
     assert spent["verify"] > 0
     assert len([stage for stage, cpu_s in spent.items() if cpu_s > 0]) > 5
     assert spent["other"] < sum(spent.values()) / 10
-    # Its ticks are hundredths of a second, of less than one.
+    # The kernel counts in hundredths of a second, of less than one second.
     assert sum(spent.values()) == pytest.approx(figures["worker_cpu_s_per_1000"], rel=0.25)
 
 
@@ -50,12 +50,12 @@ def test_the_stages_of_a_real_worker_add_up() -> None:
     ],
 )
 def test_places(file: str, function: str, stage: str | None) -> None:
-    """A function's own line counts before its file's, a file's before its folder's; a library that has none counts for who calls it."""
+    """A function's own line takes precedence over its file's, a file's over its folder's; a library without one counts for its caller."""
     assert place_of(file, function) == stage
 
 
 def test_every_place_is_there() -> None:
-    """A line about code that was moved away says nothing any more."""
+    """Every line of the table names existing code; one about moved code would have no effect."""
     for place, stage in PLACES.items():
         file, _, function = place.partition(":")
         assert stage is None or stage in STAGES

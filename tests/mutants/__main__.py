@@ -21,12 +21,12 @@ from tests.mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 1_500
-"""After so long a run hangs. Who notices a hang is nobody: it has to be a check."""
+"""The time after which a run counts as hanging. A hang does not count as noticed: a check must fail."""
 COPIED = ("ordering", "payload", "joiner", "notary", "deploy", "tests")
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """After how many seeds the simulator noticed a mutant, of how many it had, and how; 0 when it did not, and then what is known."""
+    """The result for one mutant: the number of seeds until the simulator noticed it (0 if it did not), of how many, and the details."""
 
     name: str
     rule: str
@@ -37,7 +37,7 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 def run(mutant: Mutant, seeds_max: int | None = None) -> Caught:
-    """Run the simulator on it for as many seeds as it states; if that held, see what the small scopes say."""
+    """Run the simulator on a mutant for its stated number of seeds; if all hold, run the small scopes on it."""
     began_s = time.monotonic()
     seeds_max = seeds_max or mutant.seeds
 
@@ -67,7 +67,7 @@ def run(mutant: Mutant, seeds_max: int | None = None) -> Caught:
 
 
 def _python(folder: str, module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    # PYTHONPATH: else the installed packages would be run, not these.
+    # PYTHONPATH: otherwise the installed packages would run, not these.
     environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -85,7 +85,7 @@ def _short(lines: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: each was noticed within its seeds; 1: one was not; 2: usage."""
+    """Returns the exit status: 0 if each was noticed within its seeds, 1 if one was not, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="only mutants whose names have this in them (may be repeated)")
     parser.add_argument("--seeds", type=int, metavar="N", help="at most so many, instead of those that each mutant states")

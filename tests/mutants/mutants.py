@@ -1,8 +1,8 @@
-"""Breakages of the rules, one line each: a test that holds for all of them tests nothing.
+"""The mutants: broken rules, one line each. A test that passes with all of them tests nothing.
 
-A mutant is a file, a text that stands in it exactly once, and what takes its place. Where two lines do the same work, it breaks both. Each says which rule it breaks, and within how many
-seeds, from seed 1 on, the simulator must notice (`python -m tests.mutants`, docs/testing.md): several times as many as it took when it was
-last looked at, since what a seed means changes with what is drawn.
+A mutant is a file, a text that occurs in it exactly once, and its replacement. Where two lines do the same work, it breaks both. Each names
+the rule that it breaks, and the number of seeds, from seed 1 on, within which the simulator must notice it (`python -m tests.mutants`,
+docs/testing.md). That is several times the number last measured, since the meaning of a seed changes with the draws.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SEEDS_FEW: Final = 30
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A text in a file, and what takes its place."""
+    """A text in a file, and its replacement."""
 
     file: str
     text: str
@@ -22,7 +22,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """One line, broken; and what else must be, since it does the same work."""
+    """One broken line, and the others that must be broken with it because they do the same work."""
 
     name: str
     rule: str
@@ -33,7 +33,7 @@ class Mutant(msgspec.Struct, frozen=True):
     also: tuple[Broken, ...] = ()
 
     def apply(self, read: Callable[[str], str]) -> dict[str, str]:
-        """The sources of its files with their lines broken; `read` returns a file's. Raises `ValueError` for a text that is not there once."""
+        """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` unless each text occurs exactly once."""
         sources: dict[str, str] = {}
         for one in (Broken(self.file, self.text, self.broken), *self.also):
             source = sources.get(one.file) or read(one.file)
@@ -68,7 +68,7 @@ FOREIGN_SKIPPED = Broken(
     "        if ready.evidence is not None:\n            return False\n        if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n            return True\n        match record:",
 )
 LOSSES_AWAITED = Broken(SENDER, "        if not late:\n            return", "        if True:\n            return")
-"""Where the loss of an append is seen that was acknowledged."""
+"""The place that notices the loss of an acknowledged append."""
 
 MUTANTS: Final = (
     # R2: what counts

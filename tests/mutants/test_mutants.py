@@ -1,4 +1,4 @@
-"""Each mutant breaks a line that is there; some of every kind are run (all of them by `make mutants`)."""
+"""Tests that each mutant breaks an existing line, and runs some of every kind (`make mutants` runs all of them)."""
 
 import ast
 import re
@@ -16,15 +16,15 @@ RUN_EVERY_TIME = ("sequence unchecked", "the last record wins", "a retry is deci
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
-    """Each text stands in its file once, and what takes its place is Python, and another program."""
+    """Each text occurs once in its file, and the mutated file is valid Python and another program."""
     for file, broken in mutant.apply(lambda name: Path(ROOT, name).read_text()).items():
         assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(Path(ROOT, file).read_text()))
 
 
 def test_the_page_tells_each() -> None:
-    """docs/testing.md has a row for each, with its rule and its number of seeds; what was seen is not more than that.
+    """docs/testing.md has a row for each mutant, with its rule and its number of seeds, which is not below the number measured.
 
-    And the seed that noticed it, when the page was written, is one that `make test` runs.
+    The seed that noticed it, when the page was written, is one that `make test` runs.
     """
     page = Path(ROOT, "docs/testing.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| (\w+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
@@ -34,7 +34,7 @@ def test_the_page_tells_each() -> None:
 
 
 def test_there_are_enough() -> None:
-    """At least twenty, each with a name of its own."""
+    """There are at least twenty mutants, each with a name of its own."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
 
@@ -42,19 +42,19 @@ def test_there_are_enough() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUN_EVERY_TIME)
 def test_is_noticed(name: str) -> None:
-    """The simulator notices it, within the seeds that it states."""
+    """The simulator notices the mutant within its stated number of seeds."""
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
     caught = run(mutant)
     assert 0 < caught.seeds <= mutant.seeds, caught.how
 
 
 def test_states_within_how_many_seeds() -> None:
-    """No mutant may be given more than the simulator runs in a night."""
+    """No mutant states more seeds than the simulator runs in a night."""
     assert all(0 < mutant.seeds <= SEEDS_A_NIGHT for mutant in MUTANTS)
 
 
 def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that does not end is not taken for a check that noticed."""
+    """A run that does not end does not count as noticed."""
     harmless = Mutant("harmless", "none", "notary/version.py", 'VERSION = "0+checkout"', 'VERSION = "0+checkout"')
     monkeypatch.setattr(runner, "SECONDS_MAX", 0.01)
     caught = run(harmless)
@@ -63,7 +63,7 @@ def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that no mutant has is an error of usage."""
+    """An unknown mutant name is a usage error."""
     with pytest.raises(SystemExit) as end:
         main(["--only", "nonsense"])
     assert end.value.code == 2

@@ -1,4 +1,4 @@
-"""Getting to brokers: what is said of addresses and topics before anything is tried."""
+"""Tests the checks of broker addresses and topic names before any connection."""
 
 import pytest
 
@@ -11,7 +11,7 @@ WRONG = ["", ",", "a,,b", ":9092", "a:b", "a:", "a:0", "a:65536", "a..b:9092", "
 
 @pytest.mark.parametrize("bootstrap", WRONG)
 def test_brokers_that_cannot_be_are_refused(bootstrap: str) -> None:
-    """What is no HOST:PORT,... is an error that shows it and says what is expected."""
+    """Text that is not HOST:PORT,... is an error that shows the text and the expected form."""
     with pytest.raises(ConfigurationError, match="HOST:PORT") as wrong:
         client_settings(bootstrap, "test", None)
     assert repr(bootstrap) in str(wrong.value)
@@ -21,18 +21,18 @@ def test_brokers_that_cannot_be_are_refused(bootstrap: str) -> None:
     "bootstrap", ["a:1", "a", "10.0.0.1:9092,b.example:65535", "[::1]:9092", "::1", "my_host.:9092", "bücher.example:1"]
 )
 def test_brokers_that_can_be_are_taken(bootstrap: str) -> None:
-    """Names, addresses of both kinds, and Kafka's usual port where none is given."""
+    """Host names, IPv4 and IPv6 addresses are accepted, with Kafka's usual port as the default."""
     assert client_settings(bootstrap, "test", None)["bootstrap_servers"] == bootstrap
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a/b", "ü", "\udcff", "a\n", "x" * 241])
 def test_prefixes_that_cannot_be_are_refused(prefix: str) -> None:
-    """What Kafka would not take as a topic's name is said before a broker is asked."""
+    """A prefix that would make an invalid topic name is rejected before a broker is asked."""
     with pytest.raises(ConfigurationError, match="topic prefix"):
         topic_names(prefix)
 
 
 def test_prefixes_that_can_be_are_taken() -> None:
-    """Up to the longest name that Kafka takes, 249 characters."""
+    """Prefixes are accepted up to the longest topic name of Kafka, 249 characters."""
     ordering, payload = topic_names("A-1_b.c" + "x" * 233)
     assert (len(ordering), payload[-8:]) == (249, ".payload")

@@ -1,4 +1,4 @@
-"""`EmbeddedLog` beyond the contract: what it survives, and what it refuses."""
+"""Tests `EmbeddedLog` beyond the contract: crashes, damage, and the errors at opening."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A log with two payload partitions."""
+    """The directory of a log with two payload partitions."""
     EmbeddedLog.create(tmp_path / "log", 2)
     return tmp_path / "log"
 
 
 def child(directory: Path, code: str, **options: Any) -> "subprocess.Popen[str]":
-    """Another process that has `log` open and runs the body of an async function."""
+    """Start another process that opens the log as `log` and runs `code`, the body of an async function."""
     script = (
         "import asyncio, resource, sys\n"
         "from ordering.embedded import EmbeddedLog\n"
@@ -54,7 +54,7 @@ async def read_all(log: EmbeddedLog) -> list[Record]:
 
 
 async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
-    """A process killed with -9 in the middle of appends leaves every record it was told of, at dense offsets, in order."""
+    """A process killed with -9 during appends leaves every acknowledged record, at dense offsets, in order."""
     acknowledged: set[int] = set()
     for _ in range(3):
         process = child(
@@ -86,7 +86,7 @@ async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
 
 
 async def test_goes_on_where_it_was(directory: Path) -> None:
-    """An opened log has the identity, the partitions and the next offsets that it had when it was closed."""
+    """A reopened log has the same identity, partitions and next offsets as when it was closed."""
     log = EmbeddedLog.open(directory)
     identity = log.identity
     for number in range(3):
@@ -101,12 +101,12 @@ async def test_goes_on_where_it_was(directory: Path) -> None:
 
 
 def test_every_log_has_its_own_identity(tmp_path: Path) -> None:
-    """Two logs are never taken for one another."""
+    """Two logs never have the same identity."""
     assert EmbeddedLog.create(tmp_path / "a") != EmbeddedLog.create(tmp_path / "b")
 
 
 async def test_second_process_is_refused(directory: Path) -> None:
-    """While one process has the log open, another one is told so."""
+    """While one process has the log open, another one gets an error that says so."""
     process = child(directory, "print('open'); sys.stdin.read(); await log.close()", stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
@@ -120,7 +120,7 @@ async def test_second_process_is_refused(directory: Path) -> None:
 
 
 def test_missing_store(tmp_path: Path) -> None:
-    """Opening what is not there says so, and makes nothing."""
+    """Opening a missing store is an error, and creates nothing."""
     with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):
         EmbeddedLog.open(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
@@ -139,7 +139,7 @@ def test_create_refuses_what_is_there(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
-    """A file in the way, a name too long, a full disk: what the operating system or RocksDB says is told with the place."""
+    """A file in the way, too long a name, a full disk: the error of the operating system or of RocksDB is reported with the path."""
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "log", tmp_path / ("x" * 300)):
         for use in (EmbeddedLog.create, EmbeddedLog.open):
@@ -172,14 +172,14 @@ def change_meta(directory: Path, row: bytes | None) -> None:
 
 
 def test_newer_format_is_refused(directory: Path) -> None:
-    """A store of a newer format, whatever else it says, is not opened, and the message says to upgrade."""
+    """A store of a newer format, whatever else it has, is not opened, and the message says to upgrade."""
     change_meta(directory, msgspec.json.encode({"format_version": STORE_FORMAT_VERSION + 1, "shards": ["new"]}))
     with pytest.raises(ConfigurationError, match=r"format 2.*up to 1.*upgrade"):
         EmbeddedLog.open(directory)
 
 
 def test_interrupted_creation_is_refused(directory: Path) -> None:
-    """A store without its meta row was never a log: remove it."""
+    """A store without its meta row never became a log: the message says to remove it."""
     change_meta(directory, None)
     with pytest.raises(ConfigurationError, match=r"not created to its end.*remove"):
         EmbeddedLog.open(directory)
@@ -193,7 +193,7 @@ def test_damaged_meta_is_fatal(directory: Path) -> None:
 
 
 def crashed_with(directory: Path, count: int, length: int) -> Path:
-    """Append `count` records in a process that is killed then; the file that has them and is in no table yet."""
+    """Append `count` records in a process that is then killed; returns the write-ahead log file that holds them."""
     process = child(
         directory,
         f"""
@@ -213,7 +213,7 @@ def crashed_with(directory: Path, count: int, length: int) -> Path:
 
 
 async def test_torn_tail_is_dropped(directory: Path) -> None:
-    """A last write that a crash cut short was never acknowledged: the log opens without it."""
+    """A torn last write was never acknowledged: the log opens without it."""
     file = crashed_with(directory, count=3, length=500)
     os.truncate(file, file.stat().st_size - 100)
     log = EmbeddedLog.open(directory)
@@ -225,7 +225,7 @@ async def test_torn_tail_is_dropped(directory: Path) -> None:
 
 
 def overwrite(file: Path, at: int, what: bytes) -> None:
-    """Damage a file; `at` counts from the end when it is negative."""
+    """Damage a file; a negative `at` counts from the end."""
     with file.open("r+b") as damaged:
         damaged.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
         damaged.write(what)
@@ -239,9 +239,9 @@ def overwrite(file: Path, at: int, what: bytes) -> None:
 async def test_torn_write_of_full_length_is_dropped(
     directory: Path, length: int, at: int, what: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When a machine dies, some pages of the last write may be there and others not: not acknowledged, dropped, and said so."""
+    """A last write of which a machine crash left only some pages was not acknowledged: it is dropped, and the drop is logged."""
     overwrite(crashed_with(directory, count=3, length=length), at, what)
-    # A recovery that was itself cut short leaves a next, empty file.
+    # A recovery that was itself interrupted leaves a next, empty file.
     (directory / "999998.log").touch()
     for _ in range(2):
         log = EmbeddedLog.open(directory)
@@ -270,7 +270,7 @@ async def test_torn_write_of_full_length_is_dropped(
     ids=["bytes", "page", "first-of-few", "last-but-one", "page-of-many-blocks"],
 )
 def test_damage_in_the_middle_is_fatal(directory: Path, count: int, length: int, at: int, what: bytes) -> None:
-    """Damage before the last write would drop acknowledged records, so the log does not open; it stays as it is."""
+    """Damage before the last write would lose acknowledged records, so the log does not open; it stays unchanged."""
     file = crashed_with(directory, count=count, length=length)
     overwrite(file, at, what)
     before = file.read_bytes()
@@ -281,7 +281,7 @@ def test_damage_in_the_middle_is_fatal(directory: Path, count: int, length: int,
 
 
 def test_damage_before_another_file_is_fatal(directory: Path) -> None:
-    """What looks like a torn write is none when a later file has records."""
+    """A torn write counts as damage if a later file has records."""
     file = crashed_with(directory, count=3, length=500)
     later = file.with_name("999998.log")
     later.write_bytes(file.read_bytes())
@@ -291,7 +291,7 @@ def test_damage_before_another_file_is_fatal(directory: Path) -> None:
 
 
 def test_damage_elsewhere_is_fatal(directory: Path) -> None:
-    """A store whose write-ahead log is whole but whose other files are not does not open."""
+    """A store whose write-ahead log is complete but whose other files are damaged does not open."""
     crashed_with(directory, count=3, length=500)
     overwrite(max(directory.glob("MANIFEST-*")), 20, b"\xff" * 16)
     with pytest.raises(Fatal, match="cannot be opened"):
@@ -299,7 +299,7 @@ def test_damage_elsewhere_is_fatal(directory: Path) -> None:
 
 
 async def test_full_disk_breaks_the_log(directory: Path) -> None:
-    """When a write fails, its appends have an unknown outcome, the log is unusable, and what was acknowledged is there."""
+    """After a failed write its appends have an unknown outcome, the log is unusable, and every acknowledged record is there."""
     process = child(
         directory,
         """
@@ -337,7 +337,7 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
 
 
 class HeldDisk:
-    """Stops a log's writes before their fsync until they are let through, and counts the groups."""
+    """A disk that holds a log's writes before their fsync until the test releases them, and counts the groups."""
 
     def __init__(self, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
         self.groups: list[int] = []
@@ -358,7 +358,7 @@ class HeldDisk:
 
 
 async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All appends that come while an fsync runs share the next one, and nobody reads a record before its own."""
+    """All appends that come during an fsync share the next one, and a record is readable only after its own."""
     log = EmbeddedLog.open(directory)
     disk = HeldDisk(log, monkeypatch)
     writer, reader = await log.open_writer(), await log.open_reader({})
@@ -382,7 +382,7 @@ async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_close_waits_for_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing lets the fsync under way end, and fails the appends behind it."""
+    """Closing waits for the fsync in progress, and fails the later appends."""
     log = EmbeddedLog.open(directory)
     disk = HeldDisk(log, monkeypatch)
     writer = await log.open_writer()
@@ -403,7 +403,7 @@ async def test_close_waits_for_the_disk(directory: Path, monkeypatch: pytest.Mon
 
 
 async def test_append_time_is_the_clock_at_the_append(directory: Path) -> None:
-    """The log's clock is asked once per append, in the order of the calls, and the answer is kept."""
+    """The log reads its clock once per append, in the order of the calls, and stores the result."""
     times = iter([1_000, 500, 2**40])
     log = EmbeddedLog.open(directory, clock_ms=lambda: next(times))
     writer = await log.open_writer()
@@ -415,7 +415,7 @@ async def test_append_time_is_the_clock_at_the_append(directory: Path) -> None:
 
 
 async def test_a_poll_is_bounded(directory: Path) -> None:
-    """One poll returns about POLL_BYTES_MAX at most, POLL_RECORDS_MAX records at most, and no stream starves."""
+    """One poll returns at most about POLL_BYTES_MAX and at most POLL_RECORDS_MAX records, and no topic-partition starves."""
     log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(20)])

@@ -1,4 +1,4 @@
-"""The first record of a log: who makes a log his, and who reads whose it is (R10)."""
+"""Tests the first record of a log: making a log one's own, and reading its owner (R10)."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ async def put(log: Log, value: bytes | None, key: bytes | None = None, stream: i
 
 
 async def test_a_log_says_whose_it_is(log: Log) -> None:
-    """The record that was appended is the one that is read; its hash is the log id."""
+    """The genesis record is read as it was appended; its hash is the log id."""
     made = genesis()
     log_id = await append_genesis(log, made, OWNER)
     assert await read_genesis(log) == (made, log_id)
@@ -52,7 +52,7 @@ async def test_a_log_says_whose_it_is(log: Log) -> None:
 
 
 async def test_what_comes_later_does_not_count(log: Log) -> None:
-    """Another genesis record behind the first changes nothing."""
+    """A second genesis record changes nothing."""
     made = genesis()
     log_id = await append_genesis(log, made, OWNER)
     await put(log, sign_record(genesis("O=Thief", OTHER), NO_LOG_ID, OTHER))
@@ -60,7 +60,7 @@ async def test_what_comes_later_does_not_count(log: Log) -> None:
 
 
 async def test_a_log_that_belongs_to_somebody_is_not_made_ours(log: Log) -> None:
-    """The message names the notary and its origin, and nothing is appended."""
+    """A log that has a genesis record is rejected: the message names its notary and origin, and nothing is appended."""
     await append_genesis(log, genesis("O=First"), OWNER)
     for refused in (check_empty(log), append_genesis(log, genesis("O=Second"), OTHER)):
         with pytest.raises(ConfigurationError, match=r"belongs to notary 'O=First', origin 'notary\.example/x'"):
@@ -69,21 +69,21 @@ async def test_a_log_that_belongs_to_somebody_is_not_made_ours(log: Log) -> None
 
 
 async def test_a_log_with_any_record_is_not_made_ours(log: Log) -> None:
-    """Whatever the first record is, the log is not empty."""
+    """A log with any record at all is not empty, and is rejected."""
     await put(log, b"something")
     with pytest.raises(ConfigurationError, match="not empty: its first record is no genesis record"):
         await append_genesis(log, genesis(), OWNER)
 
 
 async def test_payloads_alone_do_not_make_a_log_somebodys(log: Log) -> None:
-    """Only the ordering topic says whose a log is: a stray payload is nobody's, and is never asked for."""
+    """Only the ordering topic decides about the owner of a log: a stray payload does not make it non-empty, and is never asked for."""
     await put(log, b"stray", b"key", stream=0)
     await append_genesis(log, genesis(), OWNER)
     assert (await read_genesis(log))[0].notary_name == "O=N"
 
 
 async def test_an_empty_log_is_nobodys(log: Log) -> None:
-    """It says to make it with `notary init`."""
+    """An empty log has no owner; the message says to create it with `notary init`."""
     await check_empty(log)
     assert await first_record(log) is None
     with pytest.raises(ConfigurationError, match=r"the log is empty.*notary init"):
@@ -102,7 +102,7 @@ FIRST: dict[str, tuple[bytes | None, str]] = {
 
 @pytest.mark.parametrize(("value", "why"), FIRST.values(), ids=FIRST)
 async def test_a_log_that_begins_with_anything_else_is_nobodys(log: Log, value: bytes | None, why: str) -> None:
-    """No worker starts on it, and the message says what stands in its place, and where."""
+    """A log with another first record has no owner: the message has that record's offset and the reason."""
     await put(log, value, key=b"k")
     await put(log, sign_record(genesis(), NO_LOG_ID, OWNER))
     with pytest.raises(ConfigurationError, match=f"nobody's log: ordering record 0 .*({why})"):
@@ -110,7 +110,7 @@ async def test_a_log_that_begins_with_anything_else_is_nobodys(log: Log, value: 
 
 
 async def test_of_two_at_once_one_gets_the_log() -> None:
-    """Both append before either has read back: the first record counts, and the other one is refused with its name."""
+    """If two append genesis before either has read back, the first record counts, and the other's attempt is rejected with its name."""
     log = MemoryLog(2)
     made: list[bytes | BaseException] = list(
         await asyncio.gather(
@@ -126,7 +126,7 @@ async def test_of_two_at_once_one_gets_the_log() -> None:
 
 
 class _Slow(MemoryLog):
-    """The same log, whose writer gives way to others before it appends."""
+    """A log whose writer yields to other tasks before it appends."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.__dict__ = log.__dict__
@@ -137,7 +137,7 @@ class _Slow(MemoryLog):
 
 
 async def test_a_crash_after_the_append_leaves_a_whole_log(tmp_path: Path) -> None:
-    """The genesis record that was acknowledged is there when the log is opened again."""
+    """An acknowledged genesis record is there after a crash, when the log is opened again."""
     EmbeddedLog.create(tmp_path / "log", 2)
     log = EmbeddedLog.open(tmp_path / "log")
     made = genesis()

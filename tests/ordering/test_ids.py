@@ -1,4 +1,4 @@
-"""Transaction ids and state references: one text for one value, and `Malformed` for everything else."""
+"""Tests transaction ids and state references: exactly one text per value, and `Malformed` for everything else."""
 
 import pytest
 from hypothesis import given
@@ -12,12 +12,12 @@ ID = bytes(range(32))
 
 @given(st.binary(min_size=STATE_REF_BYTES, max_size=STATE_REF_BYTES))
 def test_states_round_trip(state: bytes) -> None:
-    """Every 36 bytes have a text, and the text gives them back."""
+    """Every 36 bytes have a text, which decodes to the same bytes."""
     assert parse_state(format_state(state)) == state
 
 
 def test_state_by_hand() -> None:
-    """The index stands behind the id as a big-endian u32, and in decimal in the text."""
+    """The index follows the id, as a big-endian u32 in the bytes and in decimal in the text."""
     assert parse_state(ID.hex() + ":258") == ID + b"\x00\x00\x01\x02"
     assert format_state(ID + b"\x00\x00\x00\x00") == ID.hex() + ":0"
     assert parse_state(f"{ID.hex()}:{INDEX_MAX}") == ID + b"\xff\xff\xff\xff"
@@ -42,21 +42,21 @@ def test_hash_by_hand() -> None:
     ],
 )
 def test_malformed_hashes(text: str) -> None:
-    """A second text for a value would be a second transaction to some: only one is accepted."""
+    """Only one text per value is accepted: to some readers a second text would be a second transaction."""
     with pytest.raises(Malformed, match=r"^where: expected 64"):
         parse_hash(text, "where")
 
 
 @pytest.mark.parametrize("index", ["", "00", "01", "-1", "+1", "1 ", "1\n", "4294967296", "99999999999", "٣", "0x1", "1_0"])
 def test_malformed_states(index: str) -> None:
-    """Indexes have no sign, no leading zeros, ASCII digits, and 32 bits."""
+    """An index has no sign, no leading zeros, ASCII digits only, and fits 32 bits."""
     with pytest.raises(Malformed, match=r"^inputs\[0\]: expected a state reference"):
         parse_state(f"{ID.hex()}:{index}", "inputs[0]")
 
 
 @given(st.text())
 def test_parsers_are_total(text: str) -> None:
-    """Any text is a value or `Malformed`, and what is a value is written as it was read."""
+    """Any text is a value or `Malformed`, and a value encodes to the text that was read."""
     for parse, form in ((parse_hash, bytes.hex), (parse_state, format_state)):
         try:
             value = parse(text)
@@ -67,7 +67,7 @@ def test_parsers_are_total(text: str) -> None:
 
 @given(st.text(min_size=200))
 def test_excerpts_are_short_ascii(text: str) -> None:
-    """A hostile value cannot flood or colour a log."""
+    """An excerpt in a log line is short ASCII, so that a hostile value cannot flood or colour a log."""
     shown = excerpt(text)
     assert shown.isascii()
     assert shown.isprintable()
@@ -75,5 +75,5 @@ def test_excerpts_are_short_ascii(text: str) -> None:
 
 
 def test_malformed_without_a_place() -> None:
-    """Where no place is known, none is made up."""
+    """An error without a field has no path in its message."""
     assert str(Malformed("odd")) == "odd"

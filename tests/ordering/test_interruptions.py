@@ -1,4 +1,4 @@
-"""When a consumer notices that it may read another log than before (R10). Real brokers: tests/kafka/test_lost_tails.py."""
+"""Tests the moments at which a consumer may read another log than before (R10). Real brokers: tests/kafka/test_lost_tails.py."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ PARTITION = TopicPartition("t", 0)
 
 
 def batch(base_offset: int, records: int, epoch: int) -> bytes:
-    """A batch as a broker keeps it."""
+    """Returns a record batch as a broker stores it."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     for offset in range(records):
         assert builder.append(offset, 0, b"key", b"value", []) is not None
@@ -27,7 +27,7 @@ def batch(base_offset: int, records: int, epoch: int) -> bytes:
 
 
 class Broker:
-    """A client whose answers a test scripts."""
+    """A Kafka client with scripted answers."""
 
     def __init__(self) -> None:
         self._conns: dict[Any, object] = {(1, ConnectionGroup.DEFAULT): object()}
@@ -44,7 +44,7 @@ class Broker:
 
 
 class Consumer:
-    """Fetches from one partition of it."""
+    """A consumer of one partition of that broker."""
 
     def __init__(self) -> None:
         self.broker = Broker()
@@ -52,7 +52,7 @@ class Consumer:
         self.offset = 0
 
     async def fetch(self, records: bytes = b"", high_watermark: int | None = None, error_code: int = 0) -> int:
-        """One fetch; how many interruptions it showed. The high watermark is where the records end if it is not given."""
+        """Fetch once; returns the number of interruptions that it showed. By default the high watermark is the end of the records."""
         before = self.interruptions.count
         offset_next = max(self.offset, batches(records)[1])
         mark = offset_next if high_watermark is None else high_watermark
@@ -63,7 +63,7 @@ class Consumer:
 
 
 def test_batches() -> None:
-    """Epochs and the next offset of a record set; an incomplete batch at the end, and what is none, is left out."""
+    """A record set has epochs and a next offset; an incomplete last batch, and bytes that are no batch, are ignored."""
     both = batch(5, 3, 1) + batch(8, 2, 4)
     assert batches(both) == ([1, 4], 10)
     assert batches(both[:-1]) == ([1], 8)
@@ -72,13 +72,13 @@ def test_batches() -> None:
 
 
 async def test_undisturbed() -> None:
-    """Fetches over one connection, of one epoch, with records and without, are no interruption."""
+    """Fetches over one connection and of one epoch are no interruption, with or without records."""
     consumer = Consumer()
     assert [await consumer.fetch(batch(0, 2, 7)), await consumer.fetch(), await consumer.fetch(batch(2, 1, 7))] == [0, 0, 0]
 
 
 async def test_other_requests_are_left_alone() -> None:
-    """A request that is no fetch passes."""
+    """Requests other than fetches pass unchanged."""
     consumer = Consumer()
     consumer.broker.answers.append("answer")
     assert await consumer.broker.send(1, object()) == "answer"
@@ -86,7 +86,7 @@ async def test_other_requests_are_left_alone() -> None:
 
 @pytest.mark.parametrize("records", [b"", batch(2, 1, 7)], ids=["empty", "records"])
 async def test_another_connection(records: bytes) -> None:
-    """The first fetch over another connection is one interruption, with records or without."""
+    """The first fetch over another connection is one interruption, with or without records."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7))
     consumer.broker.reconnect()
@@ -94,7 +94,7 @@ async def test_another_connection(records: bytes) -> None:
 
 
 async def test_a_fetch_that_failed() -> None:
-    """A failed fetch counts when the next one succeeds, and not before: a partition without a leader disturbs nobody."""
+    """A failed fetch counts only when the next one succeeds: a partition without a leader causes no interruption."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7))
     consumer.broker.answers.append(KafkaConnectionError("gone"))
@@ -104,14 +104,14 @@ async def test_a_fetch_that_failed() -> None:
 
 
 async def test_a_high_watermark_that_went_back() -> None:
-    """A log that is shorter than it was lost its tail."""
+    """A high watermark that falls is an interruption: the log has lost its tail."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7), high_watermark=9)
     assert await consumer.fetch(high_watermark=8) == 1
 
 
 async def test_another_leader_at_the_end() -> None:
-    """New records of another epoch at what was the end: a leader changed since, and a tail may be another's."""
+    """New records of another epoch at the former end are an interruption: the leader has changed, and a tail may be lost."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7))
     await consumer.fetch()
@@ -119,12 +119,12 @@ async def test_another_leader_at_the_end() -> None:
 
 
 async def test_another_leader_long_ago() -> None:
-    """An epoch that changes in the middle of what was there already is history: a replay is not disturbed by it."""
+    """An epoch that changes within records that were already there is history: it does not interrupt a replay."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7), high_watermark=6)
     assert await consumer.fetch(batch(2, 2, 8) + batch(4, 2, 9)) == 0
 
 
 async def test_the_first_fetch() -> None:
-    """It has nothing before it to compare with: a new reader looks at the log anyway."""
+    """The first fetch is no interruption: there is nothing to compare with, and a new reader compares the log anyway."""
     assert await Consumer().fetch(batch(40, 1, 3)) == 0

@@ -1,4 +1,4 @@
-"""`KafkaLog` beyond the contract: topics, brokers that are away, leaders that die, offsets that are gone."""
+"""Tests `KafkaLog` beyond the contract: topics, brokers that are down, leaders that die, offsets that are gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,13 +26,13 @@ QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_m
 
 @pytest.fixture(scope="module")
 def lone_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of one broker, so that it can be away as a whole."""
+    """A cluster of one broker, so that all brokers can be down."""
     with Cluster.create(tmp_path_factory.mktemp("lone") / "cluster", brokers=1) as cluster:
         yield cluster
 
 
 async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
-    """Call until it does not raise NotReady; the test's time limit is the only one."""
+    """Call until it does not raise NotReady; only the test's time limit bounds it."""
     while True:
         try:
             return await call()
@@ -41,7 +41,7 @@ async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def problems_of(cluster: Cluster, prefix: str) -> list[str]:
-    """What is wrong with the topics of a prefix."""
+    """Returns the problems with the topics of a prefix."""
     async with admin(cluster.bootstrap, "test", None, 10_000) as client:
         return (await inspect(client, prefix, wait_ms=0))[1]
 
@@ -54,7 +54,7 @@ async def take(reader: Reader, count: int) -> list[Record]:
 
 
 class Admin:
-    """The administration client of a test, for what `ordering.topics` does not do."""
+    """The administration client of a test, for requests that `ordering.topics` does not make."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -72,7 +72,7 @@ class Admin:
 
 
 async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Creating topics that are there checks them instead and says so; nothing is wrong with what it made."""
+    """Creating topics that exist checks them instead and reports that; it finds no problem with topics that it created."""
     names = topic_names(kafka_prefix)
     first = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
     again = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
@@ -86,7 +86,7 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
 
 
 async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Opening a log that was never created says which topics are missing, and creates none."""
+    """Opening a log that was never created names the missing topics, and creates none."""
     for _ in range(2):
         problems = await problems_of(kafka_cluster, kafka_prefix)
         assert [name in problem for name, problem in zip(topic_names(kafka_prefix), problems, strict=True)] == [True, True]
@@ -95,7 +95,7 @@ async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: st
 
 
 async def test_topics_that_are_not_known_yet_are_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Brokers hear of a new topic one after the other: a log whose topics come up while it is opened opens."""
+    """A log whose topics appear while it is opened opens: brokers learn of a new topic one after the other."""
     opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=KafkaTimeouts(topics_ms=8_000)))
     await asyncio.sleep(0.3)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
@@ -105,7 +105,7 @@ async def test_topics_that_are_not_known_yet_are_waited_for(kafka_cluster: Clust
 
 
 async def test_topics_that_one_broker_has_not_heard_of(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics that exist are found to exist, and not created, even if the broker that is asked first does not know them yet."""
+    """Existing topics are found, and not created, even if the broker that is asked first does not know them yet."""
     names = topic_names(kafka_prefix)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     describe = ordering.topics.describe_cluster
@@ -123,7 +123,7 @@ async def test_topics_that_one_broker_has_not_heard_of(kafka_cluster: Cluster, k
 
 
 async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Topics with other payload partitions than asked for are not taken for created; both numbers are in the message.
+    """Topics with another number of payload partitions than requested are rejected; the message has both numbers.
 
     A log that is opened has as many as its topic.
     """
@@ -146,7 +146,7 @@ async def test_half_a_log_is_refused(kafka_cluster: Cluster, kafka_prefix: str) 
 
 
 async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Each wrong setting gives a sentence with the topic, what was found, what is wanted, and the command that mends it."""
+    """Each wrong setting gives a sentence with the topic, the value found, the value needed, and the command that changes it."""
     ordering, payload = topic_names(kafka_prefix)
     wrong = {
         "cleanup.policy": "compact",
@@ -164,7 +164,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
     for setting, value in wrong.items():
         assert any(f"Topic {ordering} has {setting}={value}, wanted " in problem for problem in problems)
     assert any(f"Topic {ordering} has 2 partitions, wanted 1" in problem for problem in problems)
-    # A payload's time is nobody's business, and it may have any number of partitions.
+    # The time of a payload does not matter, and the payload topic may have any number of partitions.
     assert len([problem for problem in problems if payload in problem]) == len(wrong) - 1
     assert len(problems) == 2 * len(wrong)
     assert any("--add-config min.insync.replicas=2" in problem for problem in problems)
@@ -175,13 +175,13 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
 
 
 async def test_impossible_topics(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """More replicas than brokers cannot be had, and the message says what was asked for."""
+    """A request for more replicas than brokers fails, and the message has the requested number."""
     with pytest.raises(ConfigurationError, match="4 replicas cannot be created"):
         await create_topics(kafka_cluster.bootstrap, kafka_prefix, replication=4)
 
 
 async def test_few_replicas_are_warned_of(lone_broker: Cluster, kafka_prefix: str) -> None:
-    """One broker will do for trying it out, with a warning that says what it means."""
+    """A single broker is accepted for a trial, with a warning that explains the risk."""
     made = await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
     assert [("1 replicas instead of 3" in warning) for warning in made.warnings] == [True, True]
     assert await problems_of(lone_broker, kafka_prefix) == []
@@ -200,7 +200,7 @@ async def test_identity(kafka_cluster: Cluster, kafka_prefix: str) -> None:
 
     async def create_again() -> None:
         made = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-        if made.existed:  # this broker has not heard of the deletion yet
+        if made.existed:  # this broker does not know of the deletion yet
             raise NotReady("not deleted yet")
 
     while True:
@@ -218,7 +218,7 @@ async def test_identity(kafka_cluster: Cluster, kafka_prefix: str) -> None:
 
 
 async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """An offset before the first one left is Fatal, naming stream and offset: the records were deleted, never skip them."""
+    """An offset before the log start offset is Fatal, with topic-partition and offset: the records were deleted, and are never skipped."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     writer = await log.open_writer()
@@ -242,7 +242,7 @@ async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: s
 
 
 async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error aiokafka may have dropped records that it had taken, so the reader gives no more."""
+    """A reader returns nothing more after an error, because aiokafka may have dropped records that it had fetched."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     reader = await log.open_reader({})
@@ -261,7 +261,7 @@ async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_pref
 
 
 async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """Where somebody's transaction left its marker at a stream's end, the last record is not the end, and the reader still gets there."""
+    """A reader reaches the end of a topic-partition that ends with a transaction's marker, behind the last record."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     mirror = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap, transactional_id=kafka_prefix)
@@ -283,7 +283,7 @@ async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Clust
 
 
 async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """The time of a record is the broker's append time, whatever time a writer writes into it."""
+    """The time of a record is the broker's append time, whatever time its writer set."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
@@ -299,20 +299,20 @@ async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: 
 
 
 async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Cluster, kafka_prefix: str) -> None:
-    """A machine without time to spare connects more slowly than it asks later; a log on it opens all the same."""
+    """Opening a log has more time for its first connections than later requests have, so it succeeds on a slow machine."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
     log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=msgspec.structs.replace(QUICK, open_ms=30_000, bounds_ms=1))
     await log.close()
 
 
-# Brokers that are away
+# Brokers that are down
 
 AWAY = [("kill", "start"), ("pause", "resume")]
 
 
 @pytest.mark.parametrize(("leave", "come_back"), AWAY, ids=["killed", "silent"])
 async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
-    """While no broker answers, every call fails in its time and nothing hangs; afterwards the same log and reader go on."""
+    """While no broker answers, every call fails within its time limit; afterwards the same log and reader continue."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
     log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=QUICK)
     writer, reader = await log.open_writer(), await log.open_reader({})
@@ -342,7 +342,7 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
     values: list[bytes | None] = []
     while b"after" not in values:
         values += [record.value for record in await reader.poll(60_000)]
-    # What was appended in the dark may have arrived; it was given up, so it is not sent again.
+    # These appends may have arrived; their outcome is unknown, so they are not sent again.
     assert values in ([b"after"], [b"while", b"after"])
     await reader.close()
     await writer.close()
@@ -350,7 +350,7 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
 
 
 async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, kafka_prefix: str) -> None:
-    """Closing a writer fails what is in flight at once, though its time is not over and the broker is silent."""
+    """Closing a writer fails the appends in flight at once, even if their time is not over and the broker is silent."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
     patient = KafkaTimeouts(append_ms=3_600_000, close_ms=500)
     log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=patient)
@@ -369,7 +369,7 @@ async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, kafka_prefi
 
 
 async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) -> None:
-    """Append numbers to the ordering stream until told to stop, with a new writer whenever one fails."""
+    """Append numbers to the ordering topic until stopped, with a new writer after each failure."""
     number = 0
     while not enough.is_set():
         writer = await until_ready(log.open_writer)
@@ -385,7 +385,7 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
 
 
 async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """When the ordering leader dies, appends and reading go on by themselves; nothing acknowledged is lost or out of order."""
+    """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
     reader = await log.open_reader({})
@@ -420,7 +420,7 @@ async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
 
 
 async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """What was sent to a leader that froze is sent to its successor when there is one, long before the time for a request is over."""
+    """Requests to a leader that froze are sent to its successor once there is one, long before their timeout."""
     patient = KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=patient)
@@ -431,7 +431,7 @@ async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_pre
     leader = topic["partitions"][0]["leader"]
     await asyncio.to_thread(kafka_cluster.pause, leader)
     try:
-        # Who waited for the former leader would wait for an hour.
+        # A client that waited for the former leader would wait for an hour.
         await asyncio.gather(*(writer.append(ORDERING, None, b"%d" % number) for number in range(5)))
     finally:
         await asyncio.to_thread(kafka_cluster.resume, leader)
@@ -456,13 +456,13 @@ async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_pre
     ],
 )
 def test_unusable_security(security: KafkaSecurity, why: str) -> None:
-    """What cannot work is said before anything is tried."""
+    """Unusable settings are rejected before any connection."""
     with pytest.raises(ConfigurationError, match=why):
         security.settings()
 
 
 def test_security_settings() -> None:
-    """A user over SASL, and TLS with the system's authorities, reach aiokafka under its own names."""
+    """SASL credentials, and TLS with the system's authorities, are passed to aiokafka under its own names."""
     settings = KafkaSecurity(protocol="SASL_SSL", sasl_user="notary", sasl_password="secret").settings()
     assert settings.pop("ssl_context").check_hostname
     assert settings == {

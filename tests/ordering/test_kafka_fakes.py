@@ -1,4 +1,4 @@
-"""`KafkaWriter` at moments that brokers cannot be made to hit: with a producer that only waits in aiokafka's place."""
+"""Tests `KafkaWriter` at moments that cannot be forced on brokers, with a producer that only waits."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from ordering.log import ORDERING
 
 
 class SilentProducer:
-    """Never sends anything; knows whether it was abandoned."""
+    """A producer that never sends anything, and records whether it was abandoned."""
 
     def __init__(self) -> None:
         self.abandoned = 0
@@ -32,12 +32,12 @@ def writer_on(producer: SilentProducer, append_ms: int) -> KafkaWriter:
 
 
 async def test_close_while_an_append_times_out() -> None:
-    """An append whose time is just over, but who was not told yet, does not keep the writer from ending."""
+    """An append that has just timed out, and whose caller has not been notified yet, does not block closing the writer."""
     producer = SilentProducer()
     writer = writer_on(producer, append_ms=0)
     append = asyncio.create_task(writer.append(ORDERING, None, b"entry"))
-    await asyncio.sleep(0)  # the append waits, its limit is to expire in the next turn of the loop
-    await asyncio.sleep(0)  # it did, in this turn; the append hears of it in the next
+    await asyncio.sleep(0)  # the append waits; its timeout expires in the next turn of the loop
+    await asyncio.sleep(0)  # it has expired; the append is notified in the next turn
     assert not append.done()
     await writer.close()
     assert producer.abandoned == 1
@@ -48,7 +48,7 @@ async def test_close_while_an_append_times_out() -> None:
 
 
 async def test_close_fails_what_is_in_flight() -> None:
-    """Appends whose time is not over fail at once, with an unknown outcome."""
+    """Closing fails the appends in flight at once, with an unknown outcome."""
     producer = SilentProducer()
     writer = writer_on(producer, append_ms=3_600_000)
     appends = [asyncio.create_task(writer.append(ORDERING, None, b"entry")) for _ in range(3)]
@@ -59,5 +59,5 @@ async def test_close_fails_what_is_in_flight() -> None:
 
 
 def test_leaders_are_asked_for_often_while_a_worker_doubts() -> None:
-    """Before a worker stops for a log that contradicts it, ten times some broker was asked who leads: not each time one of the past."""
+    """Before a worker stops because its log contradicts it, brokers are asked ten times for the leaders, so not always an outdated one."""
     assert DriverSettings().contradiction_s * 1_000 >= 10 * METADATA_AGE_MS

@@ -1,4 +1,4 @@
-"""`Leadership`, with brokers in memory that say what they are told to, or nothing."""
+"""Tests `Leadership` with in-memory brokers that answer as scripted, or not at all."""
 
 import asyncio
 import uuid
@@ -17,11 +17,11 @@ TOPIC, ANOTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKERS = (1, 2, 3)
 FOR_EVER_MS = 3_600_000
 Said = tuple[int, int] | None
-"""(leader, epoch); None: nothing, for ever."""
+"""(leader, epoch); None for a broker that never answers."""
 
 
 def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC) -> Any:
-    """What a broker says of one partition, as it comes from the wire."""
+    """Returns a broker's answer about one partition, in its wire form."""
     brokers = [(node, "host", 9_092, None, {}) for node in BROKERS]
     partitions = [(0, 0, leader, epoch, list(BROKERS), [leader], [], {})]
     topics = [(0, "order", topic_id, False, partitions, 0, {})]
@@ -30,7 +30,7 @@ def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC) -> Any:
 
 
 class Brokers:
-    """Each says the same until it is told otherwise."""
+    """Brokers that repeat their answers until the test changes them."""
 
     def __init__(self, connect_ms: int = FOR_EVER_MS) -> None:
         self.says: dict[int, Any] = dict.fromkeys(BROKERS, answer(1, 5))
@@ -56,13 +56,13 @@ class Brokers:
         return Connection()
 
     async def leader(self) -> tuple[bool, int | None]:
-        """Whether the client's next question was answered, and who leads since."""
+        """Let the client ask once; returns whether it got an answer, and the leader since then."""
         answered = await self._client._metadata_update(self.cluster, {"order"})
         return answered, self.cluster.leader_for_partition(ORDER)
 
 
 class MetadataOfBootstrap:
-    """What a client knows when it has met its first broker."""
+    """The metadata of a client that has reached its first broker."""
 
     API_VERSION = 5
     brokers = tuple((node, "host", 9_092, None) for node in BROKERS)
@@ -71,7 +71,7 @@ class MetadataOfBootstrap:
 
 
 async def test_brokers_are_asked_in_turn() -> None:
-    """So none of the past is the only one that is heard."""
+    """The brokers are asked in turn, so that an outdated one is not the only one that answers."""
     brokers = Brokers()
     for _ in range(6):
         assert await brokers.leader() == (True, 1)
@@ -80,7 +80,7 @@ async def test_brokers_are_asked_in_turn() -> None:
 
 
 async def test_a_leader_of_the_past_is_not_taken() -> None:
-    """Once a client has heard of an election, a broker that has not can say what it likes, in whatever order they speak."""
+    """After a client has learned of an election, it ignores the answers of brokers that have not, in any order."""
     brokers = Brokers()
     assert await brokers.leader() == (True, 1)
     for node in (2, 3):
@@ -92,7 +92,7 @@ async def test_a_leader_of_the_past_is_not_taken() -> None:
 
 
 async def test_no_leader_is_taken_too() -> None:
-    """That nobody leads is news like any other, if it is newer."""
+    """The news that no broker leads is accepted like any other, if it is newer."""
     brokers = Brokers()
     await brokers.leader()
     brokers.says = dict.fromkeys(BROKERS, answer(-1, 6))
@@ -102,7 +102,7 @@ async def test_no_leader_is_taken_too() -> None:
 
 
 async def test_a_topic_made_anew_begins_anew() -> None:
-    """The epochs of a deleted topic say nothing of one of the same name."""
+    """A topic that was deleted and created again starts with new epochs."""
     brokers = Brokers()
     await brokers.leader()
     brokers.says = dict.fromkeys(BROKERS, answer(2, 0, ANOTHER))
@@ -110,7 +110,7 @@ async def test_a_topic_made_anew_begins_anew() -> None:
 
 
 async def test_a_silent_broker_is_passed_over() -> None:
-    """The others are asked when it has had its time, and one that breaks off takes none."""
+    """A broker that does not answer in time is skipped; one that breaks the connection is skipped at once."""
     brokers = Brokers(connect_ms=1)
     brokers.says |= {1: None, 2: KafkaConnectionError("broken")}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The contract of `ordering.log`, held against all three logs, and the one of the simulator."""
+"""Tests the contract of `ordering.log` on all three logs, and on the simulator's."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.simulation.calm import calm_log
 
 PARTITIONS = 4
 LONG_MS = 60_000
-"""Longer than any test: a poll that waits so long and returns was woken."""
+"""Longer than any test: a poll with this timeout that returns was woken."""
 
 
 @pytest.fixture(params=["memory", "embedded", "simulated", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -38,7 +38,7 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path, kafka_prefix: str)
 
 
 async def take(reader: Reader, count: int) -> list[Record]:
-    """Poll until there are `count` records."""
+    """Poll until there are `count` records; returns them."""
     records: list[Record] = []
     while len(records) < count:
         records += await reader.poll(LONG_MS)
@@ -51,7 +51,7 @@ def of(records: list[Record], stream: int) -> list[Record]:
 
 
 async def test_reads_what_was_appended_before_it(log: Log) -> None:
-    """A reader that comes later sees every acknowledged record, in the order of its stream."""
+    """A later reader sees every acknowledged record, in the order of its topic-partition."""
     writer = await log.open_writer()
     for number in range(5):
         await writer.append(ORDERING, None, b"entry %d" % number)
@@ -66,7 +66,7 @@ async def test_reads_what_was_appended_before_it(log: Log) -> None:
 
 
 async def test_wakes_a_reader_that_waits(log: Log) -> None:
-    """A poll that waits returns when a record arrives, not when its time is over."""
+    """A waiting poll returns when a record arrives, not when its time is over."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     waiting = asyncio.create_task(take(reader, 2))
     await asyncio.gather(writer.append(ORDERING, None, b"entry"), writer.append(2, b"key", b"payload"))
@@ -79,7 +79,7 @@ async def test_wakes_a_reader_that_waits(log: Log) -> None:
 
 
 async def test_polls_in_vain(log: Log) -> None:
-    """A poll of a log without news returns nothing when its time is over."""
+    """A poll of a log without new records returns nothing when its time is over."""
     reader = await log.open_reader({})
     assert await reader.poll(1) == []
     assert await reader.poll(0) == []
@@ -87,7 +87,7 @@ async def test_polls_in_vain(log: Log) -> None:
 
 
 async def test_reads_from_an_offset(log: Log) -> None:
-    """A reader starts each stream at the offset given for it, and at 0 where none is given."""
+    """A reader starts each topic-partition at the given offset, or at 0."""
     writer = await log.open_writer()
     for number in range(4):
         await writer.append(ORDERING, None, b"%d" % number)
@@ -101,7 +101,7 @@ async def test_reads_from_an_offset(log: Log) -> None:
 
 
 async def test_says_where_it_stands(log: Log) -> None:
-    """A reader stands where it was opened, then behind what it returned; a paused stream, and one that is at its end, stay."""
+    """A reader's offset is where it was opened, then behind the last record returned; it stays while paused and at the end."""
     writer = await log.open_writer()
     for number in range(4):
         await writer.append(1, b"key", b"%d" % number)
@@ -119,7 +119,7 @@ async def test_says_where_it_stands(log: Log) -> None:
 
 
 async def test_starts_at_the_end(log: Log) -> None:
-    """A reader may start at the end of a stream, and gets what comes next."""
+    """A reader may start at the end of a topic-partition, and gets the next records."""
     writer = await log.open_writer()
     await writer.append(ORDERING, None, b"old")
     reader = await log.open_reader({ORDERING: 1})
@@ -130,7 +130,7 @@ async def test_starts_at_the_end(log: Log) -> None:
 
 
 async def test_never_resets_an_offset_silently(log: Log) -> None:
-    """An offset beyond the end means that the index knows more than the log: Fatal, naming the stream and the offset."""
+    """An offset beyond the end means that the index knows more than the log: Fatal, with topic-partition and offset."""
     writer = await log.open_writer()
     await writer.append(1, b"key", b"value")
     reader = await log.open_reader({1: 7})
@@ -141,7 +141,7 @@ async def test_never_resets_an_offset_silently(log: Log) -> None:
 
 
 async def test_every_reader_sees_the_same(log: Log) -> None:
-    """What one reader saw, each later reader sees again: offsets, bytes and append times."""
+    """Each later reader sees the same records as the first: offsets, bytes and append times."""
     writer = await log.open_writer()
     early = await log.open_reader({})
     await asyncio.gather(*[writer.append(number % PARTITIONS, b"%d" % number, b"x" * number) for number in range(40)])
@@ -155,12 +155,12 @@ async def test_every_reader_sees_the_same(log: Log) -> None:
 
 
 async def test_keeps_the_order_of_a_writer(log: Log) -> None:
-    """Appends to one stream that are under way together stand in the order in which they were called, whatever their size."""
+    """Concurrent appends of one writer to one topic-partition land in the order of the calls, whatever their size."""
     writer = await log.open_writer()
     values = [b"%d:" % number + b"x" * (number * 7919 % 100_000) for number in range(200)]
     appends: list[asyncio.Task[None]] = []
     for number, value in enumerate(values):
-        # Some dozens under way: later ones are called just when room is made for earlier ones that wait.
+        # Dozens in flight: later appends are called just when space becomes free for earlier ones that wait.
         if number >= 40:
             await appends[number - 40]
         appends.append(asyncio.create_task(writer.append(0, b"key", value)))
@@ -172,7 +172,7 @@ async def test_keeps_the_order_of_a_writer(log: Log) -> None:
 
 
 async def test_two_writers(log: Log) -> None:
-    """Two writers share a stream: each one's order is kept, and no offset is given twice."""
+    """Two writers share a topic-partition: each one's order is kept, and no offset is given twice."""
     writers = [await log.open_writer(), await log.open_writer()]
     await asyncio.gather(*[writers[number % 2].append(ORDERING, b"%d" % (number % 2), b"%d" % (number // 2)) for number in range(60)])
     reader = await log.open_reader({})
@@ -187,7 +187,7 @@ async def test_two_writers(log: Log) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [(b"key", None), (None, b"value"), (b"", b"value"), (b"key", b""), (b"", None)])
 async def test_tells_null_from_empty(log: Log, key: bytes | None, value: bytes | None) -> None:
-    """A missing key or value comes back missing, an empty one empty: a fill is a null value."""
+    """A null key or value is read back as null, an empty one as empty."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     await writer.append(1, key, value)
     (record,) = await take(reader, 1)
@@ -197,7 +197,7 @@ async def test_tells_null_from_empty(log: Log, key: bytes | None, value: bytes |
 
 
 async def test_large_record(log: Log) -> None:
-    """A record of several MiB goes through whole, and small ones around it keep their places."""
+    """A record of several MiB is read back complete, and small ones around it keep their places."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     large = bytes(range(256)) * 12 * 1024
     for value in (b"before", large, b"after"):
@@ -208,7 +208,7 @@ async def test_large_record(log: Log) -> None:
 
 
 async def test_replays_more_than_one_poll_holds(log: Log) -> None:
-    """Every record of a log that is larger than a poll is read once, from all streams."""
+    """Every record of a log that is larger than one poll is read once, from all topic-partitions."""
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(number % PARTITIONS, b"%d" % number, bytes(300_000)) for number in range(60)])
     await asyncio.gather(*[writer.append(ORDERING, None, b"%d" % number) for number in range(5_000)])
@@ -222,7 +222,7 @@ async def test_replays_more_than_one_poll_holds(log: Log) -> None:
 
 
 async def test_pause(log: Log) -> None:
-    """Nothing comes from a paused stream while others go on; afterwards all that was missed does."""
+    """A paused topic-partition returns nothing while others continue; afterwards it returns everything that was missed."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     reader.pause([1, 2])
     for number in range(5):
@@ -241,7 +241,7 @@ async def test_pause(log: Log) -> None:
 
 
 async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
-    """Pausing and unpausing at any moment, with records on their way, neither loses nor repeats one."""
+    """Pausing and resuming at any moment, with fetches in flight, neither loses nor repeats a record."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     appending = asyncio.gather(*[writer.append(number % 2, b"key", b"%d" % number) for number in range(400)])
     records: list[Record] = []
@@ -258,7 +258,7 @@ async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
 
 
 async def test_bounds(log: Log) -> None:
-    """Bounds name every stream, and an acknowledged record is inside them at once."""
+    """`bounds` has every topic-partition, and includes an acknowledged record at once."""
     assert await log.bounds() == {stream: Bounds(0, 0) for stream in range(ORDERING, PARTITIONS)}
     writer = await log.open_writer()
     for _ in range(3):
@@ -270,13 +270,13 @@ async def test_bounds(log: Log) -> None:
 
 
 async def test_leaders(log: Log) -> None:
-    """In a healthy log every payload partition can take an append."""
+    """In a healthy log every payload partition accepts appends."""
     assert log.leaders().keys() == set(range(PARTITIONS))
     assert log.payload_partitions == PARTITIONS
 
 
 async def test_unknown_partition(log: Log) -> None:
-    """A partition that the log does not have is a configuration error, not a record lost."""
+    """An append to a partition that the log does not have is a configuration error, not a lost record."""
     writer = await log.open_writer()
     with pytest.raises(ConfigurationError, match="payload partition 4"):
         await writer.append(PARTITIONS, b"key", b"value")
@@ -305,7 +305,7 @@ async def test_cancelled_append(log: Log) -> None:
 
 
 async def test_closed_writer(log: Log) -> None:
-    """A closed writer takes nothing more, and closing twice is harmless."""
+    """A closed writer accepts no appends, and closing twice does no harm."""
     writer = await log.open_writer()
     await writer.append(ORDERING, None, b"kept")
     await writer.close()
@@ -316,7 +316,7 @@ async def test_closed_writer(log: Log) -> None:
 
 
 async def test_closed_reader(log: Log) -> None:
-    """Closing a reader ends a poll that waits, and later polls say that it is closed."""
+    """Closing a reader ends a waiting poll, and later polls report that it is closed."""
     reader = await log.open_reader({})
     waiting = asyncio.create_task(reader.poll(LONG_MS))
     await asyncio.sleep(0)
@@ -328,7 +328,7 @@ async def test_closed_reader(log: Log) -> None:
 
 
 async def test_closed_log(log: Log) -> None:
-    """A closed log opens nothing and says so."""
+    """A closed log opens nothing and reports that it is closed."""
     await log.close()
     await log.close()
     for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):

@@ -1,4 +1,4 @@
-"""The ordering records, to the byte: golden bytes made by hand, the worked examples, round trips, and decoders that accept any bytes."""
+"""Tests the bytes of ordering records: golden bytes made by hand, worked examples, round trips, and decoders that accept any bytes."""
 
 import json
 import struct
@@ -37,7 +37,7 @@ NOTARY_KEYS = [bytes.fromhex(key) for key in VECTORS["log"]["notary_keys_hex"]]
 OWNER_KEY = bytes.fromhex(VECTORS["log"]["owner_key_hex"])
 
 SIGNATURE = bytes(range(100, 164))
-"""`decode` does not look at it, so any 64 bytes do."""
+"""Any 64 bytes will do, because `decode` does not verify the signature."""
 ID_1, ID_2, ROOT, HASH, NONCE = b"\x01" * 32, b"\x02" * 32, b"\x0f" * 32, b"\x0a" * 32, bytes(range(16))
 KEY_1, KEY_2, ENDORSEMENT = b"\x11" * 32, b"\x12" * 32, b"\x13" * 64
 VIEW = View(9, b"\x0b" * 32)
@@ -95,7 +95,7 @@ def test_golden_bytes(record: OrderingRecord, data: bytes) -> None:
 
 
 def test_golden_bytes_have_every_kind() -> None:
-    """No kind is without golden bytes."""
+    """Golden bytes exist for every kind."""
     assert {data[1] for _, data in GOLDEN} == set(range(1, 11))
 
 
@@ -106,7 +106,7 @@ def test_worked_examples(value: bytes) -> None:
 
 
 def test_worked_examples_decode_to_what_they_say() -> None:
-    """The records of the worked example have the fields that its descriptions name."""
+    """The records of the worked example have the fields that the document lists."""
     genesis, register, entry, *_ = records = [decode(value) for value in EXAMPLE_VALUES]
     log_id, history = (bytes.fromhex(example["history_after"]) for example in EXAMPLES[:2])
     assert genesis == Genesis(NONCE, 2, NOTARY_KEYS[0], OWNER_KEY, VECTORS["notary"], "notary.example/london")
@@ -143,13 +143,13 @@ def total(data: bytes | None) -> None:
     st.none() | st.binary(max_size=300) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 12), st.binary(max_size=300))
 )
 def test_decode_is_total(data: bytes | None) -> None:
-    """Any bytes give a record, which has exactly these bytes, or `CorruptRecord`."""
+    """Any bytes decode to a record with exactly these bytes, or raise `CorruptRecord`."""
     total(data)
 
 
 @given(RECORDS, st.data())
 def test_decode_is_total_near_real_records(record: OrderingRecord, data: st.DataObject) -> None:
-    """A real record with a byte changed, cut short or with more behind it is read to its last byte, or refused."""
+    """A real record that was changed, cut short or extended decodes to its last byte, or is rejected."""
     whole = bytearray(encode(record) + SIGNATURE)
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     total(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
@@ -161,7 +161,7 @@ WHOLE = [*[data + SIGNATURE for _, data in GOLDEN], *EXAMPLE_VALUES]
 
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
 def test_every_truncation_is_refused(value: bytes) -> None:
-    """No beginning of a record is a record: each kind's length follows from its first bytes."""
+    """No prefix of a record is a record: each kind's length follows from its first bytes."""
     for length in range(len(value)):
         with pytest.raises(CorruptRecord):
             decode(value[:length])
@@ -170,7 +170,7 @@ def test_every_truncation_is_refused(value: bytes) -> None:
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
 @given(more=st.binary(min_size=1, max_size=200))
 def test_every_extension_is_refused(value: bytes, more: bytes) -> None:
-    """A record with more bytes behind it, even a whole signature or another transaction id, is no record."""
+    """A record with extra bytes behind it, even a signature or another transaction id, is rejected."""
     for extended in (value + more, value + bytes(32), value + value[-SIGNATURE_BYTES:], value + value):
         with pytest.raises(CorruptRecord):
             decode(extended)
@@ -203,14 +203,14 @@ GENESIS = b"\x01\x06" + NONCE
     ],
 )
 def test_corrupt_records(data: bytes | None, why: str) -> None:
-    """The error says what is wrong."""
+    """The error names the problem."""
     with pytest.raises(CorruptRecord, match=why):
         decode(data)
 
 
 @given(RECORDS, st.integers(0, 255))
 def test_only_active_versions_decode(record: OrderingRecord, version: int) -> None:
-    """A record decodes only in a format version that is active at its place."""
+    """A record decodes only in a format version that is active at its offset."""
     value = bytes([version]) + encode(record)[1:] + SIGNATURE
     with pytest.raises(CorruptRecord, match=f"format version {version} is not active"):
         decode(value, frozenset(range(256)) - {version})

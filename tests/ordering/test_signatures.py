@@ -1,4 +1,4 @@
-"""Signatures over ordering records, fills and new keys: the worked examples to the byte, and all that must not be accepted."""
+"""Tests signatures over ordering records, fills and new keys: the worked examples to the byte, and everything that must be rejected."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ hashes = st.binary(min_size=32, max_size=32)
 
 
 def signer(at: int) -> SigningKey:
-    """The key that signed the worked example at this place: the owner's for kinds 5 to 10, else the notary's; one entry has the former."""
+    """Returns the key that signed this example record: the owner's for kinds 5 to 10, else the notary's; one has the former key."""
     what, value = ORDERING[at]
     if value[1] >= 5:
         return OWNER
@@ -54,14 +54,14 @@ def signer(at: int) -> SigningKey:
 
 
 def changed(value: bytes, at: int) -> bytes:
-    """The same bytes but for one bit of one byte; a negative place counts from the end."""
+    """Returns the value with one bit of one byte flipped; a negative `at` counts from the end."""
     copy = bytearray(value)
     copy[at] ^= 1
     return bytes(copy)
 
 
 def test_keys_of_the_worked_example() -> None:
-    """A key made from its seed has the public key that the worked example names."""
+    """A key made from its seed has the public key in the worked example."""
     assert [FIRST.public_key.hex(), SECOND.public_key.hex()] == VECTORS["notary_keys_hex"]
     assert OWNER.public_key.hex() == VECTORS["owner_key_hex"]
 
@@ -74,7 +74,7 @@ def test_log_id_of_the_worked_example() -> None:
 
 @pytest.mark.parametrize("at", range(len(ORDERING)), ids=[what for what, _ in ORDERING])
 def test_signatures_of_the_worked_example(at: int) -> None:
-    """Each record of the worked example is signed by its signer and nobody else, and signing it again gives its bytes."""
+    """Each record of the worked example verifies with its signer's key only, and signing it again gives the same bytes."""
     value = ORDERING[at][1]
     log_id = LOG_ID if at else NO_LOG_ID
     signers = [key for key in (FIRST, SECOND, OWNER) if record_is_signed(value, log_id, key.public_key)]
@@ -84,14 +84,14 @@ def test_signatures_of_the_worked_example(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(len(ORDERING)), ids=[what for what, _ in ORDERING])
 def test_every_byte_is_signed(at: int) -> None:
-    """No byte of a record, and none of its signature, can be changed."""
+    """No byte of a record, and no byte of its signature, can be changed."""
     value, key, log_id = ORDERING[at][1], signer(at).public_key, LOG_ID if at else NO_LOG_ID
     for place in range(len(value)):
         assert not record_is_signed(changed(value, place), log_id, key)
 
 
 def test_signature_of_another_log() -> None:
-    """A record of one log is not signed in another, and the zeros of genesis stand for no other log."""
+    """A record of one log does not verify in another, and the zero log id of genesis is valid for no other log."""
     assert not record_is_signed(ENTRY, OTHER, FIRST.public_key)
     assert not record_is_signed(ENTRY, NO_LOG_ID, FIRST.public_key)
     assert not record_is_signed(GENESIS, LOG_ID, OWNER.public_key)
@@ -99,13 +99,13 @@ def test_signature_of_another_log() -> None:
 
 @given(st.binary(max_size=200), hashes, hashes)
 def test_record_is_signed_is_total(value: bytes, log_id: bytes, key: bytes) -> None:
-    """Any bytes as record, log id and key give an answer, which is no for what nobody signed."""
+    """Any bytes as record, log id and key give a result, False for everything that was not signed."""
     assert not record_is_signed(value, log_id, key)
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80), st.binary(max_size=80))
 def test_is_signed_is_total(key: bytes, signature: bytes, message: bytes) -> None:
-    """A key or a signature of any length gives an answer, and no exception."""
+    """A key or a signature of any length gives a result, and no exception."""
     assert not is_signed(key, signature, message)
 
 
@@ -127,13 +127,13 @@ IDENTITY = (1).to_bytes(32, "little")
 
 
 def test_signature_has_one_spelling() -> None:
-    """The second half of a signature plus the order of the group is the same number, and no signature."""
+    """A signature whose second half is increased by the group order is the same number, and is rejected."""
     same = int.from_bytes(ENTRY[-32:], "little") + L
     assert not record_is_signed(ENTRY[:-32] + same.to_bytes(32, "little"), LOG_ID, FIRST.public_key)
 
 
 def test_points_of_small_order_sign_nothing() -> None:
-    """The neutral point is no key (it would sign all messages) and no first half; other libraries differ, so this is part of the format."""
+    """The neutral point is rejected as a key (it would verify any message) and as a first half; libraries differ, so the format says so."""
     assert not is_signed(IDENTITY, IDENTITY + bytes(32), b"message")
     seed = sha256(b"seed").digest()
     key = SigningKey(seed)
@@ -148,7 +148,7 @@ def test_points_of_small_order_sign_nothing() -> None:
 
 
 def test_genesis_of_the_worked_example() -> None:
-    """The genesis record decodes when the owner that it names has signed it."""
+    """The genesis record decodes if the owner named in it has signed it."""
     genesis = decode_genesis(GENESIS)
     assert (genesis.notary_key, genesis.owner_key) == (FIRST.public_key, OWNER.public_key)
 
@@ -165,21 +165,21 @@ def test_genesis_of_the_worked_example() -> None:
     ],
 )
 def test_what_is_no_genesis(value: bytes | None, why: str) -> None:
-    """A record of another kind, a changed one, or no record at all is refused with the reason."""
+    """A record of another kind, a changed one, or no record at all is rejected with the reason."""
     with pytest.raises(CorruptRecord, match=why):
         decode_genesis(value)
 
 
 @pytest.mark.parametrize("signed", [lambda g: sign_record(g, NO_LOG_ID, FIRST), lambda g: sign_record(g, LOG_ID, OWNER)])
 def test_genesis_signed_otherwise(signed: Callable[[Genesis], bytes]) -> None:
-    """The notary's key does not sign a genesis record, and no log id but zeros stands in its signature."""
+    """A genesis record signed by the notary's key, or with another log id than zeros, is rejected."""
     with pytest.raises(CorruptRecord, match="not signed by the owner"):
         decode_genesis(signed(decode_genesis(GENESIS)))
 
 
 @given(st.binary(max_size=300))
 def test_decode_genesis_is_total(value: bytes) -> None:
-    """Any bytes that nobody signed are refused with `CorruptRecord`."""
+    """Any unsigned bytes are rejected with `CorruptRecord`."""
     with pytest.raises(CorruptRecord):
         decode_genesis(b"\x01\x06" + value)
 
@@ -188,7 +188,7 @@ def test_decode_genesis_is_total(value: bytes) -> None:
 
 
 def test_fill_of_the_worked_example() -> None:
-    """The fill of the worked example is good for its entry, and signing it again gives its bytes."""
+    """The fill of the worked example is valid for its entry, and signing it again gives the same bytes."""
     entry = decode(ORDERING[3][1])
     assert isinstance(entry, Entry)
     assert (entry.partition, entry.payload_hash) == (PARTITION, FILLED_HASH)
@@ -198,7 +198,7 @@ def test_fill_of_the_worked_example() -> None:
 
 
 def test_every_byte_of_a_fill_is_signed() -> None:
-    """No byte of a fill can be changed, and none cut or added."""
+    """No byte of a fill can be changed, removed or added."""
     for place in range(FILL_BYTES):
         assert not is_fill(changed(FILL, place), LOG_ID, PARTITION, FILLED_KEY, FILLED_HASH, FIRST.public_key)
     for length in range(FILL_BYTES):
@@ -219,7 +219,7 @@ def test_every_byte_of_a_fill_is_signed() -> None:
     ids=["another log", "another partition", "another batch", "another hash", "another key", "the owner's key"],
 )
 def test_fill_for_something_else(log_id: bytes, partition: int, key: bytes, payload_hash: bytes, signed_by: SigningKey) -> None:
-    """A fill says one batch, in one partition of one log, with one hash, under one key; and such a fill is not good for this batch."""
+    """A fill for another batch, partition, log, hash or key is not valid for this batch."""
     assert not is_fill(FILL, log_id, partition, key, payload_hash, signed_by.public_key)
     other = sign_fill(log_id, partition, key, payload_hash, signed_by)
     assert is_fill(other, log_id, partition, key, payload_hash, signed_by.public_key)
@@ -229,7 +229,7 @@ def test_fill_for_something_else(log_id: bytes, partition: int, key: bytes, payl
 
 @given(st.binary(max_size=120), hashes)
 def test_is_fill_is_total(value: bytes, key: bytes) -> None:
-    """Any bytes give an answer, which is no for what nobody signed."""
+    """Any bytes give a result, False for everything that was not signed."""
     assert not is_fill(value, LOG_ID, PARTITION, FILLED_KEY, FILLED_HASH, key)
     assert not is_fill(FILLED_HASH + value, LOG_ID, PARTITION, FILLED_KEY, FILLED_HASH, FIRST.public_key)
 
@@ -247,7 +247,7 @@ def test_endorsement_of_the_worked_example() -> None:
 
 
 def test_endorsement_for_something_else() -> None:
-    """An endorsement names one log and one key in force; another's key, another log or a changed byte is not endorsed."""
+    """An endorsement is valid for one new key, one log and one key in force, and with unchanged bytes only."""
     record = endorse_key(SECOND, LOG_ID, FIRST.public_key)
     assert not key_is_endorsed(record, OTHER, FIRST.public_key)
     assert not key_is_endorsed(record, LOG_ID, SECOND.public_key)
@@ -257,11 +257,11 @@ def test_endorsement_for_something_else() -> None:
         assert not key_is_endorsed(Key(record.public_key, changed(record.endorsement, place)), LOG_ID, FIRST.public_key)
 
 
-# ---- one signature never serves as another kind ----
+# ---- a signature is valid for its kind only ----
 
 
 def test_signatures_of_different_kinds_are_not_exchangeable() -> None:
-    """A record's, a fill's and an endorsement's signature by one key are for their own kind alone."""
+    """The signatures by one key of a record, a fill and an endorsement are valid for their own kind only."""
     record = sign_record(Partitions(3), LOG_ID, FIRST)
     endorsement = endorse_key(FIRST, LOG_ID, SECOND.public_key).endorsement
     fill = sign_fill(LOG_ID, PARTITION, FILLED_KEY, FILLED_HASH, FIRST)[32:]

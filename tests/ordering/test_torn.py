@@ -1,4 +1,4 @@
-"""Telling a torn last write from damage: held to a real write-ahead log in which every byte is damaged in turn."""
+"""Tests the distinction between a torn last write and damage, on a real write-ahead log in which every byte is damaged in turn."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from ordering.torn import only_last_write_torn
 
 
 async def write_ahead_log(directory: Path, lengths: list[int]) -> tuple[bytes, int]:
-    """What RocksDB wrote for records of these lengths, and where the last write begins."""
+    """Returns RocksDB's bytes for records of these lengths, and the offset of the last write."""
     EmbeddedLog.create(directory, 1)
     log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
@@ -27,13 +27,13 @@ async def write_ahead_log(directory: Path, lengths: list[int]) -> tuple[bytes, i
     ("lengths", "step"), [([10, 10, 10], 1), ([100], 1), ([40_000, 10, 70_000], 977), ([10, 40_000, 10], 977)], ids=lambda each: str(each)
 )
 async def test_every_byte(tmp_path: Path, lengths: list[int], step: int) -> None:
-    """A byte that changed in the last write is a torn write, one in any write before is damage; a whole file is neither."""
+    """A changed byte in the last write is a torn write, one in any earlier write is damage; an unchanged file is neither."""
     data, begins = await write_ahead_log(tmp_path / "log", lengths)
     (tmp_path / "copy").mkdir()
     file = tmp_path / "copy" / "000001.log"
     file.write_bytes(data)
     assert not only_last_write_torn(tmp_path / "copy")
-    unused = 0  # what fills a block, when too little room is left in it for a fragment, is not looked at
+    unused = 0  # the unused end of a block, too short for a fragment, is not checked
     for at in [*range(0, len(data), step), *range(max(begins - 3, 0), min(begins + 40, len(data)))]:
         damaged = bytearray(data)
         damaged[at] ^= 0x5A
@@ -48,7 +48,7 @@ async def test_every_byte(tmp_path: Path, lengths: list[int], step: int) -> None
 
 @pytest.mark.parametrize(("lengths", "step"), [([10, 10, 10], 1), ([40_000, 10, 70_000], 977)], ids=str)
 async def test_every_length(tmp_path: Path, lengths: list[int], step: int) -> None:
-    """A file that ends in the middle of a write, with or without zeros to its old length, is torn there, wherever that is."""
+    """A file that ends within a write, with or without zeros up to its old length, is torn there, for any length."""
     data, begins = await write_ahead_log(tmp_path / "log", lengths)
     (tmp_path / "copy").mkdir()
     file = tmp_path / "copy" / "000001.log"
@@ -59,7 +59,7 @@ async def test_every_length(tmp_path: Path, lengths: list[int], step: int) -> No
 
 
 async def test_files_follow_each_other(tmp_path: Path) -> None:
-    """Files are read in the order of their numbers, and a write in a later one makes damage of what was torn; an empty one does not."""
+    """Files are read in the order of their numbers; a write in a later file turns a torn write into damage, an empty file does not."""
     data, begins = await write_ahead_log(tmp_path / "log", [10, 10])
     (tmp_path / "copy").mkdir()
     first, second = tmp_path / "copy" / "000009.log", tmp_path / "copy" / "000010.log"

@@ -1,5 +1,5 @@
-// Outsiders checks what the notary publishes with nothing but other people's code: the signed notes and trees of Go's checksum
-// database (golang.org/x/mod/sumdb), and the proofs and checkpoints of transparency-dev. It shares not a line with the notary.
+// Outsiders verifies the notary's published data with the code of others only: the signed notes and trees of Go's checksum
+// database (golang.org/x/mod/sumdb), and the proofs and checkpoints of transparency-dev. It shares no code with the notary.
 //
 // It reads one JSON object a line and answers each with one: {"ok": true, …} or {"ok": false, "error": "…"}.
 package main
@@ -24,7 +24,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// A question names what is to be done, and with what.
+// A question is one request to this program: an operation and its arguments.
 type question struct {
 	Do      string
 	Key     string   // verifier key, or for "issue" the signer's
@@ -111,7 +111,7 @@ func opened(signed, key string) (string, string, error) {
 	return found.Text, verifier.Name(), nil
 }
 
-// checkpoint opens one twice: as transparency-dev reads it, and as the checksum database reads its own kind but for the first line.
+// checkpoint parses one twice: as transparency-dev does, and as the checksum database does, whose first line differs.
 func checkpoint(signed, key string) (log.Checkpoint, error) {
 	verifier, err := note.NewVerifier(key)
 	if err != nil {
@@ -166,7 +166,7 @@ func receipt(asked question) (answer, error) {
 	return answer{Size: signed.Size, Root: hex.EncodeToString(signed.Hash)}, byTlog
 }
 
-// says checks that a note is signed, and of this text.
+// says checks that a note is signed, and has this text.
 func says(asked question) error {
 	text, _, err := opened(asked.Note, asked.Key)
 	if err == nil && text != asked.Text {
@@ -177,7 +177,7 @@ func says(asked question) error {
 
 const height = 8
 
-// path is a tile's in tlog-tiles: the checksum database puts the height first, and calls the leaves data.
+// path returns a tile's path in tlog-tiles: the checksum database puts the height first, and calls the leaves data.
 func path(tile tlog.Tile) string {
 	found := strings.Replace(tile.Path(), fmt.Sprintf("tile/%d/", height), "tile/", 1)
 	return strings.Replace(found, "tile/data/", "tile/entries/", 1)
@@ -203,7 +203,7 @@ func (f folder) ReadTiles(tiles []tlog.Tile) (data [][]byte, err error) {
 	return data, nil
 }
 
-// trees returns two signed trees, the older first, and what reads the hashes of the newer one, each held against its root.
+// trees returns two signed trees, the older first, and a reader for the hashes of the newer one, which verifies each against its root.
 func (asked question) trees() (older, newer tlog.Tree, reader tlog.HashReader, err error) {
 	for at, signed := range []string{asked.Older, asked.Newer} {
 		found, err := checkpoint(signed, asked.Key)
@@ -244,7 +244,7 @@ func consistency(asked question) error {
 		rfc6962.DefaultHasher, uint64(older.N), uint64(newer.N), nodes, older.Hash[:], newer.Hash[:])
 }
 
-// mirror does a monitor's work: every leaf of the signed tree is read, hashed, and held against the tiles of level 0.
+// mirror does a monitor's work: it reads and hashes every leaf of the signed tree, and compares it with the tiles of level 0.
 func mirror(asked question) error {
 	found, err := checkpoint(asked.Note, asked.Key)
 	if err != nil {
@@ -283,7 +283,7 @@ func mirror(asked question) error {
 	return nil
 }
 
-// issue is a whole log, made the way others make one: what it publishes for these leaves.
+// issue makes a complete log of these leaves with the code of others, and returns what it publishes.
 func issue(asked question) (answer, error) {
 	signer, err := note.NewSigner(asked.Key)
 	if err != nil {

@@ -1,6 +1,6 @@
-"""What the notary publishes, checked by tools that others wrote, and theirs by ours (`main.go` says which they are).
+"""Tests the notary's published data with tools of others, and theirs with ours (`main.go` lists the tools).
 
-The Go program is built from pinned modules; `go.sum` holds their hashes.
+The Go program is built from pinned modules; `go.sum` has their hashes.
 """
 
 import json
@@ -30,13 +30,13 @@ KEY = str(verifier_key("notary"))
 
 @cache
 def notary() -> Grown:
-    """The notary of these tests; a tree of three levels of tiles takes a second, which those who leave them out should not spend."""
+    """Returns the notary of these tests. It is made on demand: its tree of three levels of tiles takes a second."""
     return Grown(random_decisions(70_000))
 
 
 @cache
 def fork() -> Grown:
-    """The same notary, if it told others something else from position 500 on."""
+    """Returns the same notary with other decisions from position 500 on."""
     return Grown([*notary().decisions[:500], *random_decisions(1000, seed=2)[500:]])
 
 
@@ -45,7 +45,7 @@ Ask: TypeAlias = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 @pytest.fixture(scope="session")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Build the program; what asks it questions and returns its answers, in their order."""
+    """Build the program; returns a function that sends it questions and returns its answers, in order."""
     if shutil.which("go") is None:
         pytest.fail(
             "these tests need Go 1.25 or newer on the PATH (https://go.dev/dl): install it, or leave them out with `-m 'not go'`",
@@ -73,7 +73,7 @@ def about(position: int, receipt: str, key: str = KEY) -> dict[str, Any]:
 
 
 def places(count: int, seed: int) -> list[tuple[int, int]]:
-    """(size, position): the ends of trees around full tiles, then any."""
+    """Returns (size, position) pairs: the ends of trees around full tiles, then random ones."""
     edges = [(size, at) for size in (1, 2, 255, 256, 257, 65_535, 65_536, 65_537, 70_000) for at in {0, size // 2, size - 1}]
     chance = random.Random(seed)
     sizes = [chance.choice([3, 100, 512, 5000, 65_793, 70_000]) for _ in range(count)]
@@ -91,14 +91,14 @@ def put_tiles(folder: Path, whose: Grown) -> str:
 
 
 def test_they_accept_our_receipts(ask: Ask) -> None:
-    """200 receipts, of trees of many sizes: each proves its decision to them, under the root that we see too."""
+    """They accept 200 receipts from trees of many sizes: each proves its decision under the root that we compute too."""
     asked = places(200, 1)
     answers = ask([about(position, notary().receipt(position, size)) for size, position in asked])
     assert answers == [{"ok": True, "size": size, "root": notary().view(size).root.hex()} for size, _ in asked]
 
 
 def test_they_refuse_what_we_refuse(ask: Ask) -> None:
-    """The same receipts for the decision beside it, with any hash changed, another index, size, root or key, or cut, are refused."""
+    """They reject the same receipts for the next decision, or with a changed hash, index, size, root or key, or cut short."""
     questions = []
     for size, position in places(200, 2):
         receipt = notary().receipt(position, size)
@@ -125,7 +125,7 @@ def test_they_refuse_what_we_refuse(ask: Ask) -> None:
 
 
 def mutated(chance: random.Random, receipt: str) -> str:
-    """A receipt with a few letters or lines changed."""
+    """Returns a receipt with a few letters or lines changed."""
     for _ in range(chance.randint(1, 2)):
         match chance.randrange(5):
             case 0:
@@ -148,7 +148,7 @@ def mutated(chance: random.Random, receipt: str) -> str:
 
 
 def test_what_we_accept_they_accept(ask: Ask) -> None:
-    """Of 5,000 receipts with letters and lines changed we never accept one that they refuse: we are the stricter."""
+    """A receipt that they reject is never accepted by us, out of 5,000 with changed letters and lines: our check is the stricter one."""
     chance = random.Random(3)
     ours, questions = [], []
     for _ in range(5000):
@@ -184,7 +184,7 @@ def test_a_log_that_they_make_is_ours_to_the_byte(ask: Ask) -> None:
 
 
 def test_they_open_our_checkpoints(ask: Ask) -> None:
-    """Two readers of checkpoints find in ours what we do; a changed one, and one under another key, they refuse."""
+    """Two readers of checkpoints parse ours to the same values, and reject a changed one and one under another key."""
     sizes = [0, 1, 256, 65_537, 70_000]
     answers = ask([{"do": "checkpoint", "key": KEY, "note": notary().checkpoint(size)} for size in sizes])
     assert [(answer["ok"], answer.get("size", 0), answer["root"]) for answer in answers] == [
@@ -203,7 +203,7 @@ def test_they_open_our_checkpoints(ask: Ask) -> None:
 
 
 def test_they_open_our_endorsements(ask: Ask) -> None:
-    """An endorsement of the key history is a note of four lines to them, signed by the key that went."""
+    """An endorsement of the key history is a note of four lines to them, signed by the former key."""
     new = verifier_key("new")
     note = endorse(notary().key, private_key("notary"), new).endorsement
     text = f"notary/key/v1\n{ORIGIN}\n{KEY}\n{new}\n"
@@ -218,7 +218,7 @@ def test_they_open_our_endorsements(ask: Ask) -> None:
 
 
 def test_they_find_our_tiles(ask: Ask) -> None:
-    """Tiles have the paths that they give them, whatever the level, index and width."""
+    """Our tiles have the paths that their tools expect, for any level, index and width."""
     chance = random.Random(4)
     tiles = [
         (chance.randint(-1, 63), chance.randint(0, min(INDEX_MAX, 10 ** chance.randint(0, 17))), chance.randint(1, TILE_WIDTH))
@@ -230,7 +230,7 @@ def test_they_find_our_tiles(ask: Ask) -> None:
 
 
 def test_they_find_our_checkpoints_consistent(ask: Ask, tmp_path: Path) -> None:
-    """From the tiles, as files, they compute both roots, and prove that one tree is the beginning of the other."""
+    """From our tiles, as files, they compute both roots, and prove that one tree is a prefix of the other."""
     questions = []
     for newer in (1, 2, 256, 257, 600, 65_536, 65_537, 70_000):
         tiles = put_tiles(tmp_path / str(newer), Grown(notary().decisions[:newer]))
@@ -242,7 +242,7 @@ def test_they_find_our_checkpoints_consistent(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_they_find_a_fork(ask: Ask, tmp_path: Path) -> None:
-    """Checkpoints of two trees, or tiles of another one, are found out."""
+    """They reject checkpoints of two trees, and tiles of another tree."""
     tiles = put_tiles(tmp_path / "tiles", Grown(notary().decisions[:1000]))
     question = {"do": "consistency", "key": KEY, "tiles": tiles, "older": notary().checkpoint(600), "newer": notary().checkpoint(1000)}
     forks = [
@@ -254,7 +254,7 @@ def test_they_find_a_fork(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_they_mirror_our_log(ask: Ask, tmp_path: Path) -> None:
-    """A monitor reads every entry, and finds each in the tree that the checkpoint signs; one changed byte, and it is found."""
+    """Their monitor reads every entry, and finds each in the tree of the signed checkpoint; it finds one changed byte."""
     tiles = put_tiles(tmp_path, Grown(notary().decisions[:1000]))
     question = {"do": "mirror", "key": KEY, "note": notary().checkpoint(1000), "tiles": tiles}
     assert ask([question]) == [{"ok": True}]

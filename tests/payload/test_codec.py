@@ -1,4 +1,4 @@
-"""Payload records: a batch comes back as it went in, and anything else is a corrupt record, for every worker alike (R3)."""
+"""Tests payload records: a batch decodes to its submissions, and any other value is a corrupt record, for every worker alike (R3)."""
 
 import json
 
@@ -16,7 +16,7 @@ def submission(party: str, *indices: int) -> Submission:
 
 
 def test_a_batch_is_a_json_array_of_its_submissions() -> None:
-    """Any JSON parser reads the value; there is no white space and nothing was encoded again."""
+    """The value is a JSON array for any parser, without white space, and nothing was encoded again."""
     first, second = submission("A", 1), submission("B", 2, 3)
     value = encode_batch([first.encoded, second.encoded])
     assert value == b"[" + first.encoded + b"," + second.encoded + b"]"
@@ -24,7 +24,7 @@ def test_a_batch_is_a_json_array_of_its_submissions() -> None:
 
 
 def test_a_batch_comes_back_whole() -> None:
-    """Submissions, and their requests in order, are those that went in."""
+    """The decoded submissions, and their requests in order, are the original ones."""
     submissions = (submission("A", 1), submission("B", 2, 3), submission("C", 4))
     value = encode_batch([each.encoded for each in submissions])
     assert decode_batch(value, NOTARY) == submissions
@@ -32,12 +32,12 @@ def test_a_batch_comes_back_whole() -> None:
 
 
 def test_a_batch_of_nothing_decodes() -> None:
-    """No submissions are no requests; whether the entry agrees is for the joiner to see."""
+    """A batch without submissions decodes to no requests; the joiner compares that with the entry."""
     assert decode_requests(encode_batch([]), NOTARY) == ()
 
 
 def test_two_submissions_of_one_batch_may_ask_the_same() -> None:
-    """Clients do not know of each other; once per submission is the rule, and R7 decides the second one."""
+    """Two submissions of one batch may have the same request, because clients do not know of each other; R7 decides the second one."""
     value = encode_batch([submission("A", 1).encoded, submission("B", 1).encoded])
     assert len({request.transaction_id for request in decode_requests(value, NOTARY)}) == 1
 
@@ -64,7 +64,7 @@ GOOD = submission("A", 1).encoded
     ],
 )
 def test_what_no_worker_writes_is_a_corrupt_record(value: bytes, message: str) -> None:
-    """Both decoders refuse alike, and say which submission it was."""
+    """Both decoders reject a bad value alike, with the number of the submission."""
     with pytest.raises(CorruptRecord) as of_requests:
         decode_requests(value, NOTARY)
     with pytest.raises(CorruptRecord) as of_batch:

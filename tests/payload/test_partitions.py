@@ -1,4 +1,4 @@
-"""Where the next payload goes: only where it can be appended, near by first, each in its turn."""
+"""Tests the choice of the next payload partition: only one that accepts appends, a near leader first, in turn."""
 
 from collections import Counter
 
@@ -13,20 +13,20 @@ def test_all_partitions_take_turns() -> None:
 
 
 def test_leaders_in_the_own_data_centre_come_first() -> None:
-    """As long as there is one, no byte of a batch crosses to another data centre on its way to the leader."""
+    """While the worker's own data centre has leaders, no batch crosses to another one on its way to the leader."""
     choice = PartitionChoice("x")
     leaders = {0: "y", 1: "x", 2: None, 3: "x"}
     assert [choice.choose(leaders) for _ in range(4)] == [1, 3, 1, 3]
 
 
 def test_without_leaders_in_the_own_data_centre_all_others_serve() -> None:
-    """A worker whose data centre lost its brokers goes on with those elsewhere, told or not."""
+    """A worker whose data centre has no leaders left uses those elsewhere, whether their data centre is known or not."""
     choice = PartitionChoice("x")
     assert [choice.choose({0: "y", 1: None}) for _ in range(3)] == [0, 1, 0]
 
 
 def test_partitions_without_a_leader_are_not_chosen() -> None:
-    """Only the keys of the mapping can take an append; with none there is no choice, and the turn is not lost."""
+    """Only the keys of the mapping accept appends; without any there is no choice, and the turn is not lost."""
     choice = PartitionChoice("x")
     assert choice.choose({4: "x"}) == 4
     assert choice.choose({}) is None
@@ -34,7 +34,7 @@ def test_partitions_without_a_leader_are_not_chosen() -> None:
 
 
 def test_partitions_that_come_and_go_starve_none() -> None:
-    """While one partition flaps, the steady ones still get about the same share."""
+    """While one partition comes and goes, the steady ones still get about equal shares."""
     choice = PartitionChoice(None)
     steady = {0: "x", 1: "x", 2: "x"}
     chosen = Counter(choice.choose({**steady, 3: "x"} if turn % 2 else steady) for turn in range(300))
@@ -42,7 +42,7 @@ def test_partitions_that_come_and_go_starve_none() -> None:
 
 
 def test_the_choice_is_deterministic() -> None:
-    """The same leaders, call by call, give the same choices, in whatever order the mapping lists them."""
+    """The same leaders, call by call, give the same choices, in any order of the mapping."""
     one, other = PartitionChoice("x"), PartitionChoice("x")
     calls = [{0: "x", 1: "y"}, {2: "x", 0: "x"}, {}, {1: "y", 2: "z"}, {5: "x", 2: "x"}]
     assert [one.choose(call) for call in calls] == [other.choose(dict(reversed(call.items()))) for call in calls]

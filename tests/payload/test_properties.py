@@ -1,4 +1,4 @@
-"""Of all inputs: decoding is total, ids are the contract's, and encoding is a fixed point.
+"""Tests properties over all inputs: decoding is total, ids are the contract's, and encoding is a fixed point.
 
 The transaction id and the JSON rules are written here a second time, naively, from docs/formats.md alone.
 """
@@ -17,12 +17,12 @@ from ordering.errors import CorruptRecord, Malformed
 from payload import Submission, decode_batch, decode_request, decode_requests, decode_submission, encode_batch, signed_message
 from payload import request as request_module
 
-# Machines here are shared: how long an example takes says nothing.
+# No deadline: machines here are shared, so the duration of an example means nothing.
 SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NOTARY = "O=Notär,L=London"
 
-# A few ids and indices only, so that equal states, common prefixes and every length of index are frequent.
+# Only a few ids and indices, so that equal states, common prefixes and every length of index are frequent.
 hashes = st.sampled_from(["00" * 32, "ff" * 32, "0123456789abcdef" * 4]) | st.binary(min_size=32, max_size=32).map(bytes.hex)
 indices = st.sampled_from([0, 1, 9, 10, 255, 256, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
 states = st.builds(lambda transaction_id, index: f"{transaction_id}:{index}", hashes, indices)
@@ -70,7 +70,7 @@ def naive_state(text: str) -> bytes:
 
 
 def naive_id(request: dict[str, Any], notary: str) -> bytes:
-    """The contract's formula, step by step, from the parsed JSON."""
+    """Returns the id by the contract's formula, step by step, from the parsed JSON."""
     digest = hashlib.sha256()
     digest.update(b"notary/transaction/v1\n")
     digest.update(struct.pack(">H", len(notary.encode())) + notary.encode())
@@ -87,7 +87,7 @@ def naive_id(request: dict[str, Any], notary: str) -> bytes:
 
 
 def naive_encoding(submission: dict[str, Any]) -> bytes:
-    """What the worker writes: the contract's members in its order, empty ones left out, no white space."""
+    """Returns a worker's encoding: the contract's members in its order, empty ones left out, no white space."""
     kept = [
         {
             **{member: request[member] for member in ("inputs", "references") if request.get(member)},
@@ -101,7 +101,7 @@ def naive_encoding(submission: dict[str, Any]) -> bytes:
 
 
 def accepted_or_none(decode: Any, error: type[Exception], body: bytes) -> Any:
-    """What `decode` makes of `body`, None when it raises `error` with a message; any other exception fails the test."""
+    """Returns `decode(body)`, None if it raises `error` with a message; any other exception fails the test."""
     try:
         return decode(body, NOTARY)
     except error as problem:
@@ -111,7 +111,7 @@ def accepted_or_none(decode: Any, error: type[Exception], body: bytes) -> Any:
 
 
 def outcome(body: bytes) -> Submission | None:
-    """The submission, or None when it is malformed. A batch of just this body must be accepted exactly when the body is."""
+    """Returns the submission, None if it is malformed. A batch of just this body must be accepted exactly when the body is."""
     submission: Submission | None = accepted_or_none(decode_submission, Malformed, body)
     value = encode_batch([body])
     batch = accepted_or_none(decode_batch, CorruptRecord, value)
@@ -120,7 +120,7 @@ def outcome(body: bytes) -> Submission | None:
         assert batch == (submission,)
         assert in_batch == submission.requests
     else:
-        # White space alone, or several values with commas between, make an array that has not just one element.
+        # White space alone, or several values with commas between them, make an array that does not have one element.
         assert batch is None or len(batch) != 1
         assert (in_batch is None) == (batch is None)
     return submission
@@ -129,7 +129,7 @@ def outcome(body: bytes) -> Submission | None:
 @given(requests, parties)
 @SHARED
 def test_ids_are_those_of_the_naive_formula(request: dict[str, Any], notary: str) -> None:
-    """For any valid request at any notary."""
+    """The ids are those of the naive formula, for any valid request at any notary."""
     decoded = decode_request(json.dumps(request).encode(), notary)
     assert decoded.transaction_id == naive_id(request, notary)
     assert list(decoded.inputs) == sorted(naive_state(text) for text in request.get("inputs", []))
@@ -140,10 +140,10 @@ def test_ids_are_those_of_the_naive_formula(request: dict[str, Any], notary: str
 @given(submissions)
 @SHARED
 def test_the_encoding_is_a_fixed_point(submission: dict[str, Any]) -> None:
-    """Encoded once, a submission decodes to itself, for ever, and never grows."""
+    """An encoded submission decodes to itself, and never grows."""
     body = json.dumps(submission, ensure_ascii=False).encode()
     once = decode_submission(body, NOTARY)
-    assert once.encoded == naive_encoding(submission) or b"\\" in once.encoded  # json and msgspec escape control characters apart
+    assert once.encoded == naive_encoding(submission) or b"\\" in once.encoded  # json and msgspec escape control characters differently
     assert json.loads(once.encoded) == json.loads(naive_encoding(submission))
     assert decode_submission(once.encoded, NOTARY) == once
     assert len(once.encoded) <= len(body)
@@ -170,7 +170,7 @@ def test_the_text_of_the_json_does_not_matter(submission: dict[str, Any], random
 @given(parties, parties, st.lists(st.binary(min_size=32, max_size=32), max_size=5))
 @SHARED
 def test_the_signed_message_is_the_contracts(notary: str, party: str, ids: list[bytes]) -> None:
-    """Domain, both names with their lengths, the count and the ids, in order."""
+    """The signed message is the domain, both names with their lengths, the count and the ids, in order."""
     expected = b"notary/submission/v1\n"
     for name in (notary, party):
         expected += struct.pack(">H", len(name.encode())) + name.encode()
@@ -189,7 +189,7 @@ def test_decoding_arbitrary_bytes_is_total(body: bytes) -> None:
 @given(anything)
 @settings(SHARED, max_examples=300)
 def test_decoding_arbitrary_json_is_total(value: Any) -> None:
-    """So is any JSON, with the contract's names at wrong places, and with what Python's json calls JSON."""
+    """Any JSON decodes or is rejected, with the contract's names in wrong places, and with the extensions of Python's json."""
     outcome(json.dumps(value).encode())
     outcome(json.dumps({"party": "P", "signature": "", "requests": value}).encode())
     outcome(json.dumps({"party": "P", "signature": "", "requests": [value]}).encode())
@@ -198,7 +198,7 @@ def test_decoding_arbitrary_json_is_total(value: Any) -> None:
 @given(submissions, st.data())
 @settings(SHARED, max_examples=300)
 def test_decoding_mutated_submissions_is_total(submission: dict[str, Any], data: st.DataObject) -> None:
-    """A valid body with a few bytes changed, cut or doubled is refused, or means something that decodes as itself again."""
+    """A valid body with a few bytes changed, cut or doubled is rejected, or decodes to a submission that encodes to itself."""
     body = bytearray(json.dumps(submission, ensure_ascii=False).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body)))
@@ -224,7 +224,7 @@ near_hashes = hashes | st.sampled_from(["", "00" * 31, "00" * 33, "0A" * 32, "00
 @example(["00" * 32 + ":4294967296", "ff" * 32 + ":4294967296"], [], "00" * 31)
 @settings(SHARED, max_examples=500)
 def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], references: list[str], content_hash: str) -> None:
-    """One `fromhex` for a request gives what reading value by value gives, and no value passes it that does not pass there."""
+    """One `fromhex` for a whole request gives the same as decoding value by value, and accepts no other value."""
     wire = request_module.RequestJson(inputs=tuple(inputs), references=tuple(references), content_hash=content_hash)
     quick = request_module._states_quickly(wire, len(inputs) + len(references))
     if quick is None:

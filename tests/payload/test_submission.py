@@ -1,4 +1,4 @@
-"""What a submission may say, what its requests are called, and what is said about one that may not (docs/formats.md)."""
+"""Tests the rules for submissions, the ids of their requests, and the errors for invalid ones (docs/formats.md)."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ GOOD = {"inputs": [f"{A}:0"], "content_hash": HASH}
 
 
 def body_of(*requests: object, **members: object) -> bytes:
-    """A submission with these requests; a member given as `...` is left out."""
+    """Returns the body of a submission with these requests; a member given as `...` is left out."""
     submission = {"party": "O=Bank A", "signature": "AAAA", "requests": list(requests), **members}
     return json.dumps({name: value for name, value in submission.items() if value is not ...}).encode()
 
@@ -32,13 +32,13 @@ def vector_body(submission: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("vector", VECTORS["requests"])
 def test_a_request_of_the_vectors_has_its_id(vector: dict[str, Any]) -> None:
-    """The independent program's ids are ours, to the byte."""
+    """The ids are those of the independent program, to the byte."""
     assert decode_request(json.dumps(vector["request"]).encode(), NOTARY).transaction_id.hex() == vector["transaction_id"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["submissions"])
 def test_a_submission_of_the_vectors_is_signed_by_its_party(vector: dict[str, Any]) -> None:
-    """The message is the vectors' to the byte, and the party's public key verifies the decoded signature over it."""
+    """The signed message is the vectors' to the byte, and the party's public key verifies the decoded signature over it."""
     submission = decode_submission(vector_body(vector), NOTARY)
     ids = [request.transaction_id for request in submission.requests]
     message = signed_message(NOTARY, submission.party, ids)
@@ -49,7 +49,7 @@ def test_a_submission_of_the_vectors_is_signed_by_its_party(vector: dict[str, An
 
 @pytest.mark.parametrize("vector", VECTORS["submissions"])
 def test_a_submission_is_encoded_as_compact_json_in_the_contracts_order(vector: dict[str, Any]) -> None:
-    """The vectors' members stand in the contract's order, so compact JSON of the very same objects is what goes to the log."""
+    """The vectors' members have the contract's order, so compact JSON of the same objects is what goes to the log."""
     body = vector_body(vector)
     assert decode_submission(body, NOTARY).encoded == json.dumps(json.loads(body), separators=(",", ":")).encode()
 
@@ -65,7 +65,7 @@ def test_states_come_out_in_ascending_byte_order_but_travel_as_given() -> None:
 
 
 def test_white_space_order_of_members_and_escapes_change_nothing() -> None:
-    """Two texts that mean the same are the same submission, ids and encoded bytes included."""
+    """Two texts with the same meaning are the same submission, ids and encoded bytes included."""
     plain = '{"party":"\u00c5","signature":"","requests":[{"inputs":["%s:1"],"time_window":{"from":0,"until":5},"content_hash":"%s"}]}'
     shuffled = (
         '\t{ "requests" : [ {"content_hash" : "%s",\r\n "references": [], "time_window": {"until": 5, "from": -0},'
@@ -77,7 +77,7 @@ def test_white_space_order_of_members_and_escapes_change_nothing() -> None:
 
 
 def test_the_last_of_two_equal_members_counts() -> None:
-    """A member given twice means what the last one says, and only that one is encoded."""
+    """The last one of a repeated member counts, and only that one is encoded."""
     twice = body_of(GOOD).replace(b'"inputs":', f'"inputs": ["{B}:9"], "inputs":'.encode())
     assert decode_submission(twice, NOTARY) == decode_submission(body_of(GOOD), NOTARY)
 
@@ -90,7 +90,7 @@ def test_the_same_request_at_another_notary_is_another_transaction() -> None:
 
 
 def test_an_open_end_is_the_least_or_the_greatest_i64() -> None:
-    """What the index compares with log time needs no null."""
+    """An open end is the lowest or highest i64, so that the index compares log time without a null."""
     window = lambda ends: decode_request(json.dumps({"time_window": ends, "content_hash": HASH}).encode(), NOTARY)  # noqa: E731
     assert (window({"from": None, "until": 7}).from_ms, window({"from": None, "until": 7}).until_ms) == (-(2**63), 7)
     assert (window({"from": -7, "until": None}).from_ms, window({"from": -7, "until": None}).until_ms) == (-7, 2**63 - 1)
@@ -111,7 +111,7 @@ def test_limits_are_inclusive() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 63, 64, 65, 71, 1000])
 def test_a_signature_of_any_length_decodes(length: int) -> None:
-    """A signature that cannot be right is a bad signature, which the notary says, not a malformed submission."""
+    """A signature of any length decodes; the notary then reports it as a bad signature, not as a malformed submission."""
     signature = bytes(range(256)) * 4
     text = base64.b64encode(signature[:length]).decode()
     assert decode_submission(body_of(GOOD, signature=text), NOTARY).signature == signature[:length]
@@ -130,7 +130,7 @@ def inputs(*refs: object) -> bytes:
 
 
 HOSTILE = [
-    # (what is wrong, body, where, a part of what)
+    # (the problem, body, field, a part of the message)
     ("nothing", b"", "", "0 bytes end inside a value"),
     ("NUL", b"\x00", "", "invalid character at byte 0"),
     ("not JSON", b"party=me", "", "at byte 0, near b'party=me'"),
@@ -306,7 +306,7 @@ def test_a_body_that_breaks_the_contract_is_told_where_and_what(body: bytes, whe
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"content_hash":null}', b'{"inputs":["x"],"content_hash":"' + HASH.encode() + b'"}'])
 def test_a_single_request_is_read_by_the_same_rules(body: bytes) -> None:
-    """`decode_request` refuses with places that start at the request itself."""
+    """`decode_request` rejects with field paths that start at the request itself."""
     with pytest.raises(Malformed) as caught:
         decode_request(body, NOTARY)
     assert not caught.value.where.startswith("requests")

@@ -1,6 +1,6 @@
-"""The batches that the joiner should emit, worked out the slow and obvious way from the complete log at once (R2, R3, R5, R6, R10).
+"""The batches that the joiner should emit, computed in the slow and obvious way from the complete log (R2, R3, R5, R6, R10).
 
-Shares no code with the joiner, and not even its formats: a history is plain tuples, and what it encodes to is the business of the test.
+Shares no code and no formats with the joiner: a history is plain tuples, and the test encodes them.
 
 Ordering: ("genesis",) | ("register", nonce, name, signer) | ("fence", incarnation, last, signer) | ("retire", incarnation, signer)
           | ("entry", incarnation, sequence, sent_at, at, partition, labels, named, signer) | ("key", new key, key that it follows, signer)
@@ -16,10 +16,10 @@ Batches = list[tuple[Any, ...]]
 
 
 def joined(ordering: list[tuple[Any, ...]], payloads: list[list[Any]], partitions: int) -> tuple[Batches, list[tuple[int, bool]], int]:
-    """The batches, what took effect, and the offset of the first hole or the log's end.
+    """Returns the batches, the records that took effect, and the offset of the first hole or the log end offset.
 
-    A batch is (offset, incarnation, sequence, log time, whether it was filled, its labels); what took effect is (offset, whether it is an
-    entry joined with its payload).
+    A batch is (offset, incarnation, sequence, log time, whether it was filled, its labels); a record that took effect is (offset, whether
+    it is an entry joined with its payload).
     """
     batches: Batches = []
     effects: list[tuple[int, bool]] = []
@@ -62,7 +62,7 @@ def joined(ordering: list[tuple[Any, ...]], payloads: list[list[Any]], partition
 
 
 def _content(partition: list[Any], name: tuple[int, int], named: Any, key: int) -> str | None:
-    """The first record under that name that is the payload named, or a fill for it by the key in force."""
+    """Returns "payload" or "fill" for the first record under that name that is either (the named payload, or a valid fill), else None."""
     for record in partition:
         if record is None or record[:2] != name:
             continue
@@ -74,7 +74,7 @@ def _content(partition: list[Any], name: tuple[int, int], named: Any, key: int) 
 
 
 def _alive(before: list[tuple[Any, ...]], incarnation: int) -> bool:
-    """Whether that incarnation has registered and is not over after these records, which all took effect."""
+    """Returns whether that incarnation has registered and has not ended after these records, which all took effect."""
     registered = 0
     alive: dict[int, str] = {}
     for record in before:

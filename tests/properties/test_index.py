@@ -1,6 +1,6 @@
-"""Of all sequences of steps: the index, on a real RocksDB, says what a naive model of the contract's rules says.
+"""Tests that the index, on a real RocksDB, agrees with a naive model of the contract's rules for any sequence of steps.
 
-The universe is small, so that conflicts, references to consumed states, closed windows and repeated ids are frequent.
+There are few states and ids, so that conflicts, references to consumed states, closed windows and repeated ids are frequent.
 """
 
 from hashlib import sha256
@@ -28,7 +28,7 @@ windows = st.sampled_from([(OPEN_FROM_MS, OPEN_UNTIL_MS)] * 4 + [(5, OPEN_UNTIL_
 
 @st.composite
 def universes(draw: st.DrawFn) -> list[Request]:
-    """A few requests; the id says nothing of the content, which is the harder case."""
+    """Draw a few requests; their ids do not depend on the content, which is the harder case."""
     asked = draw(st.lists(st.tuples(state_sets, state_sets, windows), min_size=1, max_size=10))
     return [
         Request(sha256(bytes([n])).digest(), inputs, references, *window, bytes(32)) for n, (inputs, references, window) in enumerate(asked)
@@ -40,7 +40,7 @@ steps = st.lists(st.tuples(st.lists(batch_of, max_size=3), st.booleans()), min_s
 
 
 class Model:
-    """The contract's decision rules, request by request, in dicts."""
+    """The contract's decision rules, request by request, on dicts."""
 
     def __init__(self) -> None:
         self.decided: dict[bytes, tuple[Any, ...]] = {}
@@ -78,7 +78,7 @@ def _open(directory: Path) -> Index:
 @SHARED
 @given(universes(), steps)
 def test_index_equals_the_model(universe: list[Request], plan: list[Any]) -> None:
-    """Every answer, every row and where reading resumes are the model's, over any split into steps and any reopening."""
+    """Every answer, every row and the offsets to resume from are the model's, for any split into steps and any reopening."""
     model, lives = Model(), {}
     log_time = offset = 0
     with TemporaryDirectory() as directory:
@@ -133,7 +133,7 @@ def _compare(index: Index, model: Model, universe: list[Request]) -> None:
 
 
 def _naive_root(hashes: list[bytes]) -> bytes:
-    """RFC 6962, section 2.1: split at the largest power of two below the number of leaves."""
+    """Returns the root by RFC 6962, section 2.1: split at the largest power of two below the number of leaves."""
     if len(hashes) <= 1:
         return hashes[0] if hashes else sha256(b"").digest()
     split = 1 << (len(hashes) - 1).bit_length() - 1
@@ -141,5 +141,5 @@ def _naive_root(hashes: list[bytes]) -> bytes:
 
 
 def test_outcome_numbers() -> None:
-    """The model above and the leaf of the contract number the outcomes alike."""
+    """The model above and the leaf of the contract use the same numbers for outcomes."""
     assert [outcome.name for outcome in Outcome] == ["COMMITTED", "INPUT_CONFLICT", "REFERENCE_CONFLICT", "OUTSIDE_TIME_WINDOW"]

@@ -1,7 +1,7 @@
-"""Random histories: the joiner emits what the reference reads off the complete log, however it is read (R2 to R5, R8, R10).
+"""Tests random histories: the joiner emits what the reference computes from the complete log, in any order of reading (R2 to R5, R8, R10).
 
 A history is drawn as tuples (see `reference`), encoded to records, and read by joiners that are restarted, crash between a step and its
-persisting, get the topic-partitions in any portions, have any clock, and honour the pauses that they asked for.
+persisting, get the topic-partitions in any portions, have any clock, and keep the pauses that they requested.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from ordering.signatures import NO_LOG_ID, endorse_key, log_id_of, sign_fill, si
 from tests.joiner.history import NOTARY, requests, signing_key, value
 from tests.properties.reference import joined
 
-# Machines here are shared: how long an example takes says nothing.
+# No deadline: machines here are shared, so the duration of an example means nothing.
 SHARED = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 PARTITIONS, PARTITIONS_MAX = 2, 3
@@ -44,7 +44,7 @@ OWNER = signing_key("owner")
 GENESIS = sign_record(Genesis(bytes(16), PARTITIONS, KEYS[0].public_key, OWNER.public_key, NOTARY, "n"), NO_LOG_ID, OWNER)
 LOG_ID = log_id_of(GENESIS)
 VIEWS = (View(1, LOG_ID), View(1, LOG_ID), View(0, bytes(32)), View(1, bytes(32)), View(3, b"?" * 32), View(2**63, bytes(32)))
-"""Among them some of other histories, which decide nothing."""
+"""Views to draw from, some of other histories; views decide nothing."""
 CHECKPOINT = sign_record(Checkpoint(1, VIEWS[0], 3, bytes(32)), LOG_ID, KEYS[0])
 ACTIVATE = sign_record(Activate(1), LOG_ID, OWNER)
 GARBAGE = (None, b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63" + bytes(80), encode(Activate(1)), ACTIVATE, CHECKPOINT, GENESIS)
@@ -65,13 +65,13 @@ owners = st.one_of(
 )
 contents = st.one_of(labels, labels, st.just(("?",)))
 
-# One thing that happens: a few ordering records and a few payload records, in that order within each topic-partition.
+# One event: a few ordering records and a few payload records, in that order within each topic-partition.
 control = st.one_of(registers, registers, fences, owners, st.just(("other",))).map(lambda record: ([record], []))
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
-    """The records of one batch by a worker, its retries, a mirror, a filler and a forger."""
+    """Draw the records of one batch by a worker, its retries, a mirror, a filler and a forger."""
     name = draw(incarnations), draw(sequences)
     partition, ids = draw(st.integers(0, PARTITIONS - 1)), draw(labels)
     named = draw(st.sampled_from([ids] * 6 + [("?",), ("c", "b")]))
@@ -85,7 +85,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Any], list[list[Any]]]:
-    """(ordering, payloads by partition), with the first incarnations registered more often than not."""
+    """Draw (ordering, payloads by partition), in most cases with the first incarnations registered."""
     events = draw(st.lists(st.one_of(batches(), batches(), batches(), control), max_size=14))
     ordering: list[Any] = [("register", n, name) for n, name in enumerate(NAMES[: draw(st.integers(0, 3))])]
     payloads: list[list[Any]] = [[] for _ in range(PARTITIONS_MAX)]
@@ -93,7 +93,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Any], list[list[Any]]]:
         ordering += entries
         for partition, content in contents_:
             payloads[partition].append(content)
-    # Topic-partitions are ordered each for itself; some are shuffled against the order of events.
+    # Each topic-partition has an order of its own; some are shuffled against the order of events.
     for stream in (ordering, *payloads):
         if stream and draw(st.integers(0, 4)) == 0:
             stream[:] = draw(st.permutations(stream))
@@ -106,7 +106,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Any], list[list[Any]]]:
 
 
 def _signed(ordering: list[Any], forged: list[int]) -> tuple[list[Any], int]:
-    """The records with their signers: the key in force there, or the owner; some forged, with another. Then the last key."""
+    """Returns the records with their signers (the key in force, or the owner; another for the forged ones), and the last key."""
     signed: list[Any] = []
     used = [0]
     for at, record in enumerate(ordering):
@@ -191,7 +191,7 @@ class MemoryStreams:
         return Record(ORDERING, offset, at, None, data)
 
     def history(self, effects: list[tuple[int, bool]]) -> list[bytes]:
-        """The running hash over these records."""
+        """Returns the running hash over these records."""
         hashes: list[bytes] = []
         for offset, mark in effects:
             record = self.record(ORDERING, offset)
@@ -202,7 +202,7 @@ class MemoryStreams:
 
 
 class Worker:
-    """A worker without IO: a joiner, a reader that honours its pauses, and what is durable."""
+    """A worker without IO: a joiner, a reader that keeps its pauses, and the persisted state."""
 
     def __init__(self, streams: MemoryStreams, limits: JoinerLimits) -> None:
         self.streams, self.limits = streams, limits
@@ -217,7 +217,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """A new process: what is durable, through the rows of the index."""
+        """Start a new process from the persisted state, through the rows of the index."""
         lives = tuple([rows.life_of(key, row) for key, row in sorted(self.lives.items())])
         effects = [rows.effect_of(rows.effect_row(effect)) for effect in self.effects[-HISTORY_KEPT:]]
         marks = dict([rows.mark_of(rows.mark_key(stream), rows.mark_row(mark)) for stream, mark in self._marks.items()])
@@ -233,7 +233,7 @@ class Worker:
         return 0 if stream in self.paused else max(0, self.streams.end(stream) - self.read_next[stream])
 
     def read(self, portions: dict[int, int], now_ms: int, *, crash: bool = False) -> Ready:
-        """One poll and its steps; a crash loses the last step before it was persisted."""
+        """Poll once and run its steps; a crash loses the last step before it was persisted."""
         records = []
         for stream, count in portions.items():
             for offset in range(self.read_next[stream], self.read_next[stream] + min(count, self.unread(stream))):
@@ -272,7 +272,7 @@ class Worker:
         self._doubts = (ready.agreed, dict(ready.doubts))
 
     def read_all(self, now_ms: int) -> Ready:
-        """All topic-partitions, until nothing is left that is not paused."""
+        """Read all topic-partitions until nothing is left in those that are not paused."""
         ready = self.read({}, now_ms)
         while any(self.unread(stream) for stream in self.read_next):
             ready = self.read(dict.fromkeys(self.read_next, 1000), now_ms)
@@ -285,14 +285,14 @@ class Worker:
         ]
 
     def check(self) -> None:
-        """Everything that the log determines is what the reference says."""
+        """Check that everything that the log determines is equal to the reference."""
         batches_, effects, _ = joined(self.streams.ordering, self.streams.payloads, PARTITIONS)
         assert self.plain() == [(*batch[:5], _ids(batch[5])) for batch in batches_]
         assert [effect.offset for effect in self.effects] == [offset for offset, _ in effects]
         assert [effect.history for effect in self.effects] == self.streams.history(effects)
 
 
-# What happens next while reading: portions of topic-partitions, time that passes, and how the step ends.
+# The next reads: portions of topic-partitions, time that passes, and the end of the step.
 polls = st.tuples(
     st.dictionaries(st.integers(ORDERING, PARTITIONS_MAX - 1), st.integers(1, 4), max_size=3),
     st.sampled_from([0, 1, 1500, 10**6]),
@@ -323,7 +323,7 @@ def _follow(worker: Worker, schedule: list[Any]) -> int:
 @SHARED
 @given(histories(), st.lists(st.tuples(limits, st.lists(polls, max_size=12)), min_size=1, max_size=3))
 def test_any_reading_gives_the_reference(history: tuple[list[Any], list[list[Any]]], readings: list[Any]) -> None:
-    """Any portions, interleaving, clock, limits, restarts and crashes: batches and history are those of the log, up to its first hole."""
+    """For any portions, interleaving, clock, limits, restarts and crashes, batches and history are the log's up to its first hole."""
     for limits_, schedule in readings:
         worker = Worker(MemoryStreams(*history), limits_)
         worker.read_all(_follow(worker, schedule))
@@ -331,7 +331,7 @@ def test_any_reading_gives_the_reference(history: tuple[list[Any], list[list[Any
 
 
 def _fills(ready: Ready, worker: Worker) -> Iterator[FillWanted]:
-    """R4: only those of partitions that the worker has read to their ends."""
+    """Yields the proposed fills, only of partitions that the worker has read to their ends (R4)."""
     for fill in ready.fills:
         if worker.read_next[fill.partition] == worker.streams.end(fill.partition):
             yield fill
@@ -340,7 +340,7 @@ def _fills(ready: Ready, worker: Worker) -> Iterator[FillWanted]:
 @SHARED
 @given(histories(), limits, st.lists(polls, max_size=8), st.lists(st.booleans(), max_size=12))
 def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: JoinerLimits, schedule: list[Any], late: list[bool]) -> None:
-    """Appending the fills that are proposed, sometimes after the late payload, ends at a log without holes that all read alike."""
+    """Appending the proposed fills, sometimes after the late payload, leads to a log without holes that all workers read alike."""
     ordering, payloads = [*history[0]], [[*stream] for stream in history[1]]
     streams = MemoryStreams(ordering, payloads)
     worker = Worker(streams, limits_)
@@ -375,7 +375,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
 @SHARED
 @given(histories(), st.lists(polls, max_size=8))
 def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[Any]]], schedule: list[Any]) -> None:
-    """Nothing stays buffered of an incarnation that is over or a sequence that is passed; what the head needs is never paused."""
+    """Payloads of an ended incarnation or a passed sequence do not stay buffered; the partition that the head needs is never paused."""
     worker = Worker(MemoryStreams(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     lives = worker.joiner.lives

@@ -1,28 +1,28 @@
-"""Histories of the joiner's core in text files, with golden output (as etcd raft's datadriven tests).
+"""Scenarios for the joiner's core in text files, with golden output (as etcd raft's datadriven tests).
 
-A file is blocks, one blank line between them: commands, a line `----`, and what they made the joiner say. `#` begins a comment.
-`WRITE_SCENARIOS=1 pytest tests/scenarios` writes the output anew: read the difference before keeping it.
+A file is blocks, one blank line between them: commands, a line `----`, and the joiner's output. `#` starts a comment.
+`WRITE_SCENARIOS=1 pytest tests/scenarios` rewrites the output: read the difference before keeping it.
 
-| command | does |
+| command | effect |
 |---|---|
 | `register NAME [NONCE] [version V]` | appends a register record |
 | `entry I/S LABEL... [in P] [at MS] [sent MS]` | appends an entry; each label is a request; a clock ticks 1 ms a record without `at` |
-| `payload I/S LABEL... [in P]` | appends the payload that asks those requests |
+| `payload I/S LABEL... [in P]` | appends the payload with those requests |
 | `fill I/S [LABEL...] [in P]` | appends a fill for the entry of that name, for those requests if there is none yet |
-| `fence I LAST`, `checkpoint I SIZE` | append what they say |
-| `key NAME` | appends a key record; what is appended from here on is signed with that key |
+| `fence I LAST`, `checkpoint I SIZE` | append a fence, a checkpoint |
+| `key NAME` | appends a key record; later records are signed with that key |
 | `partitions N`, `retire I`, `activate V`, `settle` | append the owner's records; `settle` names the reader's own history |
 | `junk I/S [in P]`, `garbage` | append a payload that no entry names, an ordering record that does not decode |
-| ... `by NAME` | the record is signed with that key instead: `notary` is the first one of the log, `nobody` and the like are strangers |
-| ... `view own`, `view N` | the record's view is the reader's present one, or one of another history after N records |
-| `read [STREAM [COUNT]]` | hands the next records of a stream to the joiner: `ordering`, a partition's number, or all of every stream |
+| ... `by NAME` | signs the record with that key instead: `notary` is the first one of the log, `nobody` and the like are strangers |
+| ... `view own`, `view N` | sets the record's view to the reader's present one, or to one of another history after N records |
+| `read [STREAM [COUNT]]` | passes the next records of a topic-partition to the joiner: `ordering`, a partition's number, or all |
 | `wait MS` | lets that time pass and steps |
 | `fills` | appends the fills that the last step wanted |
-| `examined` | the driver found the reader's whole history in the log, after a foreign view |
-| `live` | the reader becomes ready |
-| `restart` | a new process: all that was not persisted is lost, reading goes on where R8 says |
+| `examined` | reports that the driver found the reader's whole history in the log, after a foreign view |
+| `live` | makes the reader ready |
+| `restart` | starts a new process: all unpersisted state is lost, reading resumes by R8 |
 | `another [version V]` | a worker that starts from nothing takes over; its software reads that version |
-| `state` | shows what is persisted and what is buffered |
+| `state` | shows the persisted state and the number of buffered records |
 """
 
 import os
@@ -40,7 +40,7 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 class Player:
-    """One log, one joiner, and what it said."""
+    """One log, one joiner, and its output."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -176,7 +176,7 @@ def _played(text: str) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_scenario(file: Path) -> None:
-    """The joiner says what the scenario's file holds."""
+    """The joiner's output is that in the scenario's file."""
     text = file.read_text()
     played = _played(text)
     if os.environ.get("WRITE_SCENARIOS"):

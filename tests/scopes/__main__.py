@@ -1,6 +1,6 @@
 """`python -m tests.scopes`: every interleaving of the named scopes, on the real joiner; see `explore`.
 
-Exit status: 0 all holds in all states, 1 a violation, 2 wrong usage, 3 cut short by --states-max.
+Exit status: 0 if everything holds in all states, 1 for a violation, 2 for wrong usage, 3 if --states-max ended the search early.
 """
 
 import argparse
@@ -17,7 +17,7 @@ COLUMNS = ("scope", "states", "transitions", "terminal", "joiner states", "joine
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run what is asked for; the exit status."""
+    """Run the chosen scopes; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.scopes", description="Visit every interleaving of small scopes.")
     parser.add_argument("--scope", default="all", choices=["all", *SCOPES], metavar="NAME", help=f"one of: all, {', '.join(SCOPES)}")
     parser.add_argument("--large", action="store_true", help="with all: the large scopes too; they take minutes to hours, and gigabytes")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def violation_text(explored: Explored) -> str:
-    """What does not hold, how it came to that, and how to see it again."""
+    """Returns the violation, the moves that lead to it, and the command that repeats it."""
     lines = [f"violation in scope {explored.scope}, after {explored.states:,} states: {explored.violation}"]
     lines += [f"{number:3}. {text}" for number, text in enumerate(explored.trace, 1)]
     return "\n".join([*lines, f"again: python -m tests.scopes --scope {explored.scope}"])
@@ -59,7 +59,7 @@ def _positive(text: str) -> int:
 
 
 def _progress(name: str, states: int, seconds: float) -> None:
-    """One line that is written over; only for a person who watches."""
+    """Overwrite the progress line, on a terminal only."""
     if not sys.stderr.isatty():
         return
     text = f"{name}: {states:,} states, {states / max(seconds, 1e-9):,.0f} a second" if name else ""

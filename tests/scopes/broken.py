@@ -1,4 +1,4 @@
-"""Joiners with one rule broken each: what a search that is worth anything must find."""
+"""Joiners with one broken rule each, which a useful search must find."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ordering.signatures import FILL_BYTES
 
 
 def _with(buffer: type[Buffer] = Buffer, lives: type[Lives] = Lives) -> Callable[..., Joiner]:
-    """A joiner whose buffer or lives are of that class."""
+    """Returns a joiner class whose buffer or incarnations are of that class."""
 
     class Broken(Joiner):
         def __init__(self, *args: Any) -> None:
@@ -90,7 +90,7 @@ class _NeverFills(Joiner):
 
 
 class _FillsOnce(Joiner):
-    """A fill that is lost on its way is not proposed again."""
+    """A fill that is lost in flight is not proposed again."""
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
         before = dict(self._fill_proposed_ms)
@@ -111,7 +111,7 @@ class _PausesHole(Joiner):
 
 
 class _DroppedForgotten(Joiner):
-    """Records dropped for want of memory are taken for records that were never there."""
+    """Records dropped for want of memory count as records that were never there."""
 
     def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
         return False
@@ -129,7 +129,7 @@ class _LaterDropped(Buffer):
         return super().drop_through(incarnation, sequence + 1 if sequence else sequence)
 
 
-# What is broken, the joiner, the scope that must find it, a word of what it must say.
+# The broken rule, the joiner, the scope that must find it, a word of the violation.
 BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("the last record of a key wins (R3)", _with(buffer=_LastWins), "fill-race", "emits"),
     ("a payload of a life not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),

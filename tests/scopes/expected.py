@@ -1,8 +1,8 @@
-"""What the log says so far, one record after the other: the same as `joined` reads off the complete log, in a form that can be hashed.
+"""The expected result of the log so far, updated record by record: the same as `joined` computes from the complete log, but hashable.
 
-`joined` looks at the whole log each time, so two worlds could only be called the same if their whole logs were. Here what is past is
-forgotten: (lives, log time, what waits in the order, first contents by partition) is all that a later record can depend on. Shares no
-code with the joiner; every step that the search takes for the first time is held against `joined` (see `Expectations.append`).
+`joined` reads the whole log each time, so two states could only be equal if their whole logs were. Here the past is dropped: (incarnations,
+log time, ordering records that wait, first contents by partition) is all that a later record can depend on. Shares no code with the joiner;
+each new step of the search is compared with `joined` (see `Expectations.append`).
 """
 
 from typing import Any, TypeAlias
@@ -11,13 +11,13 @@ from tests.properties.reference import joined
 from tests.scopes.scope import PARTITIONS, Scope
 
 LifeSeen: TypeAlias = tuple[int, bool, int]
-"""Last sequence counted, fenced or not, the log time at which it was last active."""
+"""An incarnation: last sequence counted, fenced or not, log time of its last activity."""
 
 State: TypeAlias = tuple[tuple[LifeSeen, ...], int, tuple[int, ...], tuple[tuple[tuple[int, int, bool], ...], ...]]
-"""(lives by incarnation, log time, labels of what is not judged, per partition (life, sequence, is a fill) of first contents)."""
+"""(incarnations, log time, labels not applied yet, by partition (incarnation, sequence, is a fill) of first contents)."""
 
 Batch: TypeAlias = tuple[int, int, int, int, bool]
-"""(offset, life, sequence, log time, filled), as every reader must emit it."""
+"""(offset, incarnation, sequence, log time, filled), as every reader must emit it."""
 
 Log: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -25,7 +25,7 @@ EMPTY: State = ((), 0, (), ((),) * PARTITIONS)
 
 
 class Expectations:
-    """The states of the expectation that the search has met, by number; the empty log's is 0."""
+    """The expected states that the search has reached, by number; the empty log's is 0."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -35,7 +35,7 @@ class Expectations:
         self._plainly = [self._plain(number) for number in range(len(scope.labels))]
 
     def append(self, before: int, log: Log, number: int) -> tuple[int, tuple[Batch, ...]]:
-        """That label is written next to that log: the state after it, and the batches that it settles."""
+        """Append that label to that log; returns the number of the state after it, and the batches that it settles."""
         found = self._steps.get((before, number))
         if found is None:
             state, batches = self._advanced(self.states[before], number)
@@ -49,7 +49,7 @@ class Expectations:
         return after, tuple([(end + batch[0], *batch[1:]) for batch in batches])
 
     def _advanced(self, before: State, number: int) -> tuple[State, tuple[Batch, ...]]:
-        """The state after that label; the batches' offsets are counted from the end of the ordering stream, backwards."""
+        """Returns the state after that label; the offsets of the batches are relative to the end of the ordering topic, and negative."""
         lives, log_time, waiting, contents = [*before[0]], before[1], [*before[2]], [[*first] for first in before[3]]
         label = self._scope.labels[number]
         if label.stream < 0:
@@ -73,7 +73,7 @@ class Expectations:
             elif label.kind == "fence":
                 last, fenced, active = lives[label.life - 1]
                 lives[label.life - 1] = (last, fenced or last == label.number, active)
-            elif label.life > len(lives):  # else the register record came twice
+            elif label.life > len(lives):  # otherwise the register record is a repeat
                 name_ = self._scope.lives[label.life - 1].name
                 for at, (last, _, active) in enumerate(lives):
                     if self._scope.lives[at].name == name_:
@@ -95,7 +95,7 @@ class Expectations:
         return [(batch[0] - 1, *batch[1:5]) for batch in batches]
 
     def _plain(self, number: int) -> tuple[Any, ...]:
-        """The label as `joined` takes it."""
+        """Returns the label in the form that `joined` takes."""
         label = self._scope.labels[number]
         name, labels = (label.life, label.number), (f"{label.life}.{label.number}",)
         match label.kind:
@@ -112,5 +112,5 @@ class Expectations:
 
 
 def _past(lives: list[LifeSeen], life: int, sequence: int) -> bool:
-    """Whether a batch of that name can never count any more."""
+    """Returns whether a batch of that name can no longer count."""
     return life <= len(lives) and (lives[life - 1][1] or sequence <= lives[life - 1][0])

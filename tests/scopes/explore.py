@@ -1,31 +1,32 @@
 """Every interleaving of small scopes, on the real joiner (R2 to R5, R8).
 
-The room promises: for each named scope (`named`), **every** order in which its records can come into the log, with its faults at every
-moment, and **every** order in which its readers can read that log, crash and go on, is visited, and in each state reached
-- a reader has emitted what the complete log says (`tests.properties.reference.joined`), in that order, each batch once, and having
-  read everything it has emitted everything: so two readers never disagree, and a restart neither loses nor repeats;
-- it knows the lives that the log says, at that log time, and buffers nothing that can never count;
-- it has not paused the partition that the hole at its head is to be filled from, nor the ordering stream while it waits for nothing;
-- when nothing more need come, it proposes to fill its hole and to fence silent lives whose orphans it holds; in the end nothing is left.
+For each named scope (`named`), the search visits **every** order in which its records can enter the log, with its faults at every moment,
+and **every** order in which its readers can read that log, crash and resume. In each state it checks:
+- a reader has emitted what follows from the complete log (`tests.properties.reference.joined`), in that order, each batch once, and after
+  it has read everything it has emitted everything: so two readers never disagree, and a restart neither loses nor repeats a batch;
+- it knows the incarnations that the log registers, at that log time, and buffers nothing that can never count;
+- it has not paused the partition from which the hole at its head must be filled, nor the ordering topic while it waits for nothing;
+- when nothing more need come, it proposes to fill its hole, and to fence silent incarnations whose orphans it buffers; in the end nothing
+  waits.
 
-The search is breadth first, so that a trace is as short as any. States are compared whole, never by a digest. What makes it end soon,
-and why nothing is lost by it:
+The search is breadth first, so that a trace is as short as any. States are compared completely, never by a digest. These reductions make it
+end soon, and lose nothing:
 
-- *What cannot matter any more is not part of a state* (`frozen`, `expected`): worlds are one in which the joiners, what the log says,
-  the rest of the log that a reader may yet read, and what is under way are the same. What is judged and not read again is forgotten.
-- *Readers are held against the log, not against each other*: two that agree with it agree. `two-readers` looks all the same.
-- *lazy: a record is written when the first reader gets to it.* Writing it earlier would show to nobody: who fills and fences is a move
-  of its own, possible at any place of a stream.
-- *late: a send is lost, or a life crashes, when nothing else explains what does not come*, or when what was sent after it comes. Both
-  show only in what never comes.
+- *A state leaves out what cannot matter any more* (`frozen`, `expected`): states are equal if the joiners, the result of the log, the rest
+  of the log that a reader may still read, and the sends in flight are equal. Records that were applied and are not read again are dropped.
+- *Readers are compared with the log, not with each other*: two that agree with it agree. `two-readers` compares them all the same.
+- *lazy: a record is written when the first reader gets to it.* No reader could notice an earlier write: fills and fences by a peer are
+  moves of their own, possible at any place of a topic-partition.
+- *late: a send is lost, or an incarnation crashes, when nothing else explains why a record does not come*, or when a later send comes. Both
+  show only in records that never come.
 - *A state is not visited again with fewer faults left*: faults need not happen, so it can do nothing that it could not before.
-- *A step that crashes before it is persisted is no move*: nothing of it is left, so it is the crash before its records were handed in.
+- *A step that crashes before it is persisted is no move*: nothing of it remains, so it equals the crash before its records were passed in.
 - *Each step of a joiner is computed once* (`reading`): it is pure. Clocks and offsets are relative: see `frozen`.
 
-`test_reductions` turns the first, `lazy` and `late` off in small scopes, and comes to the same states of the joiner and of the log.
+`test_reductions` turns the first, `lazy` and `late` off in small scopes, and reaches the same states of the joiner and of the log.
 
-Not reduced, on purpose: that reading one stream commutes with reading another, that one step with many records is as many steps, and that
-a restart comes to the same state as no restart, is what the search finds out.
+Three equivalences are not assumed, because the search must find them: reading one topic-partition commutes with reading another, one step
+with many records equals as many steps, and a restart leads to the same state as no restart.
 
     python -m tests.scopes --scope NAME      runs one again; a violation is found at the same state with the same trace
 """
@@ -48,34 +49,34 @@ PROGRESS_STATES = 1_000
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """What a search found; `violation` is empty when all holds, `whole` says that no state was left out."""
+    """The result of a search; `violation` is empty if everything holds, `whole` is true if the search was complete."""
 
     scope: str
     states: int
     transitions: int
-    ends: int  # terminal states: nothing more must come, and nobody proposes anything
+    ends: int  # terminal states: nothing more must come, and no reader proposes anything
     joiner_states: int
     joiner_steps: int
-    seconds: float  # of this process
+    seconds: float  # CPU time of this process
     whole: bool
     violation: str = ""
     trace: tuple[str, ...] = ()
 
 
 class Search:
-    """The search of one scope. `merge`, `lazy` and `late` turn reductions off, for the test that holds them to be harmless."""
+    """The search of one scope. `merge`, `lazy` and `late` turn reductions off, for the test that shows them to be harmless."""
 
     def __init__(self, scope: Scope, make: JoinerMaker = Joiner, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
         self._scope = scope
         self._merge = merge
         self.rules = Rules(scope, make, merge=merge, lazy=lazy, late=late)
         self._visited: dict[bytes, list[tuple[Left, int]]] = {}
-        # Per state visited, in the order of the visits: the state that led to it, and by which of its moves.
+        # By visited state, in the order of the visits: its predecessor, and the index of the move that led to it.
         self._before, self._by = array("q", [0]), array("H", [0])
 
     @property
     def joiners(self) -> frozenset[Frozen]:
-        """The states of the joiner that were met."""
+        """The joiner states that the search has reached."""
         return self.rules.readings.joiners
 
     def run(self, states_max: int | None = None, progress: Callable[[int, float], None] = lambda states, seconds: None) -> Explored:
@@ -119,7 +120,7 @@ class Search:
         )
 
     def _is_new(self, key: Key) -> bool:
-        """Whether no world was visited that is the same and may do as much."""
+        """Returns whether no equal state was visited with at least as many faults left."""
         core, left, written = key
         others = self._visited.setdefault(core, [])
         for more, more_written in others:
@@ -131,7 +132,7 @@ class Search:
         return True
 
     def _trace(self, at: int, problem: Broken) -> tuple[str, ...]:
-        """The moves from the beginning, told by going them once more."""
+        """Returns the moves from the first state to this one, found by making them again."""
         states = [at]
         while states[-1]:
             states.append(self._before[states[-1]])

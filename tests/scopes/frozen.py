@@ -1,18 +1,18 @@
-"""A joiner as one hashable value and back. Complete, or it fails: a field that is not known here stops the search.
+"""Converts a joiner to a hashable value and back. It is complete, or it fails: a field that is not listed here stops the search.
 
-What the value leaves open, and why that is sound:
-- *The clock's reading.* Times of the clock are held as ages; `thawed` sets them before a `NOW_MS` that is always the same. The joiner only
-  ever compares its clock with `now_ms` less a timeout, so moving both by the same amount changes nothing.
-- *Where in the log it is.* Offsets are held as distances from where each stream is read next, which `thawed` sets to `OFFSET`. The joiner
-  compares offsets of one stream and adds one; they "mean nothing outside this log" (`ordering.log`).
-- *Ages beyond `hole_timeout`.* All clock times are compared with that timeout; once as old as that, a time stays so.
-- *The layout of heaps and dicts.* A heap gives its smallest however it lies; where the joiner goes by the order of a dict (the buffer's
-  records), the order is in the value.
-- *The offsets of what is buffered, of the marks and of the last effect*, where no restart can come any more and nothing is dropped to be
-  read again (`keep` is false): they say only where that begins.
-- *The history.* The views of all records are the one after genesis, which `thawed` keeps, so every comparison comes out alike; what else
-  is in the history, or was skipped since its last record, decides no step. That it is the log's own is tested elsewhere (tests/properties).
-- *What never changes*: what the log says of itself, limits; they are taken from a model, and must be the model's own.
+The value leaves these things open, for these reasons:
+- *The clock's reading.* Clock times are stored as ages; `thawed` sets them relative to a constant `NOW_MS`. The joiner only ever compares
+  its clock with `now_ms` less a timeout, so moving both by the same amount changes nothing.
+- *The position in the log.* Offsets are stored relative to the next offset of each topic-partition, which `thawed` sets to `OFFSET`. The
+  joiner compares offsets of one topic-partition and adds one; they "mean nothing outside this log" (`ordering.log`).
+- *Ages beyond `hole_timeout`.* All clock times are compared with that timeout; once that old, a time stays so.
+- *The layout of heaps and dicts.* A heap returns its smallest element in any layout; where the joiner depends on the order of a dict (the
+  buffer's records), the value includes the order.
+- *The offsets of buffered records, of the marks and of the last effect*, where no restart can come any more and nothing is dropped to be
+  read again (`keep` is false): they only decide where a restart begins.
+- *The history.* All records have the view after genesis, which `thawed` keeps, so every comparison has the same result. The rest of the
+  history, and the records skipped since its last record, decide no step. Other tests check the history itself (tests/properties).
+- *Constants*: the log's description of itself, and the limits; they are taken from a model, and must be the model's own.
 """
 
 from collections import OrderedDict, deque
@@ -47,7 +47,7 @@ _BUFFERED = ("offset", "append_time_ms", "value")
 
 
 def known() -> None:
-    """Stop unless all that a joiner holds is known here."""
+    """Raises `AssertionError` unless every field of the joiner's structs is listed here."""
     for struct, fields in ((_Queued, _QUEUED), (Buffered, _BUFFERED)):
         assert struct.__struct_fields__ == fields, _unknown(struct.__name__, set(struct.__struct_fields__) ^ set(fields))
 
@@ -57,7 +57,7 @@ def _unknown(what: str, fields: set[str]) -> str:
 
 
 def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
-    """All that the joiner's next steps can depend on."""
+    """Returns a value of everything that the joiner's next steps can depend on."""
     lives, buffer = joiner.lives, joiner._buffer
     history, doubts = joiner.history, joiner.doubts
     for what, held, fields in (
@@ -106,7 +106,7 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         buffer.size_bytes,
         buffer.records,
         joiner._hole,
-        bool(joiner._queue) and joiner._hole is joiner._queue[0].record,  # the joiner knows its hole by identity
+        bool(joiner._queue) and joiner._hole is joiner._queue[0].record,  # the joiner recognizes its hole by identity
         -1 if due_ms < 0 else max(0, due_ms - now_ms),
         tuple(sorted([(key, age_ms(at_ms)) for key, at_ms in joiner._fill_proposed_ms.items()])),
         tuple(sorted([(life, last, age_ms(at_ms)) for life, (last, at_ms) in joiner._silent.items()])),
@@ -123,7 +123,7 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
 
 
 def thawed(value: Frozen, model: Joiner) -> Joiner:
-    """A joiner of the model's class in that state, at `NOW_MS`."""
+    """Returns a joiner of the model's class in that state, at `NOW_MS`."""
     (
         lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, numbers, partitions, by_life, bytes_by_life,
         records_by_life, size_bytes, records, hole, _, due_ms, proposed, silent, buffer_full, queue_full, agreed, last, marks, dropped,
@@ -171,11 +171,11 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
 
 
 _GONE: Any = object()
-"""Stands for an entry that waited once and was judged since: no other is the same."""
+"""A stand-in for an entry that waited once and was applied since: it is identical to no entry."""
 
 
 def effect_at(offset: int, model: Joiner) -> Effect:
-    """The last effect as a step knows it: where it stands, in a history that holds the view of every record."""
+    """Returns the last effect as a step needs it: its offset, in a history that includes the view of every record."""
     assert model.log_state is not None
     return Effect(1, model.log_state.log_id, offset, 0, b"")
 
@@ -185,7 +185,7 @@ def _moved(record: Record, by: int) -> Record:
 
 
 def _with(kind: type, model: Any, **fields: Any) -> Any:
-    """One of the model's class (a broken rule may be in a subclass), with these fields."""
+    """Returns an instance of the model's class (a broken rule may be in a subclass) with these fields."""
     assert isinstance(model, kind)
     made = object.__new__(type(model))
     made.__dict__.update(fields)

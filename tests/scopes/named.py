@@ -1,16 +1,16 @@
-"""The scopes, by name: one for each fault by itself, those where faults meet, and larger ones for a machine that has the time."""
+"""The scopes by name: one for each single fault, some that combine faults, and larger ones for a machine that has the time."""
 
 from joiner import JoinerLimits
 from tests.scopes.scope import Life, Scope
 
 _W1, _W2 = Life("w1", (0, 1)), Life("w2", (1, 0))
 _ONE = Life("w2", (1,))
-# `combined` bounds two things so that it ends within minutes: how far ahead the order is read (by the joiner's own limit), and that no
-# straggler of the crashed life comes after it was missed. Smaller scopes have both, and so has `combined-ahead`, for which there must be
-# hours and tens of gigabytes: nobody has seen its end yet.
+# `combined` bounds two things so that it ends within minutes: how far ahead the ordering topic is read (by the joiner's own limit), and
+# the sends of the crashed incarnation, none of which arrive after they were missed. Smaller scopes bound neither. `combined-ahead` bounds
+# neither as well; it needs hours and tens of gigabytes, and no run of it has ended yet.
 _A, _B = Life("w1", (0, 1, 0)), Life("w2", (1, 0, 1))
 
-_SHORT_QUEUE = JoinerLimits(queue_ids_max=1)  # the ordering stream is paused while an entry waits
+_SHORT_QUEUE = JoinerLimits(queue_ids_max=1)  # the ordering topic is paused while an entry waits
 
 _TIGHT = JoinerLimits(buffer_bytes_max=1, queue_ids_max=2, step_requests_max=1)
 _IMPATIENT = JoinerLimits(worker_timeout_ms=15_000)

@@ -1,7 +1,7 @@
-"""Readers: real joiners with what they have persisted, as numbers; each step of each is computed once.
+"""Readers: real joiners with their persisted state, as numbers; each step of each is computed once.
 
-`Joiner.step` is pure: the same state and the same input give the same. So the search knows a reader's state by a number, and asks the
-joiner only for steps that no reader in any world has taken yet. Offsets here are counted from where the reader reads each stream next.
+`Joiner.step` is pure: the same state and the same input give the same result. So the search knows a reader's state by a number, and calls
+the joiner only for steps that no reader in any state has taken yet. Offsets here are relative to the next offset of each topic-partition.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,50 +21,50 @@ JoinerMaker = Callable[[JoinerState, JoinerLimits, Mapping[tuple[int, int], OwnB
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a reader's index holds of the joiner (R8), but for the offsets."""
+    """The joiner's part of a reader's index (R8), without the offsets."""
 
     log_time_ms: int = 0
     lives: tuple[Any, ...] = ()
-    marks: tuple[int, ...] = (-1,) * len(STREAMS)  # how far they are from where a restart reads on
+    marks: tuple[int, ...] = (-1,) * len(STREAMS)  # their distances from the offsets at which a restart reads on
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A reader between two steps; `kept` is None where no restart can come that would need it, and `back` nothing then."""
+    """A reader between two steps; `kept` is None, and `back` zero, where no later restart can need them."""
 
     joiner: Frozen
     paused: frozenset[int]
     more: bool
     kept: Kept | None
-    back: tuple[int, ...]  # per stream how many records a restart reads again
+    back: tuple[int, ...]  # records that a restart reads again, by topic-partition
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the search asks of a reading, taken once."""
+    """The properties of a reading that the search uses, computed once."""
 
     paused: tuple[bool, ...]
     more: bool
     hole: tuple[int, int] | None
     lives: tuple[LifeSeen, ...]
     log_time_ms: int
-    buffered: tuple[frozenset[tuple[int, int]], ...]  # (life, sequence), per partition
+    buffered: tuple[frozenset[tuple[int, int]], ...]  # (incarnation, sequence), by partition
     back: tuple[int, ...]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of a reader; `wrong` says what is wrong with it by itself."""
+    """One step of a reader; `wrong` is the violation in the step itself, empty for none."""
 
     reading: int
     batches: tuple[Batch, ...] = ()
     proposed: tuple[int, ...] = ()  # labels of fills and fences
     wrong: str = ""
-    again: tuple[int, ...] = (0,) * len(STREAMS)  # how many records the reader reads again, having dropped some
+    again: tuple[int, ...] = (0,) * len(STREAMS)  # records that the reader reads again, having dropped some
 
 
 NOTHING_BACK = (0,) * len(STREAMS)
 
 
 class Readings:
-    """All readings met, by number; `start` is the one of an empty index."""
+    """All readings so far, by number; `start` is the one of an empty index."""
 
     def __init__(self, scope: Scope, make: JoinerMaker = Joiner) -> None:
         known()
@@ -85,22 +85,22 @@ class Readings:
 
     @property
     def joiners(self) -> frozenset[Frozen]:
-        """The states of the joiner that were met."""
+        """The joiner states so far."""
         return frozenset([reading.joiner for reading in self._readings])
 
     @property
     def steps(self) -> int:
-        """How many steps of the joiner were computed."""
+        """The number of joiner steps that were computed."""
         return len(self._steps)
 
     def restart(self, reading: int, keep: bool) -> int:
-        """The process is gone; another goes on from what was persisted."""
+        """Restart a reader from its persisted state; returns the number of the new reading."""
         kept = self._readings[reading].kept
         assert kept is not None
         return self._started(kept, keep)
 
     def step(self, reading: int, handed: tuple[int, ...], passed: bool, keep: bool) -> Step:
-        """Hand in the records with these labels, after a hole_timeout has passed or at once; persist what follows."""
+        """Pass in the records with these labels, at once or after a hole_timeout; persist the result."""
         key = (reading, handed, passed, keep)
         found = self._steps.get(key)
         if found is None:
@@ -185,14 +185,14 @@ class Readings:
 
 
 def _mark(joiner: Joiner, stream: int) -> int:
-    """The offset of the furthest record of that topic-partition that took effect; of the one before the first if there is none."""
+    """Returns the offset of the furthest record of that topic-partition that took effect, one before the first record if there is none."""
     last = joiner.history.last
     assert last is not None
     return last.offset if stream == ORDERING else joiner.marks[stream].offset
 
 
 def _wrong(joiner: Joiner, ready: Ready) -> str:
-    """What no step may do, whatever the log says."""
+    """Returns the violation of a rule that every step must keep, whatever the log contains; empty for none."""
     hole = joiner.hole
     if hole is not None and hole.partition in ready.paused:
         return f"partition {hole.partition} is paused, and the hole ({hole.incarnation}, {hole.sequence}) is to be filled from it"

@@ -1,4 +1,4 @@
-"""Where each move leads, what must hold there, and which worlds are the same."""
+"""The transitions of a scope: the state after each move, the conditions that must hold there, and the key by which states are equal."""
 
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,13 +17,13 @@ Key: TypeAlias = tuple[bytes, Left, int]
 
 
 class Broken(Exception):
-    """Something does not hold; the text says what, and `move` what led to it, None when it shows in the world as it is."""
+    """Raised when a condition fails. The text names it; `move` led to it, None if the state itself shows it."""
 
     move: Move | None = None
 
 
 class Rules:
-    """A scope's worlds: the first, the moves of each, and where they lead. Raises `Broken`."""
+    """The states of a scope (`World`): the first one, the moves of each, and their results. Raises `Broken`."""
 
     def __init__(self, scope: Scope, make: JoinerMaker = Joiner, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
         self.scope, self._merge = scope, merge
@@ -33,7 +33,7 @@ class Rules:
         self._encoder = msgspec.msgpack.Encoder()
 
     def first(self) -> World:
-        """Nothing has happened."""
+        """Returns the state before the first move."""
         scope = self.scope
         left = Left(scope.crashes, scope.restarts, scope.lost, scope.repeats, scope.fills, scope.ticks, scope.fences)
         arrived = ((0,) * len(STREAMS),) * len(scope.lives)
@@ -41,7 +41,7 @@ class Rules:
         return World(arrived, (), left, (), ((),) * len(STREAMS), 0, 0, (reader,) * scope.readers)
 
     def key(self, world: World) -> Key:
-        """What a world's future depends on: the world, whole; the faults left; the labels that could be repeated."""
+        """Returns all that the future of a state depends on: the state, the faults left, and the labels that could be repeated."""
         log, left = world.log, world.left
         written = world.written if left.repeats or left.fences else 0
         ends = tuple([len(stream) for stream in log])
@@ -56,7 +56,7 @@ class Rules:
             again = tuple([min(start, at - more) for start, at, more in zip(again, reader.at, back, strict=True)])
             readers.append((reader.reading, lag, reader.handed, [(batch[0] - ends[0], *batch[1:]) for batch in reader.owed]))
         readers.sort()
-        # What no reader reads again is forgotten, and with it where in the log this is.
+        # Records that no reader reads again are left out, and with them the absolute offsets.
         rest: Any = log
         if self._merge:
             rest = () if again == ends else [stream[start:] for stream, start in zip(log, again, strict=True)]
@@ -64,7 +64,7 @@ class Rules:
         return core, left, written
 
     def after(self, world: World) -> tuple[list[tuple[Move, World]], bool]:
-        """All that can come next, and whether this world is at its end: nothing more must or will happen."""
+        """Returns all moves with their results, and whether this state is terminal: nothing more must or will happen."""
         following = []
         stands = True
         for move in self._moves.of(world):
@@ -95,7 +95,7 @@ class Rules:
             self._check_end(world)
         return following, ended
 
-    # ---- where a move leads ----
+    # ---- transitions ----
 
     def _moved(self, world: World, move: Move) -> World:
         match move.kind:
@@ -117,16 +117,16 @@ class Rules:
     def _crashed(self, world: World, move: Move) -> World:
         arrived = world.arrived
         if not self.scope.stragglers:
-            # What a paused stream holds was not looked for: some of it may have come before the crash.
+            # A send to a paused topic-partition was not awaited: it may have arrived before the crash.
             paused = [self.readings.seen[reader.reading].paused for reader in world.readers]
             sends, came = self.scope.sends[move.life - 1], arrived[move.life - 1]
             ends = [came[place] if any(by[place] for by in paused) else len(sends[place]) for place in range(len(STREAMS))]
-            ends[0] = ends[0] if came[0] else 0  # its register record comes: see `Moves`
+            ends[0] = ends[0] if came[0] else 0  # its register record arrives: see `Moves`
             arrived = _put(arrived, move.life - 1, tuple(ends))
         return msgspec.structs.replace(world, arrived=arrived, crashed=tuple(sorted([*world.crashed, move.life])))
 
     def _restarted(self, world: World, at: int) -> World:
-        """What it was handed and had not judged is as if it had never read it; what it owes, it owes still."""
+        """Restart a reader: records that it had not applied count as never read; the batches that it must still emit stay."""
         reader = world.readers[at]
         back = self.readings.seen[reader.reading].back
         again = tuple([offset - more for offset, more in zip(reader.at, back, strict=True)])
@@ -136,7 +136,7 @@ class Rules:
         return msgspec.structs.replace(world, readers=_put(world.readers, at, after))
 
     def _written(self, world: World, move: Move) -> World:
-        """The log with one more record, and what every reader owes from now on."""
+        """Returns the state whose log has one more record, with the batches that every reader must emit from now on."""
         assert move.label is not None
         place, arrived, on_way = move.stream + 1, world.arrived, world.on_way
         left = world.left
@@ -161,7 +161,7 @@ class Rules:
         handed = (*reader.handed, world.log[move.stream + 1][offset])
         reader = Reader(reader.reading, reader.at, handed, reader.owed)
         world = msgspec.structs.replace(world, readers=_put(world.readers, move.reader, reader))
-        # A reader that may be handed several at once steps when it likes.
+        # A reader that may pass several records to one step steps at any time.
         return world if self.scope.portion_max > 1 else self._stepped(world, move.reader)[1]
 
     def _stepped(self, world: World, at: int, *, passed: bool = False) -> tuple[Step, World]:
@@ -181,10 +181,10 @@ class Rules:
         on_way = tuple(sorted({*world.on_way, *step.proposed})) if step.proposed else world.on_way
         return step, msgspec.structs.replace(world, on_way=on_way, readers=_put(world.readers, at, after))
 
-    # ---- what must hold ----
+    # ---- conditions ----
 
     def _check_caught_up(self, world: World, reader: Reader, at: int) -> None:
-        """Who has read all of the log has emitted all that it settles, knows its lives, and holds nothing that cannot count."""
+        """Check a reader at the log's end: it has emitted all settled batches, knows the incarnations, and buffers no useless record."""
         seen = self.readings.seen[reader.reading]
         if seen.more or _is_behind(world, reader):
             return
@@ -200,7 +200,7 @@ class Rules:
                     raise Broken(f"reader {at + 1} buffers {never}, which can never count")
 
     def _check_proposals(self, world: World, reader: Reader, step: Step) -> None:
-        """Nothing else must happen any more: after a hole_timeout the hole is proposed for a fill, and a silent life for a fence."""
+        """Check a state where nothing else must happen: after a hole_timeout, it proposes a fill for the hole and fences for the silent."""
         seen, numbers = self.readings.seen[reader.reading], self.scope.numbers
         if seen.hole is not None and numbers["fill", *seen.hole] not in step.proposed:
             raise Broken(f"the hole {seen.hole} is a hole_timeout old and not proposed for a fill")
@@ -214,7 +214,7 @@ class Rules:
                 raise Broken(f"life {life} is silent, an orphan of its is buffered, and it is not proposed for a fence")
 
     def _check_end(self, world: World) -> None:
-        """Nothing waits for ever: all that is in the order, or must come into it, has been judged. Partitions may be paused, though."""
+        """Check that nothing waits for ever: every record that is in the order, or must enter it, was applied. Partitions may be paused."""
         for life, sends in enumerate(self.scope.sends, 1):
             if life not in world.crashed and world.arrived[life - 1][0] < len(sends[0]):
                 raise Broken(f"standstill: records of life {life} come, and no reader reads the ordering stream any more")
@@ -226,7 +226,7 @@ class Rules:
 
 
 def _arrived(world: World, move: Move) -> tuple[tuple[int, ...], ...]:
-    """That life's next send to that stream is in the log, or lost."""
+    """Returns the arrivals after that incarnation's next send to that topic-partition is in the log, or lost."""
     sent = world.arrived[move.life - 1]
     return _put(world.arrived, move.life - 1, _put(sent, move.stream + 1, sent[move.stream + 1] + 1 + move.skipped))
 
@@ -236,7 +236,7 @@ def _is_behind(world: World, reader: Reader) -> bool:
 
 
 def _less(world: World, fault: str) -> World:
-    """One of these faults has happened."""
+    """Returns the state with one fault of this kind fewer left."""
     return msgspec.structs.replace(world, left=msgspec.structs.replace(world.left, **{fault: getattr(world.left, fault) - 1}))
 
 

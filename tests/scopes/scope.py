@@ -1,6 +1,6 @@
-"""What a small world is made of: the lives, what each sends, how many faults there may be; and the records that all this comes to.
+"""A scope: the incarnations of a small model, the batches that each sends, the number of faults; and the records that result.
 
-A record of a scope is a `Label`, known by its number: what can be written to the log is a short list, and a log is tuples of numbers.
+A record of a scope is a `Label`, identified by its number. So few records can be written to the log, and a log is tuples of numbers.
 """
 
 from functools import cache, cached_property
@@ -16,29 +16,32 @@ from tests.joiner.history import KEY, History, nonce, requests, value
 
 PARTITIONS = 2
 STREAMS = tuple(range(ORDERING, PARTITIONS))
-"""In all tuples by stream the ordering stream comes first: the place of stream s is s + 1."""
+"""In all tuples by topic-partition the ordering topic comes first: topic-partition s has index s + 1."""
 
 _GENESIS = History(PARTITIONS)
-"""The log's first record, which every reader has read, and its id. Every record says that its writer has seen that alone: an older view
-that is every reader's own history (R10), so that none is looked into."""
+"""The first record of the log, which every reader has read, and its id.
+
+Every record says that its writer has seen that record alone. That older view is every reader's own history (R10), so no reader suspects a
+loss.
+"""
 
 _T0_MS, _STEP_MS, _SENT_STEP_MS = 1_000_000, 30_000, 5_000
 
 
 def genesis() -> Record:
-    """The record in front of all that a scope writes."""
+    """Returns the genesis record, which precedes all records of a scope."""
     return _GENESIS.genesis
 
 
 class Life(msgspec.Struct, frozen=True):
-    """One life: the name that it registers, and the payload partition of each of its batches."""
+    """One incarnation (`Life`): the worker name that it registers, and the payload partition of each of its batches."""
 
     name: str
     partitions: tuple[int, ...]
 
 
 class Label(msgspec.Struct, frozen=True):
-    """One record that may be written: register | entry | fence to the ordering stream, payload | fill to a partition."""
+    """One record that may be written: register | entry | fence to the ordering topic, payload | fill to a partition."""
 
     kind: str
     life: int
@@ -59,7 +62,7 @@ class Label(msgspec.Struct, frozen=True):
 
 @cache
 def ids_of(life: int, sequence: int) -> tuple[bytes, ...]:
-    """The transaction ids of that batch."""
+    """Returns the transaction ids of that batch."""
     return tuple([request.transaction_id for request in requests(f"{life}.{sequence}")])
 
 
@@ -70,7 +73,7 @@ def _value_of(life: int, sequence: int) -> bytes:
 
 @cache
 def hash_of(life: int, sequence: int) -> bytes:
-    """SHA-256 of that batch's payload, which its entry names."""
+    """Returns the SHA-256 of that batch's payload, which its entry names."""
     return sha256(_value_of(life, sequence)).digest()
 
 
@@ -85,26 +88,26 @@ def _fill_of(life: int, sequence: int, partition: int) -> bytes:
 
 
 class Scope(msgspec.Struct, frozen=True, dict=True):
-    """A small world: who sends what, and how many of each fault may happen, at any moment and to anyone."""
+    """A small model: the incarnations and their batches, and the number of each fault that may happen, at any moment and to any of them."""
 
     name: str
     lives: tuple[Life, ...]
-    crashes: int = 0  # lives that end with sends under way: each of these still arrives, or never does
-    stragglers: bool = True  # whether they may still arrive when a reader has seen that they do not come
-    restarts: int = 0  # of readers, which go on from what they have persisted
-    lost: int = 0  # sends, and fills on their way, that never arrive
-    repeats: int = 0  # records that the log holds and gets once more
-    fills: int = 0  # by a peer: of any batch, wherever the readers of the scope stand
-    ticks: int = 0  # how often a hole_timeout passes for a reader while there is more to come; when there is not, it passes anyway
+    crashes: int = 0  # incarnations that end with sends in flight: each of these still arrives, or never does
+    stragglers: bool = True  # whether these sends may still arrive after a reader has seen that they are missing
+    restarts: int = 0  # of readers, which resume from their persisted state
+    lost: int = 0  # sends, and fills in flight, that never arrive
+    repeats: int = 0  # records that the log holds and that are appended once more
+    fills: int = 0  # by a peer: of any batch, wherever the readers of the scope are
+    ticks: int = 0  # times that a hole_timeout passes for a reader while more can happen; otherwise it passes anyway
     fences: int = 0  # by a peer that has read any part of the log
     readers: int = 1
-    portion_max: int = 1  # how many records a reader may hand in together
+    portion_max: int = 1  # records that a reader may pass to one step
     limits: JoinerLimits = JoinerLimits()
     large: bool = False
 
     @cached_property
     def rereads(self) -> bool:
-        """Whether so little memory is allowed that readers drop payloads and read them again."""
+        """True if memory is so small that readers drop payloads and read them again."""
         return self.limits.buffer_bytes_max < JoinerLimits().buffer_bytes_max
 
     @cached_property
@@ -123,12 +126,12 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int, int], int]:
-        """(kind, life, number) -> the number of that label."""
+        """The number of each label, by (kind, incarnation, sequence)."""
         return {(label.kind, label.life, label.number): at for at, label in enumerate(self.labels)}
 
     @cached_property
     def sends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Per life and stream the labels that it sends there: one writer's appends to one stream keep their order."""
+        """By incarnation and topic-partition, the labels sent there: the appends of one writer to one topic-partition keep their order."""
         kinds = ("register", "entry", "payload")
         return tuple(
             [
@@ -141,22 +144,25 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def partition_fills(self) -> tuple[tuple[int, ...], ...]:
-        """Per partition the labels of its fills."""
+        """By partition, the labels of its fills."""
         return tuple([tuple([n for n, x in enumerate(self.labels) if (x.kind, x.stream) == ("fill", p)]) for p in range(PARTITIONS)])
 
     def append_time_ms(self, number: int) -> int:
-        """By the log's clock. It follows from the record, not from its place, so that it adds no states; it runs backwards all the same."""
+        """Returns the record's time by the log's clock.
+
+        It depends on the record, not on its offset, so that it adds no states; it still runs backwards at times.
+        """
         label = self.labels[number]
         if label.kind != "entry":
             return _T0_MS + label.life
         return _T0_MS + _STEP_MS * (label.number if label.life % 2 else 4 - label.number)
 
     def sent_at_ms(self, number: int) -> int:
-        """By the sender's clock: for some entries the append time is more than a minute ahead of it and is held back (R6)."""
+        """Returns the record's time by the sender's clock: some append times are over a minute ahead of it and are limited (R6)."""
         return _T0_MS + _SENT_STEP_MS * self.labels[number].number
 
     def record(self, number: int, offset: int) -> Record:
-        """That label as it is read at that offset of its stream."""
+        """Returns that label as a record at that offset of its topic-partition."""
         label, at_ms = self.labels[number], self.append_time_ms(number)
         match label.kind:
             case "register":

@@ -1,4 +1,4 @@
-"""The scopes can fail: each rule, broken, is found by the scope that is there for it."""
+"""Tests that the scopes can fail: for each broken rule one scope finds it."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from tests.scopes.named import SCOPES
 
 @pytest.mark.parametrize(("what", "make", "scope", "says"), BROKEN, ids=[broken[0] for broken in BROKEN])
 def test_is_found(what: str, make: Callable[..., Joiner], scope: str, says: str, record_property: Callable[[str, object], None]) -> None:
-    """A joiner that breaks the rule is found out, with the moves that lead there."""
+    """A joiner that breaks the rule is found, with the moves that lead there."""
     found = Search(SCOPES[scope], make).run()
     record_property("states", found.states)
     print(f"{what}: found after {found.states:,} states\n{violation_text(found)}")

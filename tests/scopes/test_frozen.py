@@ -1,4 +1,4 @@
-"""A joiner as a value: nothing left out, nothing changed."""
+"""Tests that a joiner survives the conversion to a value and back: nothing is left out, nothing changes."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def _model(kind: type[Joiner] = Joiner) -> Joiner:
 
 
 def _halfway(joiner: Joiner) -> History:
-    """A hole at the head, an entry behind it, payloads of a known and of an unknown life, and a fill proposed."""
+    """Bring the joiner to a hole with an entry behind it, payloads of a known and an unknown incarnation, and a proposed fill."""
     history = History()
     records = [history.register("w1"), history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1)]
     records += [history.payload(1, 2, "b", partition=1), history.payload(2, 1, "c")]
@@ -33,7 +33,7 @@ def _halfway(joiner: Joiner) -> History:
 
 
 def test_thawing_gives_the_same_joiner() -> None:
-    """What is frozen and thawed freezes to the same value."""
+    """A value that is thawed and frozen again is the same."""
     model = _model()
     _halfway(model)
     value = frozen(model, NOW_MS, model, True)
@@ -41,7 +41,7 @@ def test_thawing_gives_the_same_joiner() -> None:
 
 
 def test_thawed_joiner_goes_on_like_the_first() -> None:
-    """The same records give the same batches; only the offsets are counted from another place."""
+    """A thawed joiner emits the same batches for the same records; only the offsets are relative to another place."""
     joiner, model = _model(), _model()
     joiner._own = model._own
     joiner.log_state, joiner._worker_name, joiner._limits = model.log_state, model._worker_name, model._limits
@@ -59,7 +59,7 @@ def test_thawed_joiner_goes_on_like_the_first() -> None:
 
 
 def test_an_unknown_field_stops_the_search() -> None:
-    """A joiner that holds something more cannot be told apart by what is known of it: the search fails rather than prove nothing."""
+    """A joiner with a field that is not listed stops the search, which would prove nothing without it."""
     model = _model(_Remembers)
     with pytest.raises(AssertionError, match="_secret"):
         frozen(model, NOW_MS, model, True)

@@ -1,4 +1,4 @@
-"""The reductions leave nothing out: without them the search comes to the same states of the joiner and of the log."""
+"""Tests that the reductions lose nothing: without them the search reaches the same states of the joiner and of the log."""
 
 import pytest
 
@@ -23,7 +23,7 @@ _SMALL = (
 @pytest.mark.parametrize("scope", _SMALL, ids=lambda scope: scope.name)
 @pytest.mark.parametrize("without", ["merge", "lazy", "late"])
 def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
-    """Whole logs told apart, records written before they are read, faults at any moment: no other joiner, and no other log, comes up."""
+    """The search finds the same with one reduction off: whole logs compared, records written before they are read, faults at any moment."""
     reduced, whole = Search(scope), Search(scope, **{without: False})
     few, many = reduced.run(), whole.run()
     print(f"{scope.name}: {few.states:,} states, without {without}: {many.states:,}")
@@ -32,14 +32,14 @@ def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
     assert whole.joiners == reduced.joiners
     logs, fewer_logs = set(whole.rules.expectations.states), set(reduced.rules.expectations.states)
     if without == "lazy" and scope.limits != JoinerLimits():
-        # Behind a paused stream the log goes on, and here it is written although nobody reads it.
+        # Behind a paused topic-partition the log goes on; here it is written although no reader reads it.
         assert fewer_logs <= logs
     else:
         assert fewer_logs == logs
 
 
 def test_without_all_the_same_is_found() -> None:
-    """Together they are as harmless as one by one."""
+    """Without all reductions together the search finds the same states of the joiner and of the log."""
     scope = Scope("all", (_TWO,), crashes=1, lost=1, fills=1)
     reduced, whole = Search(scope), Search(scope, merge=False, lazy=False, late=False)
     assert not reduced.run().violation

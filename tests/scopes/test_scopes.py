@@ -1,4 +1,4 @@
-"""The named scopes, each to its last state; what is promised is told in `explore`."""
+"""Tests the named scopes, each to its last state; `explore` lists the conditions."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.scopes.named import SCOPES
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
-# The combined scope takes ten times as long as the same one with pairs of batches, in which all its faults meet too.
+# The combined scope takes ten times as long as the same one with pairs of batches, in which all its faults also combine.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
@@ -25,19 +25,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
     ],
 )
 def test_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
-    """In every state of the scope all holds that the room promises, and every path ends where nothing waits."""
+    """In every state of the scope all conditions hold, and every path ends where nothing waits."""
     found = Search(SCOPES[name]).run()
     record_property("states", found.states)
     print(f"{name}: {found.states:,} states, {found.transitions:,} transitions, {found.ends:,} terminal")
     assert not found.violation, violation_text(found)
     assert found.whole
-    # A reduction that left orders out would visit fewer: what docs/testing.md tells is what is visited.
+    # A reduction that left orders out would visit fewer states: docs/testing.md gives the numbers of visited states.
     rows = re.findall(rf"^\| {name}(?::[^|]*)? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [(f"{found.states:,}", f"{found.transitions:,}", f"{found.ends:,}")]
 
 
 def test_combined_is_what_was_asked_for() -> None:
-    """Two workers with three batches each, and a crash, a lost send, a repeat and a fill race in one scope."""
+    """The combined scope has two workers with three batches each, and a crash, a lost send, a repeat and a fill race."""
     scope = SCOPES["combined"]
     assert [len(life.partitions) for life in scope.lives] == [3, 3]
     assert len({life.name for life in scope.lives}) == 2
@@ -46,20 +46,20 @@ def test_combined_is_what_was_asked_for() -> None:
 
 
 def test_combined_pairs_have_the_same_faults() -> None:
-    """It is the combined scope with a batch fewer of each worker."""
+    """The scope `combined-pairs` is the combined scope with one batch fewer per worker."""
     pairs, combined = (SCOPES[name] for name in ("combined-pairs", "combined"))
     assert [len(life.partitions) for life in pairs.lives] == [2, 2]
     assert msgspec.structs.replace(pairs, name=combined.name, lives=combined.lives) == combined
 
 
 def test_a_search_is_repeatable() -> None:
-    """Two searches of one scope count the same: the states do not depend on the order of a set or on a seed."""
+    """Two searches of one scope have the same counts: the states do not depend on the order of a set or on a seed."""
     first, second = [Search(SCOPES["two-readers"]).run() for _ in range(2)]
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
 
 
 def test_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command lists states, transitions and terminal states and exits 0 when all holds; 3 when it was told to stop before the end."""
+    """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it early."""
     assert main(["--scope", "two-readers"]) == 0
     assert "two-readers" in capsys.readouterr().out
     assert main(["--scope", "two-readers", "--states-max", "50"]) == 3
@@ -67,7 +67,7 @@ def test_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_refuses_what_it_does_not_know() -> None:
-    """An unknown scope, or a bound that is none, exits 2."""
+    """An unknown scope, or an invalid limit, exits 2."""
     for wrong in (["--scope", "nobody"], ["--states-max", "0"], ["--states-max", "many"]):
         with pytest.raises(SystemExit) as stopped:
             main(wrong)

@@ -1,7 +1,7 @@
-"""One state of a small world, and what can happen next in it.
+"""One state of a small model, and the moves that can follow it.
 
-The moves that *must* come about some day (a send of a living life arrives, a record is read) are told apart from those that may not: when
-none is left that must, the world stands, and then only what the readers themselves propose may carry it on.
+Moves that must happen at some time (a send of a live incarnation arrives, a record is read) differ from moves that may happen. When no move
+is left that must happen, only the proposals of the readers themselves can lead on.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.scopes.scope import STREAMS, Label, Scope
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True):
-    """How many of each fault may still happen."""
+    """The number of each fault that may still happen."""
 
     crashes: int
     restarts: int
@@ -27,7 +27,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True):
     fences: int
 
     def within(self, other: "Left") -> bool:
-        """Whether the other has as many of each, or more."""
+        """Returns whether the other has at least as many of each fault left."""
         return (
             self.crashes <= other.crashes
             and self.restarts <= other.restarts
@@ -40,9 +40,9 @@ class Left(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reader(msgspec.Struct, frozen=True, gc=False):
-    """A reading by its number, where it stands in each stream, labels handed to it since its last step, what it owes.
+    """A reader: the number of its reading, its next offsets, the labels passed to it since its last step, and the batches that it owes.
 
-    It owes what the log has settled and it has not emitted.
+    It owes the batches that the log has settled and that it has not emitted.
     """
 
     reading: int
@@ -52,7 +52,10 @@ class Reader(msgspec.Struct, frozen=True, gc=False):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A state, as a value. `arrived` counts, per life and stream, the sends that are in the log or lost; `written` is a bit a label."""
+    """A state, as a value.
+
+    `arrived` counts, by incarnation and topic-partition, the sends that are in the log or lost; `written` has one bit per label.
+    """
 
     arrived: tuple[tuple[int, ...], ...]
     crashed: tuple[int, ...]
@@ -65,26 +68,26 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Something that can happen. `life` is whose send it is, 0 for nobody's; `must` says that it comes about some day."""
+    """One possible move. `life` is the incarnation whose send it is, 0 for none; `must` is true if it happens at some time."""
 
     kind: str  # read | append | step | tick | lose | lose-on-way | crash | restart
     reader: int = 0
     stream: int = -1
     label: int | None = None
-    cause: str = ""  # of a record that is written: send | on-way | repeat | fill | fence
+    cause: str = ""  # for a record that is written: send | on-way | repeat | fill | fence
     life: int = 0
     must: bool = False
-    skipped: int = 0  # sends before it in its stream that are lost
+    skipped: int = 0  # sends before it in its topic-partition that are lost
 
 
 class Moves:
-    """What can happen in a scope's worlds; see `explore` on `lazy` and `late`."""
+    """The possible moves in a scope's states; `explore` explains `lazy` and `late`."""
 
     def __init__(self, scope: Scope, readings: Readings, *, lazy: bool, late: bool) -> None:
         self._scope, self._readings, self._lazy, self._late = scope, readings, lazy, late
 
     def of(self, world: World) -> list[Move]:
-        """All moves but the passing of time."""
+        """Returns all moves except the passing of time."""
         moves = [move for at in range(len(world.readers)) for move in self._reader_moves(world, at)]
         if not self._lazy:
             moves += [move for stream in STREAMS for move in self._writes(world, stream, "append", 0)]
@@ -110,13 +113,13 @@ class Moves:
                 yield from self._writes(world, stream, "read", at)
 
     def _writes(self, world: World, stream: int, kind: str, at: int) -> Iterator[Move]:
-        """What the next record of that stream may be."""
+        """Yields the records that may be written next to that topic-partition."""
         scope, left, place = self._scope, world.left, stream + 1
         for life, sends in enumerate(scope.sends, 1):
             done = world.arrived[life - 1][place]
             if done < len(sends[place]):
                 registers = place == 0 and done == 0
-                # An incarnation is the ordinal of its register record. One whose register record never comes is no life of the scope.
+                # Incarnations are numbered by their register records. One that never registers is not part of the scope.
                 if registers and life > 1 and not world.arrived[life - 2][0]:
                     continue
                 must = registers or life not in world.crashed
@@ -138,7 +141,7 @@ class Moves:
                     yield Move(kind, at, stream, number, "fence")
 
     def _may_fence(self, world: World, label: Label) -> bool:
-        """A peer fences a life that it has seen, at a sequence that it has seen: it may have read any part of the log."""
+        """Returns whether a peer, which may have read any part of the log, can fence this incarnation at this sequence."""
         kind = "entry" if label.number else "register"
         return self._scope.numbers[kind, label.life, label.number] in world.log[0]
 
@@ -156,7 +159,7 @@ class Moves:
                 yield Move("lose-on-way", label=number)
 
     def _under_way(self, world: World) -> Iterator[tuple[int, int]]:
-        """(life, stream) of all that was sent and is neither in the log nor lost, but for register records (see `_writes`)."""
+        """Yields (incarnation, topic-partition) of all sends in flight, except register records (see `_writes`)."""
         for life, sends in enumerate(self._scope.sends, 1):
             for place, stream in enumerate(STREAMS):
                 if (place or world.arrived[life - 1][0]) and world.arrived[life - 1][place] < len(sends[place]):
@@ -166,7 +169,7 @@ class Moves:
         return world.arrived[life - 1][stream + 1] == len(self._scope.sends[life - 1][stream + 1]) - 1
 
     def _excusable(self, world: World, moves: list[Move]) -> bool:
-        """Whether crashes and losses that are left can explain all that must come and does not: before that they would change nothing."""
+        """Returns whether the faults left can explain everything that must arrive and does not; earlier they would change nothing."""
         must = [move for move in moves if move.must]
         if any(move.cause not in ("send", "on-way") or self._registers(move) for move in must):
             return False
@@ -184,7 +187,7 @@ class Moves:
 
 
 def told(scope: Scope, world: World, move: Move) -> str:
-    """The move, for a person."""
+    """Returns a description of the move for the trace."""
     reader = f"reader {move.reader + 1}"
     match move.kind:
         case "read" | "append":
@@ -210,7 +213,7 @@ def told(scope: Scope, world: World, move: Move) -> str:
 
 
 def next_of(scope: Scope, reader: Reader, stream: int) -> int:
-    """The offset of that stream that this reader is handed next."""
+    """Returns the next offset of that topic-partition for this reader."""
     if not reader.handed:
         return reader.at[stream + 1]
     return reader.at[stream + 1] + sum([1 for number in reader.handed if scope.labels[number].stream == stream])

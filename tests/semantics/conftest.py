@@ -1,4 +1,4 @@
-"""A notary on each kind of log: what clients may rely on does not depend on it."""
+"""Fixtures: a notary on each kind of log, because clients may rely on the same promises on both."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The check that ends every test with real workers can fail: one thing is altered in what such a worker left, and it is found.
+"""Tests that the check at the end of every test with real workers can fail: one change in a worker's remaining data is found.
 
 Log, index and answers are those of one process on an embedded log, made once.
 """
@@ -27,18 +27,18 @@ from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 
 KEYS: list[SigningKey] = []
-"""Of the notary whose remains are altered."""
+"""The keys of the notary whose data is changed."""
 
 
 class Left(NamedTuple):
-    """What a notary left after a short life."""
+    """The remaining data of a notary after a short run."""
 
     remains: Remains
     index: Path
 
 
 async def short_life(directory: Path, alter: Callable[[Notary], None] = lambda notary: None) -> tuple[Notary, Worker]:
-    """A load, then the check; in between something may be altered."""
+    """Run a load, then the check; `alter` may change the data in between."""
     notary = await asyncio.to_thread(Notary, directory)
     try:
         worker = await notary.start("a", worker_checkpoint_interval_ms=200).ready()
@@ -53,7 +53,7 @@ async def short_life(directory: Path, alter: Callable[[Notary], None] = lambda n
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """One for all; nobody changes it."""
+    """One notary's data for all tests; no test changes it."""
 
     async def live() -> Left:
         notary, worker = await short_life(tmp_path_factory.mktemp("left") / "notary")
@@ -64,7 +64,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def test_what_an_honest_worker_left(left: Left) -> None:
-    """Nothing is wrong with it, and all is there that is altered below: receipts in half of the answers, refusals, roots."""
+    """An honest worker's data is clean, and has all that is changed below: receipts in half of the answers, rejections, roots."""
     remains = left.remains
     assert remains.violations() == []
     asked = [any("receipt" in decision for decision in call.decisions if decision) for call in remains.history.calls]
@@ -74,7 +74,7 @@ def test_what_an_honest_worker_left(left: Left) -> None:
 
 
 async def test_check_raises(tmp_path: Path) -> None:
-    """A test whose notary told one decision otherwise than the log has it fails, and says which."""
+    """A test whose notary answered one decision differently from the log fails, and its message says so."""
 
     def alter(notary: Notary) -> None:
         notary.history = answered_otherwise(notary.history, log_time=1)
@@ -84,7 +84,7 @@ async def test_check_raises(tmp_path: Path) -> None:
 
 
 def answered_otherwise(history: History, **members: Any) -> History:
-    """The last answer with a receipt told these members of its first decision so."""
+    """Returns the history with these members changed in the first decision of the last answer with a receipt."""
     number, call = max(
         (number, call) for number, call in enumerate(history.calls) if any("receipt" in decision for decision in call.decisions if decision)
     )
@@ -109,7 +109,7 @@ def receipts_of_another_key(remains: Remains) -> Remains:
 
 
 def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
-    """The log lost its last record of a kind."""
+    """Returns a change: the log loses its last record of a kind."""
 
     def alter(remains: Remains) -> Remains:
         order = list(remains.streams[ORDERING])
@@ -124,7 +124,7 @@ def other_root(remains: Remains) -> Remains:
     number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
     said = decode(order[number].value)
     assert isinstance(said, Checkpoint)
-    # Signed again: a worker that is wrong has the key.
+    # Signed again, because a faulty worker has the key.
     wrong = sign_record(msgspec.structs.replace(said, root=bytes(32)), remains.replayed.log_id, KEYS[0])
     order[number] = msgspec.structs.replace(order[number], value=wrong)  # type: ignore[type-var]
     return replace(remains, streams={**remains.streams, ORDERING: order})
@@ -141,7 +141,7 @@ def other_root(remains: Remains) -> Remains:
     ],
 )
 def test_what_was_altered_is_found(left: Left, alter: Callable[[Remains], Remains], kind: Kind) -> None:
-    """An answer, a receipt, the key, a record of the log."""
+    """A change of an answer, a receipt, the key, or a record of the log is found."""
     assert kind in {violation.kind for violation in alter(left.remains).violations()}
 
 
@@ -155,7 +155,7 @@ def test_what_was_altered_is_found(left: Left, alter: Callable[[Remains], Remain
     ],
 )
 def test_a_row_altered_on_disk_is_found(left: Left, tmp_path: Path, family: str, kind: Kind) -> None:
-    """One bit of one row of any family, in RocksDB's own files."""
+    """A flipped bit in one row of any family, in RocksDB's own files, is found."""
     index = shutil.copytree(left.index, tmp_path / "index")
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(index))}
     store = Rdict(str(index), options=Options(raw_mode=True), column_families=families)

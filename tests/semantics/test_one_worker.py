@@ -1,4 +1,4 @@
-"""What a notary says to whom, by one worker of it, over HTTP (docs/formats.md, Decision; R7, R8)."""
+"""Tests the answers of a notary with one worker over HTTP (docs/formats.md, Decision; R7, R8)."""
 
 import asyncio
 import hashlib
@@ -15,17 +15,17 @@ from tests.kafka.workers import Notary, Worker
 
 
 async def decide(notary: Notary, worker: Worker, *requests: dict[str, Any]) -> list[Decided]:
-    """Submit requests together; their decisions."""
+    """Submit requests together; returns their decisions."""
     return await notary.client.decide([worker.url], notary.party.submission(*requests))
 
 
 def hashed(decision: Decided) -> str:
-    """How a decision's transaction is named to others."""
+    """Returns the hash by which conflicts name a decision's transaction."""
     return hashlib.sha256(bytes.fromhex(decision["transaction_id"])).hexdigest()
 
 
 def refusal(decision: Decided) -> tuple[str, str | None, list[tuple[str, str, str]]]:
-    """Outcome, reason and conflicts."""
+    """Returns outcome, reason and conflicts."""
     conflicts = [(conflict["state"], conflict["kind"], conflict["consumed_by"]) for conflict in decision["conflicts"]]
     return decision["outcome"], decision["reason"], conflicts
 
@@ -34,12 +34,12 @@ COMMITTED: tuple[str, None, list[tuple[str, str, str]]] = ("committed", None, []
 
 
 def now_ms() -> int:
-    """This machine's clock, which the brokers share."""
+    """Returns the time by this machine's clock, which the brokers share."""
     return time.time_ns() // 1_000_000
 
 
 async def test_commit(notary: Notary, worker: Worker) -> None:
-    """A transaction that spends fresh states is committed, and the look-ups say the same from then on."""
+    """A transaction that consumes new states is committed, and the look-ups agree from then on."""
     submission = notary.party.submission(spend(state("x"), state("y", 7)))
     (id_,) = submission.ids
     assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).status == 404
@@ -57,7 +57,7 @@ async def test_commit(notary: Notary, worker: Worker) -> None:
 
 
 async def test_double_spend(notary: Notary, worker: Worker) -> None:
-    """A second spending of a state is rejected, names every consumed input and its consumer, and consumes nothing."""
+    """A double spend is rejected, names every consumed input and its consumer, and consumes nothing."""
     (x,) = await decide(notary, worker, spend(state("x")))
     (y,) = await decide(notary, worker, spend(state("y")))
     (double,) = await decide(notary, worker, spend(state("y"), state("fresh"), state("x"), content="again"))
@@ -69,7 +69,7 @@ async def test_double_spend(notary: Notary, worker: Worker) -> None:
 
 
 async def test_retry(notary: Notary, worker: Worker) -> None:
-    """The same submission again gets the same answer, byte for byte, whatever was decided meanwhile."""
+    """A retry of a submission gets the same answer, byte for byte, whatever was decided meanwhile."""
     kept = notary.party.submission(spend(state("x")), spend(state("x"), content="double"))
     first = await notary.client.ask(worker.url, kept)
     await decide(notary, worker, spend(state("y"), references=[state("x")]))
@@ -79,7 +79,7 @@ async def test_retry(notary: Notary, worker: Worker) -> None:
 
 
 async def test_same_transaction_in_another_submission(notary: Notary, worker: Worker) -> None:
-    """A transaction that was decided keeps its decision and position when it is asked again beside new ones."""
+    """A decided transaction keeps its decision and position when it is submitted again with new ones."""
     (first,) = await decide(notary, worker, spend(state("x")))
     before, again, after = await decide(notary, worker, spend(state("y")), spend(state("x")), spend(state("x"), content="double"))
     assert again == first
@@ -89,7 +89,7 @@ async def test_same_transaction_in_another_submission(notary: Notary, worker: Wo
 
 
 async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> None:
-    """Inside a submission too the first spender wins, against later inputs and references alike."""
+    """Within a submission too the first spender wins, over later inputs and references alike."""
     first, second, third, fourth = await decide(
         notary,
         worker,
@@ -107,7 +107,7 @@ async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> 
 
 
 async def test_references(notary: Notary, worker: Worker) -> None:
-    """A reference to a consumed state is refused; a reference consumes nothing, and a state may be both in one transaction."""
+    """A reference to a consumed state is rejected; a reference consumes nothing, and a state may be both in one transaction."""
     (read,) = await decide(notary, worker, spend(references=[state("x")]))
     (spent,) = await decide(notary, worker, spend(state("x"), references=[state("x")]))
     assert (refusal(read), refusal(spent)) == (COMMITTED, COMMITTED)
@@ -119,7 +119,7 @@ async def test_references(notary: Notary, worker: Worker) -> None:
 
 
 async def test_time_window(notary: Notary, worker: Worker) -> None:
-    """A transaction is refused outside its window, for ever: also when it is asked again inside it."""
+    """A transaction is rejected outside its window, for ever: also when it is submitted again inside it."""
     hour = 3_600_000
     now = now_ms()
     soon = spend(state("x"), time_window={"from": now + 400, "until": now + hour})
@@ -137,7 +137,7 @@ async def test_time_window(notary: Notary, worker: Worker) -> None:
 
 
 async def test_precedence(notary: Notary, worker: Worker) -> None:
-    """Consumed inputs are told before consumed references, and these before a window that is missed."""
+    """Consumed inputs take precedence over consumed references, and these over a missed window."""
     past = {"from": None, "until": now_ms() - 3_600_000}
     x, y = await decide(notary, worker, spend(state("x")), spend(state("y")))
     all_three, two, one = await decide(
@@ -154,7 +154,7 @@ async def test_precedence(notary: Notary, worker: Worker) -> None:
 
 
 async def test_positions(notary: Notary, worker: Worker) -> None:
-    """Positions count every decision, refusals too, without a gap, in the order in which they were asked one after the other."""
+    """Positions count every decision, also rejections, without a gap, in the order of consecutive submissions."""
     positions: list[int] = []
     for number in range(12):
         decisions = await decide(notary, worker, *(spend(state(str(number // 2)), content=f"{number} {k}") for k in range(3)))
@@ -164,7 +164,7 @@ async def test_positions(notary: Notary, worker: Worker) -> None:
 
 
 async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> None:
-    """A malformed request takes its whole submission down: the others in it are not decided either."""
+    """A malformed request makes its whole submission malformed: the others in it are not decided either."""
     good = notary.party.submission(spend(state("x")))
     bad = good.body.replace(b'"requests": [', b'"requests": [{"inputs": ["nonsense"], "content_hash": "00"}, ')
     answer = await notary.http.call(worker.url, "POST", "/v1/submissions", bad)
@@ -176,7 +176,7 @@ async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> No
 
 
 async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
-    """Of many who spend one state at once, over many connections, exactly one commits; all others are told of that one."""
+    """Exactly one of many clients that consume one state at once commits; all others get that one as the consumer."""
     submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(60)]
     answers = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions))
     decisions = [decision for (decision,) in answers]
@@ -190,7 +190,7 @@ async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 async def test_restart(notary: Notary, worker: Worker, how: signal.Signals) -> None:
-    """A worker that was stopped, or killed, with work in flight has every decision that it gave when it is back, and goes on."""
+    """A worker that was stopped, or killed, with requests in flight has every decision that it gave after a restart, and continues."""
     submissions = [notary.party.submission(spend(state(str(number % 40)), content=str(number))) for number in range(120)]
     asked = [asyncio.create_task(notary.client.decide([worker.url], submission)) for submission in submissions]
     await until(lambda: sum(task.done() for task in asked) >= 10, 0.005)
@@ -205,7 +205,7 @@ async def test_restart(notary: Notary, worker: Worker, how: signal.Signals) -> N
 
 
 async def test_stopping_answers(notary: Notary, worker: Worker) -> None:
-    """SIGTERM lets what was taken in be answered; what comes later is refused as surely not applied."""
+    """After SIGTERM admitted requests are answered; later ones are rejected as surely not applied."""
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]
     asked = [asyncio.create_task(notary.client.ask(worker.url, submission)) for submission in submissions]
     await notary.until_metric(worker, "notary_positions ")

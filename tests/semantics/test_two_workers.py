@@ -1,4 +1,4 @@
-"""Two workers of one notary on one log are one notary (R6, R7)."""
+"""Tests that two workers on one log act as one notary (R6, R7)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 async def notary(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
-    """A notary on brokers: an embedded log has one worker."""
+    """A notary on brokers, because an embedded log has one worker."""
     made = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_cluster.bootstrap, kafka_prefix)
     try:
         yield made
@@ -25,7 +25,7 @@ async def notary(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> A
 
 
 async def test_retry_at_the_other(notary: Notary) -> None:
-    """What one worker decided the other says too, byte for byte, and whoever asks either sees all that was answered before."""
+    """A decision of one worker is answered by the other too, byte for byte, and each client sees all earlier answers at either."""
     a, b = await notary.start_all("a", "b")
     for number in range(10):
         submission = notary.party.submission(spend(state(str(number // 2)), content=str(number)))
@@ -37,7 +37,7 @@ async def test_retry_at_the_other(notary: Notary) -> None:
 
 
 async def test_concurrent_double_spends(notary: Notary) -> None:
-    """Of many who spend one state at once at both workers, exactly one commits."""
+    """Exactly one of many clients that consume one state at once at both workers commits."""
     a, b = await notary.start_all("a", "b")
     submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(40)]
     urls = [a.url, b.url]
@@ -49,7 +49,7 @@ async def test_concurrent_double_spends(notary: Notary) -> None:
 
 
 async def test_same_submission_at_both(notary: Notary) -> None:
-    """A submission sent to both workers at once is decided once, and both tell the same."""
+    """A submission sent to both workers at once is decided once, with the same answer from both."""
     a, b = await notary.start_all("a", "b")
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(20)]
     told = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions for worker in (a, b)))
@@ -58,7 +58,7 @@ async def test_same_submission_at_both(notary: Notary) -> None:
 
 
 async def test_look_ups_agree(notary: Notary) -> None:
-    """Under load at both, the look-ups of both come to agree on every transaction and state, and so do the indexes, row by row."""
+    """Under load at both, the look-ups of both finally agree on every transaction and state, and the indexes agree row by row."""
     a, b = await notary.start_all("a", "b")
     async with Load(notary.client, notary.party, [a.url, b.url], seed=7) as load:
         await load.until(200)

@@ -15,12 +15,12 @@ from tests.simulation.simulate import Outcome, simulate
 TRACE_LINES = 60
 CHUNK = 4
 CHUNKS_A_PROCESS = 250
-"""A fresh process now and then: a million seeds must not end for want of memory."""
+"""Replace each worker process after this many chunks, so that a million seeds do not run out of memory."""
 TOLD_EVERY_S = 30
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: every seed held; 1: one did not; 2: usage."""
+    """Returns the exit status: 0 if every seed held, 1 if one failed, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=_positive, default=200, metavar="N", help="how many (default 200)")
     parser.add_argument("--first", type=int, default=1, metavar="K", help="the first of them (default 1)")
@@ -72,13 +72,13 @@ def _outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
     if processes == 1 or len(seeds) < 2 * CHUNK:
         yield from map(simulate, seeds)
         return
-    # Not forked: what one simulation leaves in memory must not begin another's.
+    # Spawned, not forked: nothing that one simulation leaves in memory must affect another.
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=CHUNKS_A_PROCESS) as pool:
         yield from pool.imap_unordered(simulate, seeds, chunksize=CHUNK)
 
 
 def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
-    """Run a seed with its trace; how it came out."""
+    """Run one seed with its trace and print the outcome; returns True if it failed."""
     trace: list[str] = []
     outcome = simulate(seed, lambda at_s, who, what: trace.append(f"{at_s:9.3f} s  {who:<8} {what}"))
     if as_json:
@@ -99,14 +99,14 @@ def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
 
 
 class _Progress:
-    """A line that is written over on a terminal; elsewhere one now and then."""
+    """A progress line, overwritten in place on a terminal and printed every `TOLD_EVERY_S` elsewhere."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
         self._began_s = self._told_s = time.monotonic()
 
     def tell(self, done: int, failed: int) -> None:
-        """So many are done."""
+        """Report that this many seeds are done, if the last report is old enough."""
         now_s = time.monotonic()
         terminal = sys.stderr.isatty()
         if done == self._seeds or now_s - self._told_s > (0.2 if terminal else TOLD_EVERY_S):

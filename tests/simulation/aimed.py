@@ -1,15 +1,15 @@
-"""Losses at the places where they hurt most: each kind waits for its moment, and strikes there (R10).
+"""Aimed losses: each kind waits for the moment at which a loss does the most harm, and strikes then (R10).
 
-Losses that are drawn (`damage`) hit any records. These hit the ones of which one rule alone takes care, so that no seed has to be lucky:
+Drawn losses (`damage`) hit any records. Aimed losses hit records that one rule alone protects, so that no seed has to be lucky:
 
 - `acknowledged`: an entry or a register record whose writer knows that it is in the log, and has not read it yet;
-- `shown`: records that a worker has applied, whose reader has failed without a word; it goes on writing, and others replay the log;
-- `leaderless`: a content that was joined, of a partition that grows again and then has no leader;
+- `shown`: records that a worker has applied before its reader stalled; it goes on writing, and others replay the log;
+- `leaderless`: a content that was joined, in a partition that grows again and then has no leader;
 - `unused`: records that no entry asked for, so that no index shows that they are gone; contents take their offsets;
 - `unordered`: the furthest content of a partition, which was not the last to be joined;
 - `ahead`: payloads that were read, and whose entries were not;
 - `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted;
-- `unread`: an entry that waits for its content at a worker with so much in its queue that it reads no more of the order.
+- `unread`: an entry that waits for its content at a worker whose queue is so full that it has paused the ordering topic.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ WAITS_S = 8.0
 LOOKS_S = 0.05
 BEHIND_S = 3.0
 ENTRY, REGISTER = 1, 2
-"""Kinds of ordering records, their second byte (docs/formats.md)."""
+"""Kinds of ordering records: the second byte of each (docs/formats.md)."""
 
 
 class Aimed:
@@ -43,16 +43,16 @@ class Aimed:
         self._draw = random.Random(f"aimed losses {world.plan.seed}")
 
     async def strike(self) -> None:
-        """One loss of the plan's kind; nothing when its moment does not come."""
+        """Cause one loss of the plan's kind, if its moment comes."""
         kind = self._world.plan.aimed
         strikes: dict[str, Callable[[], Awaitable[bool]]] = {name: getattr(self, f"_{name}") for name in AIMED}
         if await strikes[kind]():
             self._world.count(f"aimed losses: {kind}")
 
-    # ---- the order ----
+    # ---- the ordering topic ----
 
     async def _acknowledged(self) -> bool:
-        """All readers are behind; what lands is acknowledged, and gone before anybody reads it."""
+        """Delay all readers, and lose an acknowledged record before any of them reads it."""
         cluster, draw = self._cluster, self._draw
         cluster.behind_s[ORDERING] = BEHIND_S
         kind = draw.choice([ENTRY, REGISTER])
@@ -68,12 +68,12 @@ class Aimed:
         return found
 
     def _landed(self, offset: int, kind: int) -> int | None:
-        """The offset of the first record of that kind from there on."""
+        """Returns the offset of the first record of that kind from `offset` on, None if there is none."""
         records = self._cluster.streams[ORDERING][offset:]
         return next((record.offset for record in records if (record.value or b"")[1:2] == bytes([kind])), None)
 
     async def _shown(self) -> bool:
-        """One worker reads nothing more, and goes on writing; the others get new disks when its records are there."""
+        """Stall one worker's reader while it goes on writing; the others get new disks when its records are in the log."""
         world, cluster, draw = self._world, self._cluster, self._draw
         if len(world.slots) < 2 or not await self._until(lambda: any(map(self._answered, world.slots))):
             return False
@@ -88,7 +88,7 @@ class Aimed:
             other.down = True
             other.kill()
         if down:
-            # It knows nothing of what is lost: its index ends before.
+            # The stopped workers know nothing of what will be lost: their indexes end before it.
             length = len(worker.driver.joiner.history.since(0))
             await self._until(lambda: len(worker.driver.joiner.history.since(0)) > length + 2, WAITS_S / 2)
         for reader in process.log.readers:
@@ -117,7 +117,7 @@ class Aimed:
         return process is not None and any(given.process is process for given in self._world.clients.calls.given)
 
     async def _unread(self) -> bool:
-        """Contents come late, so that entries wait and the order is not read; one of them is gone when its content comes."""
+        """Delay all contents until a worker has paused the ordering topic, then lose the entry that waits at its head."""
         cluster, partitions = self._cluster, range(len(self._cluster.streams) - 1)
         cluster.behind_s |= dict.fromkeys(partitions, BEHIND_S)
         found = await self._until(lambda: self._unread_head() is not None)
@@ -130,7 +130,7 @@ class Aimed:
         return found
 
     def _unread_head(self) -> int | None:
-        """The offset of the entry at the head of a worker that reads nothing more of the order."""
+        """Returns the offset of the entry at the head of a worker that has paused the ordering topic, None if there is none."""
         for slot in self._world.slots:
             process = slot.running()
             driver = None if process is None or process.worker is None else process.worker.driver
@@ -142,7 +142,7 @@ class Aimed:
     # ---- payload partitions ----
 
     async def _leaderless(self) -> bool:
-        """A joined content is gone, another record stands there, and then nobody can ask."""
+        """Lose a joined content, put another record in its place, then take the leader away so that no worker can compare it."""
         found = await self._partition(lambda replayed, partition: self._furthest(replayed, partition) >= 0)
         if found is None:
             return False
@@ -158,7 +158,7 @@ class Aimed:
         return True
 
     async def _unused(self) -> bool:
-        """Records that nobody asks for are read, lost, and others take their places."""
+        """Lose records that no entry asks for after they were read, so that other records take their offsets."""
         cluster, draw = self._cluster, self._draw
         if draw.random() < 0.4:
             return await self._unused_in_order()
@@ -177,7 +177,7 @@ class Aimed:
         return True
 
     async def _unused_in_order(self) -> bool:
-        """The same of ordering records that nobody signed."""
+        """Lose ordering records without a signature after they were read, so that other records take their offsets."""
         cluster, draw = self._cluster, self._draw
         if not cluster.takes(ORDERING):
             return False
@@ -191,7 +191,7 @@ class Aimed:
         return last < offset
 
     async def _unordered(self) -> bool:
-        """The content that lies furthest was joined before another one of its partition."""
+        """Lose the furthest content of a partition, which was joined before another one of the same partition."""
         slot = self._draw.choice(self._world.slots)
         self._cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
         found = await self._partition(
@@ -208,7 +208,7 @@ class Aimed:
         return True
 
     async def _ahead(self) -> bool:
-        """Nobody reads the order for a while; a payload that was read meanwhile is gone before its entry is read."""
+        """Delay the ordering topic, and lose a payload that was read meanwhile before its entry is read."""
         cluster, draw = self._cluster, self._draw
         partition = draw.randrange(len(cluster.streams) - 1)
         cluster.behind_s[ORDERING] = BEHIND_S
@@ -222,7 +222,7 @@ class Aimed:
         return found
 
     async def _kept(self) -> bool:
-        """A payload before the furthest content is read, and its entry comes when both are lost and nobody leads there."""
+        """Lose a buffered payload and the content after it; its entry arrives while that partition has no leader."""
         cluster, draw = self._cluster, self._draw
         slot = draw.choice(self._world.slots)
         cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
@@ -239,10 +239,10 @@ class Aimed:
         cluster.slow_entries_s.pop(slot.label, None)
         return found is not None
 
-    # ---- what there is ----
+    # ---- the present log ----
 
     async def _partition(self, fits: Callable[[Replayed, int], bool], seconds: float = WAITS_S) -> tuple[int, Replayed] | None:
-        """A payload partition of which that holds, with the log as it is then; None when there is none for a while."""
+        """Returns a payload partition for which `fits` holds, with the log as it is then; None if there is none within `seconds`."""
         until_s = self._world.loop.time() + seconds
         while self._world.loop.time() < until_s and not self._world.healed:
             replayed = replay(self._cluster.streams)
@@ -262,16 +262,16 @@ class Aimed:
 
     @staticmethod
     def _furthest(replayed: Replayed, partition: int) -> int:
-        """The offset of the furthest content joined there, -1 for none."""
+        """Returns the offset of the furthest content joined in that partition, -1 for none."""
         return max([batch.content_offset for batch in replayed.batches if batch.partition == partition], default=-1)
 
     @staticmethod
     def _last(replayed: Replayed, partition: int) -> int:
-        """The offset of the content joined last there, -1 for none."""
+        """Returns the offset of the content that was joined last in that partition, -1 for none."""
         return next((batch.content_offset for batch in reversed(replayed.batches) if batch.partition == partition), -1)
 
     def _waiting(self, replayed: Replayed, partition: int) -> int:
-        """The offset of a payload before the furthest content there whose entry may come yet, -1 for none."""
+        """Returns the offset of a payload before the furthest content there whose entry may still arrive, -1 for none."""
         for record in self._cluster.streams[partition][: max(0, self._furthest(replayed, partition))]:
             name = batch_key(record.key)
             life = None if name is None else replayed.life(name[0])

@@ -1,4 +1,4 @@
-"""What bounds a worker's memory: what may be kept at all (R5), and fences for lives that are silent."""
+"""The bounds on a worker's memory: the records that it may buffer at all (R5), and the fencing of silent incarnations."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def kept(world: "World") -> list[Violation]:
-    """What each running worker keeps is what may still count, as far as it has read, and it would read that again."""
+    """Returns the violations: each running worker may buffer only records that may still count, as far as it has read.
+
+    It must also be ready to read all of those again after a restart.
+    """
     found: list[Violation] = []
     everything = frozenset(range(len(world.losses.damages)))
     whole = replay(world.cluster.streams)
@@ -22,12 +25,12 @@ def kept(world: "World") -> list[Violation]:
         if worker is None or worker.index.broken or worker.index.agreement.condemned:
             continue
         if everything and (process.met != everything or worker.driver.doubt() or process.was_paused_since(world.loop.time())):
-            continue  # it has not noticed that what it read is lost, or could not yet
+            continue  # it has not noticed the loss of what it read, or could not yet
         if everything and process.interrupted:
-            continue  # it is about to
+            continue  # it is about to notice
         joiner = worker.driver.joiner
         if joiner._dropped:
-            continue  # what found no memory will be read again
+            continue  # records that were dropped for want of memory will be read again
         offsets_next = worker.index.joiner_state().offsets_next
         head = offsets_next[ORDERING]
         if head not in to_heads:
@@ -47,7 +50,7 @@ def kept(world: "World") -> list[Violation]:
 def silent_lives(world: "World") -> list[int]:
     """The incarnations that another worker must fence: silent beyond the timeout, with a payload that waits for their entry (R5).
 
-    Somebody else, who has read that payload: where memory is full of payloads that may count one day, the rest is read when asked for.
+    The other worker must have read that payload: where memory is full of payloads that may still count, the rest is read on demand.
     """
     replayed = replay(world.cluster.streams)
     silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
@@ -68,7 +71,7 @@ def silent_lives(world: "World") -> list[int]:
         and any(
             incarnation == life.incarnation and sequence > life.sequence_last
             for reader, names in waiting.items()
-            if reader != life.incarnation  # nobody fences itself
+            if reader != life.incarnation  # a worker does not fence itself
             for incarnation, sequence in names
         )
     ]

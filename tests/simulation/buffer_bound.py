@@ -1,4 +1,4 @@
-"""The limit on the bytes that a worker buffers, held against each of its polls."""
+"""The limit on the bytes that a worker buffers, checked at each of its polls."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,20 @@ from ordering.log import ORDERING, Record
 
 
 class BufferBound:
-    """Of one process.
+    """The buffer limit of one process.
 
-    One poll may go beyond it. From then on only the partition that the head waits for is read, which is never paused. After an interruption
-    several polls come to the joiner together.
+    One poll may exceed it. From then on only the partition that the head waits for is read, which is never paused. After an interruption
+    the joiner receives several polls together.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = self._allowed = bytes_max
 
     def polled(self, joiner: Joiner, records: Sequence[Record], *, looked: bool) -> str:
-        """The joiner as it was when it asked for these records; what is wrong, empty for nothing. `looked`: the log was compared."""
+        """Check a poll; `joiner` is in the state in which it asked for these records. Returns the violation, empty for none.
+
+        `looked`: the log was compared since the last interruption.
+        """
         size = joiner.buffered_bytes
         if size > self._allowed:
             return f"{size} bytes buffered, {self._allowed} allowed"

@@ -1,7 +1,7 @@
-"""Every call of a simulation, held against what docs/http.md says of any call.
+"""Every call of a simulation, checked against the promises of docs/http.md for any call.
 
-A process that lives answers: within the wait that was asked for, and `MARGIN_S` for its work. It refuses only for a reason that holds, and
-says when to come again. What it has told once it goes on knowing.
+A live process answers within the wait that was requested, plus `MARGIN_S` for its work. It rejects only for a valid reason, and says when
+to retry. It never forgets a decision that it has returned.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from tests.simulation.plan import Plan
 from tests.simulation.process import Answer, Process
 
 MARGIN_S: Final = 0.5
-"""Signatures are verified in a thread, whose results come late; nothing else takes time."""
+"""The time for signatures: a thread verifies them and its results arrive late. Nothing else takes time."""
 WAIT_S_DEFAULT: Final = 5
 WAIT_S_MAX: Final = 12
 RETRY_AFTER_S_MAX: Final = 60
 OPENS_AT: Final = 0.9
-"""A full queue takes submissions again when a tenth has been decided (docs/http.md)."""
+"""A full queue admits submissions again when a tenth has been decided (docs/http.md)."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),
@@ -51,7 +51,7 @@ WITHHELD: Final = (
 
 
 class Given(msgspec.Struct, frozen=True):
-    """Decisions that a process answered, with its history then."""
+    """Decisions that a process has answered, with its view of the log at that moment."""
 
     process: Process
     view: View
@@ -60,16 +60,16 @@ class Given(msgspec.Struct, frozen=True):
 
 
 class Calls:
-    """The way to every process. `problems` is what no correct notary lets happen."""
+    """The calls to all processes. `problems` collects everything that a correct notary never does."""
 
     def __init__(self, plan: Plan, problems: list[str]) -> None:
         self.counts: Counter[str] = Counter()
         self.told: dict[Process, dict[str, tuple[float, Decided]]] = {}
-        """The transactions of which each process has told the decision, and when it first did."""
+        """The decisions that each process has returned, by transaction id, each with the time of the first return."""
         self.met_in_call: dict[int, frozenset[int]] = {}
-        """Of calls, by their numbers in the history: the losses that the process could know when it answered."""
+        """The losses that the process could know when it answered, by the number of the call in the history."""
         self.given: list[Given] = []
-        """Where the log is going to lose something: all that was answered."""
+        """All decisions that were answered, in a plan whose log loses records."""
         self._met_when_told: dict[int, frozenset[int]] = {}
         self._largest: dict[Process, int] = {}
         self._plan = plan
@@ -77,7 +77,7 @@ class Calls:
         self._sent: dict[tuple[Process, str], list[tuple[float, int]]] = {}
 
     def problem(self, process: Process, what: str) -> None:
-        """What must not happen."""
+        """Record a violation of the notary's guarantees."""
         self._problems.append(f"{process.name}: {what}")
 
     async def call(
@@ -89,7 +89,7 @@ class Calls:
         headers: Mapping[bytes, bytes | None] | None = None,
         wait_s: int = 0,
     ) -> Answer | None:
-        """The answer; None when the process has died."""
+        """Make one call; returns the answer, None if the process has died."""
         if process.dead:
             return None
         what, sent_s = f"{method} {path}", _now_s()
@@ -113,7 +113,7 @@ class Calls:
     async def submit(
         self, process: Process, party: str, body: bytes, requests: int, *, wait_s: int | None = None, receipts: bool = False
     ) -> Answer | None:
-        """Send a submission that its party has signed; without a `wait_s` the default is waited."""
+        """Send a submission that its party has signed. If `wait_s` is None, the server's default wait applies."""
         self._sent.setdefault((process, party), []).append((_now_s(), requests))
         self.will_ask(process, requests)
         path = SUBMISSIONS if receipts else f"{SUBMISSIONS}?receipts=false"
@@ -126,12 +126,15 @@ class Calls:
         return answer
 
     def hold_refusal(self, process: Process, answer: Answer, requests: int) -> None:
-        """A 503 to a submission of so many requests: the queue has no room for them, or the worker is not ready, and `/readyz` says so."""
+        """Check a 503 to a submission of this many requests.
+
+        Either they do not fit the queue, or the worker is not ready and `/readyz` gives the same reason.
+        """
         self.will_ask(process, requests)
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
-            # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused, whosever it was.
+            # Once full, the queue stays closed until a tenth has been decided and the largest rejected submission of any party fits.
             largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
             if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
@@ -139,13 +142,13 @@ class Calls:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
 
     def will_ask(self, process: Process, requests: int) -> None:
-        """Somebody sends so many requests at once."""
+        """Note the size of a submission that is about to be sent."""
         self._largest[process] = max(requests, self._largest.get(process, 0))
 
     def hold_quota(self, process: Process, party: str, requests: int, *, uncharged: int = 0) -> None:
-        """A 429: since some moment this party has sent that worker more than a second's quota, and what was added meanwhile.
+        """Check a 429: over some recent period this party has sent that worker more than its quota for one second plus that period.
 
-        `uncharged` requests were asked for in its name besides, and are not among what it has sent.
+        `uncharged` requests were sent in its name besides, and are not charged to it.
         """
         per_s, now_s = self._plan.quota_per_s, _now_s()
         sent = min(uncharged, per_s)
@@ -158,11 +161,11 @@ class Calls:
     # ---- decisions ----
 
     def note_told(self, process: Process, decision: Decided) -> None:
-        """This process has just told a decision."""
+        """Note a decision that this process has just returned."""
         self.told.setdefault(process, {}).setdefault(decision["transaction_id"], (_now_s(), decision))
 
     async def look_up(self, process: Process, id_: str, wait_s: int = 0) -> dict[str, Any] | None:
-        """What a process says of a transaction; None for a 404, an empty one when it says nothing now."""
+        """Returns a process's answer to a look-up: None for a 404, an empty dict if it does not answer now."""
         sent_s = _now_s()
         answer = await self.call(process, "GET", f"/v1/transactions/{id_}{f'?wait={wait_s}' if wait_s else ''}", wait_s=wait_s)
         if answer is None or answer.status == 503:
@@ -185,11 +188,11 @@ class Calls:
         return told
 
     def met_when_told(self, decision: dict[str, Any]) -> frozenset[int]:
-        """The losses that the process could know that answered this, which somebody looked up."""
+        """Returns the losses that the process could know when it returned this decision to a look-up."""
         return self._met_when_told[id(decision)]
 
     async def wait_for(self, process: Process, id_: str, wait_s: int) -> list[dict[str, Any] | None]:
-        """Look up with a wait, and again and again without one meanwhile; all that was told."""
+        """Look up with a long poll, and meanwhile again and again without one; returns all answers."""
         waiting = asyncio.ensure_future(self.look_up(process, id_, wait_s))
         told = []
         while not waiting.done():
@@ -197,7 +200,7 @@ class Calls:
             await asyncio.wait([waiting], timeout=POLLED_S)
         return [*told, waiting.result()]
 
-    # ---- any answer ----
+    # ---- all answers ----
 
     def _hold(self, process: Process, what: str, answer: Answer) -> None:
         status, headers = answer.status, answer.headers
@@ -215,7 +218,7 @@ class Calls:
 
 
 def _may_be_silent(why: str, health: list[str]) -> bool:
-    """Whether a look-up may be refused: there is no worker (then nothing is said of one), or its index is doubted."""
+    """Returns whether a look-up may be rejected: there is no worker yet (nothing is reported of it), or its index is suspected."""
     has_worker = any(line.startswith("worker: ") for line in health)
     shuts_down = any(line.startswith("not ready: this worker is shutting down") for line in health)
     return (shuts_down or f"not ready: {why}" in health) and (not has_worker or why.startswith(WITHHELD))

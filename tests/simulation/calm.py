@@ -1,4 +1,4 @@
-"""The simulated log without faults, on any event loop: to hold it to the contract of all logs."""
+"""The simulated log without faults, on any event loop, so that the tests of the log contract can run on it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ class _Alive:
     cut_off = False
 
     def step(self, where: str) -> None:
-        """Nothing happens here."""
+        """Continue."""
 
     def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
-        """It keeps nothing."""
+        """Ignore the records."""
 
     def fetched(self, reader: SimulatedReader, stream: int) -> None:
-        """It remembers nothing."""
+        """Ignore the fetch."""
 
 
 def calm_log(partitions: int) -> SimulatedLog:
-    """A log that loses nothing; it still takes its time."""
+    """Returns a log that loses nothing but has the usual delays."""
     calm = msgspec.structs.replace(
         plan(0),
         partitions=partitions,

@@ -1,4 +1,4 @@
-"""What must hold when a simulation is over: the checkers, which share no code with the notary, on all that it left."""
+"""The checks after a simulation: the checkers, which share no code with the notary, examine everything that it left."""
 
 from itertools import chain
 
@@ -16,11 +16,11 @@ from tests.simulation.world import World
 MANY = 8
 JUMPS_MS = 400_000
 SHOWN_S = 20.0
-"""A fill that sets out before the log shows that its hole was passed may come so much later."""
+"""The extra time for a fill that was sent before the log showed that its hole was passed."""
 
 
 def violations(world: World) -> list[str]:
-    """Everything that is not as it should be."""
+    """Returns all violations."""
     replayed = replay(world.cluster.streams)
     if replayed.ended_by != "end" and not world.problems:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
@@ -51,7 +51,7 @@ def violations(world: World) -> list[str]:
 
 
 def _views(world: World, replayed: Replayed) -> list[str]:
-    """Without a loss every well-signed record has a view that is the log's own history."""
+    """Returns foreign views: without a loss every correctly signed record has a view of the log's own history."""
     foreign = [one for one in replayed.records if one.view is Seen.FOREIGN]
     world.counts["foreign views"] = len(foreign)
     world.counts["interruptions"] = sum(
@@ -62,9 +62,9 @@ def _views(world: World, replayed: Replayed) -> list[str]:
 
 
 def _registered_early(world: World, replayed: Replayed) -> list[str]:
-    """A worker registers when it has read all that was in the log when it began (R10)."""
+    """Returns registrations that came too early: a worker first reads all records that were in the log at its start (R10)."""
     if world.losses.damages or world.plan.cuts:
-        return []  # then the log may have ended before
+        return []  # in these plans the log may have ended earlier
     landed_s = world.cluster.landed_s[ORDERING]
     found: list[str] = []
     for one in replayed.records:
@@ -79,7 +79,7 @@ def _registered_early(world: World, replayed: Replayed) -> list[str]:
 
 
 def _passed_holes(world: World, replayed: Replayed) -> list[str]:
-    """Nobody fills a hole that somebody has passed, once the log shows it (R10). A fill that was lost may come back."""
+    """Returns fills of holes that a record in the log had already passed (R10). A lost fill may come back."""
     cluster = world.cluster
     seen_after = {one.offset: one.seen_after for one in replayed.records}
     found: list[str] = []
@@ -90,8 +90,8 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
             continue
         filled_s = cluster.landed_s[batch.partition][batch.content_offset]
         if any(from_s < filled_s and until_s > filled_s - SHOWN_S for from_s, until_s in world.shown_less):
-            continue  # who filled it may have asked a broker of the past
-        # What was known of more before the owner settled this history, or a part of it, is given up.
+            continue  # the worker that filled it may have read from an outdated broker
+        # Views of a longer history lose their effect when the owner settles this history, or a part of it.
         stands = [
             one.offset
             for one in replayed.records
@@ -114,7 +114,7 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
 
 
 def _forged(world: World, replayed: Replayed) -> list[str]:
-    """What was written without the keys changes no decision (a true copy of what was lost may bring it back)."""
+    """Checks that records written without the keys changed no decision (a copy of a lost record may restore it)."""
     if not world.cluster.forged or world.losses.damages:
         return []
     forged = {id(record) for record in world.cluster.forged}
@@ -125,14 +125,14 @@ def _forged(world: World, replayed: Replayed) -> list[str]:
 
 
 def _log_time(world: World, replayed: Replayed) -> list[str]:
-    """One clock alone that is wrong by years does not move log time by more than a minute."""
+    """Checks that one clock alone that is wrong by years does not move log time by more than a minute."""
     latest_ms = world.wall_ms() + max(60_000, *[slot.skew_ms for slot in world.slots], world.broker_skew_ms % YEAR_MS) + 60_000 + JUMPS_MS
     ahead_ms = replayed.log_time - latest_ms
     return [f"log time is {ahead_ms} ms further than any clock"] if ahead_ms > 0 and not world.plan.jump_of_years else []
 
 
 def _load(world: World) -> dict[str, int]:
-    """How much came at once."""
+    """Returns counts of large loads."""
     payloads = chain.from_iterable(records for stream, records in world.cluster.streams.items() if stream != ORDERING)
     sizes = [(record.value or b"").count(b'"party":') for record in payloads]
     return {

@@ -1,5 +1,7 @@
-"""Simulated clients: each has submissions to get decided, sends the same bytes to one worker after the other until it is told, and looks
-things up in between. What they asked, when, and what they heard, is the history that is checked.
+"""Simulated clients: each has submissions to get decided, and looks transactions up in between.
+
+A client sends the same bytes to one worker after the other until it receives the decisions. The calls, their times and their answers are
+the history that is checked.
 """
 
 import asyncio
@@ -22,13 +24,13 @@ WAITED_FOR = 0.2
 ASKED_LATER = 0.2
 BURSTS_MAX = 2
 PATIENCE_S_MAX = 5
-"""Nobody here waits for longer than that, whatever a worker says."""
+"""The longest time that a client waits before a retry, whatever Retry-After says."""
 INSISTED_S_MAX = 15.0
-"""How long a worker that is whole, and has read all there is, may take to tell one submission."""
+"""The time that a healthy worker that has read the whole log may take to return one submission's decisions."""
 
 
 def submissions(plan: Plan, party: Party, now_ms: int) -> list[Submission]:
-    """What the clients of a plan will ask: conflicts, references, windows, and one transaction in several submissions."""
+    """Returns the submissions of a plan's clients: conflicts, references, time windows, and one transaction in several submissions."""
     draw = random.Random(f"submissions {plan.seed}")
     made: list[Submission] = []
     requests: list[dict[str, Any]] = []
@@ -43,7 +45,7 @@ def submissions(plan: Plan, party: Party, now_ms: int) -> list[Submission]:
                 if draw.random() < 0.2:
                     request["references"] = [state(f"{draw.randrange(plan.states)}", 0)]
                 if not states or draw.random() < 0.15:
-                    # When the brokers' clock stands still, it does so at such a time: the very end of a window is met, too.
+                    # The brokers' clock stops at multiples of this, so some decisions meet the very end of a window.
                     end = now_ms + draw.randint(-1, 6) * CLOCK_STANDS_AT_MS
                     request["time_window"] = draw.choice([{"from": None, "until": end}, {"from": end, "until": end + 10**9}])
             requests.append(request)
@@ -53,17 +55,17 @@ def submissions(plan: Plan, party: Party, now_ms: int) -> list[Submission]:
 
 
 class Clients:
-    """All clients of one simulation."""
+    """The clients of one simulation."""
 
     def __init__(self, plan: Plan, party: Party, history: History, processes: Callable[[], Sequence[Process]], now_ms: int) -> None:
         self.plan = plan
         self.history = history
         self.submissions = submissions(plan, party, now_ms)
-        """What good clients ask, until they are told."""
+        """The submissions of good clients, which they retry until they are answered."""
         self.history.submissions += self.submissions
         self.problems: list[str] = []
         self.looked_up: list[tuple[str, float, dict[str, Any]]] = []
-        """Decisions that workers told when they were asked for one: (who, when in s, what)."""
+        """Decisions that workers returned to look-ups: (worker, time in s, decision)."""
         self.loss = plan.client_loss
         self.calls = Calls(plan, self.problems)
         self.hostile = Hostile(plan, self.calls, history, self.submissions, processes)
@@ -72,7 +74,7 @@ class Clients:
         self._processes = processes
 
     async def run(self) -> None:
-        """Return when every client has been told the outcome of everything; they begin while things break."""
+        """Run all clients, which start during the fault phase; returns when each has received every outcome."""
         draw = random.Random(f"bursts {self.plan.seed}")
         bursts = [draw.uniform(0, self.plan.faults_s) for _ in range(draw.randint(1, BURSTS_MAX))]
         async with asyncio.TaskGroup() as tasks:
@@ -99,7 +101,7 @@ class Clients:
             await self.decide(draw, submission)
 
     async def decide(self, draw: random.Random, submission: Submission) -> None:
-        """Ask until it is decided."""
+        """Retry a submission until it is decided."""
         while True:
             processes = self._processes()
             retry_after_s = 0
@@ -117,7 +119,7 @@ class Clients:
             await asyncio.sleep(max(pause_s, min(retry_after_s, PATIENCE_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
 
     async def insist(self, running: Callable[[], Process | None], submission: Submission) -> None:
-        """Ask whoever runs there until it tells, without a network in between; then it knows each transaction, too."""
+        """Retry until the process there returns the decisions, without network faults; then check that it knows each transaction."""
         began_s = asyncio.get_running_loop().time()
         while True:
             process, sent_s = running(), asyncio.get_running_loop().time()
@@ -137,7 +139,7 @@ class Clients:
         return await self.calls.submit(process, self._party.name, submission.body, requests, wait_s=wait_s, receipts=receipts)
 
     async def _ask(self, draw: random.Random, process: Process, submission: Submission) -> tuple[int, int]:
-        """Ask once, over a network that may lose the call or its answer; the status, 0 for none, and when to come again."""
+        """Submit once, over a network that may lose call or answer; returns the status (0: no answer) and Retry-After in seconds."""
         sent_s = asyncio.get_running_loop().time()
         answer: Answer | None = None
         receipts = draw.random() < 0.7
@@ -171,19 +173,19 @@ class Clients:
         return status
 
     async def look_up(self, process: Process, id_: str) -> dict[str, Any] | None:
-        """What a process says of a transaction now; None for a 404. It is held against the log in the end."""
+        """Returns a process's present answer to a look-up, None for a 404. The answer is compared with the log in the end."""
         told = await self.calls.look_up(process, id_)
         if told:
             self.looked_up.append((process.name, asyncio.get_running_loop().time(), told))
         return told
 
     async def _wait_for(self, process: Process, id_: str, wait_s: int) -> None:
-        """Not ask again, but wait until this worker knows."""
+        """Wait with a long poll at this worker instead of submitting again."""
         told = await self.calls.wait_for(process, id_, wait_s)
         self.looked_up += [(process.name, asyncio.get_running_loop().time(), one) for one in told if one]
 
     async def _look_up(self, draw: random.Random, process: Process, submission: Submission) -> None:
-        """What a worker has answered it knows: it says so when it is asked for one transaction (status that never lags)."""
+        """Check that a worker that has answered a submission also returns its decisions to a look-up (status never lags)."""
         id_ = draw.choice(submission.ids)
         before = self.calls.told[process][id_][1]
         told = await self.look_up(process, id_)

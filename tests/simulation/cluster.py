@@ -1,12 +1,11 @@
-"""The simulated log: what brokers keep (`Cluster`), and one process's way to it (`SimulatedLog`), with all that can go wrong in between.
+"""The simulated log: the brokers' records (`Cluster`), one process's access to them (`SimulatedLog`), and all faults in between.
 
-The contract of `ordering.log` holds, and no more than that. A stream has one order, and who has read a record reads it again. But an
-append may be lost, come late, come twice or fail although it came; a reader may be behind by any amount, in each stream by another; it
-may stop without a word; leaders go away; and brokers of the past show less than they have.
+The contract of `ordering.log` holds, and nothing beyond it. A topic-partition has one order, and a reader that reads a record again sees
+the same record. But an append may be lost, late, repeated, or reported as failed although it was applied. A reader may lag by any amount,
+different in each topic-partition, and may stall without an error. Leaders go away, and outdated brokers show less than they have.
 
-Brokers may also lose the end of what they have acknowledged, and grow again (`Cluster.cut`): that breaks the contract, and rule R10 is
-about it. A reader then sees an interruption at its first fetch of that topic-partition, as after every change of leader and every new
-connection.
+Brokers may also lose the end of what they have acknowledged, and grow again (`Cluster.cut`): that breaks the contract, and rule R10 covers
+it. A reader then sees an interruption at its first fetch of that topic-partition, as after every leader change and every reconnection.
 """
 
 import asyncio
@@ -24,44 +23,44 @@ from ordering.stream import check_partitions, describe
 from tests.simulation.plan import AppendFates, Plan
 
 LOOK_AGAIN_S = 0.1
-"""How soon an append that waits for a leader tries again."""
+"""The interval, in seconds, at which an append that waits for a leader is tried again."""
 
 
 class Host(Protocol):
-    """The process on whose behalf something is done."""
+    """The process on whose behalf the log acts."""
 
     name: str
     dead: bool
     cut_off: bool
 
     def step(self, where: str) -> None:
-        """A place where it may die; raises when it does, or has."""
+        """A point where the process may die. Raises when it does, or already has."""
         ...
 
     def polled(self, reader: "SimulatedReader", records: Sequence[Record]) -> None:
-        """A reader of it is about to return these."""
+        """Note that a reader of the process is about to return these records."""
         ...
 
     def fetched(self, reader: "SimulatedReader", stream: int) -> None:
-        """A reader of it has asked the present leader of that topic-partition, and will return what it got."""
+        """Note that a reader of the process has fetched from the present leader of that topic-partition, and will return the result."""
         ...
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """The brokers lost the end of one topic-partition."""
+    """One loss: the brokers lost the end of one topic-partition."""
 
     number: int
     stream: int
     epoch: int
-    """The leader epoch of that topic-partition from then on."""
+    """The leader epoch of that topic-partition since the loss."""
     at_s: float
     before: Mapping[int, Sequence[Record]]
-    """All topic-partitions as they were."""
+    """All topic-partitions as they were before the loss."""
     lost: Sequence[Record]
 
 
 class Cluster:
-    """All brokers as one: the records, who leads, and the brokers' clock."""
+    """All brokers as one: their records, the leaders, and their clock."""
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], say: Callable[[str, str], None]) -> None:
         self.plan = plan
@@ -71,39 +70,39 @@ class Cluster:
         self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, plan.partitions)}
         self.landed_s: dict[int, list[float]] = {stream: [] for stream in self.streams}
         self.epochs: dict[int, int] = dict.fromkeys(self.streams, 0)
-        """Leader epochs: how often a topic-partition may have changed behind its readers."""
+        """Leader epochs: the number of times that a topic-partition may have changed without its readers' knowledge."""
         self.damages: list[Damage] = []
         self.forged: list[Record] = []
-        """What was written by somebody without the keys."""
+        """The records that a writer without the notary's keys has appended."""
         self.leaderless: set[int] = set()
         self.shown: dict[int, int] = {}
-        """Streams of which a broker of the past shows no more than so many records; they take no append meanwhile."""
+        """The topic-partitions of which an outdated broker shows only this many records; they accept no appends meanwhile."""
         self.away = False
-        """Whether all brokers are down."""
+        """True while all brokers are down."""
         self.generation = 0
-        """How often the brokers were made anew after a loss: what was opened or on its way before is gone."""
+        """The number of times that the brokers were recreated after a loss; earlier readers, writers and appends in flight are invalid."""
         self.fates: AppendFates = plan.fates
         self.lag_s = plan.reader_lag_s
         self.payload_s = plan.payload_s
         self.behind_s: dict[int, float] = {}
-        """The least lag of all readers in a topic-partition."""
+        """The minimum lag of all readers, in seconds, by topic-partition."""
         self.slow_entries_s: dict[str, float] = {}
-        """The added delay of a host's ordering records, by its name."""
+        """The added delay of a host's ordering records, in seconds, by host name."""
         self.draw = random.Random(f"cluster {plan.seed}")
         self._waiting: list[asyncio.Future[None]] = []
         self.fates_met: Counter[str] = Counter()
-        """What happened to appends."""
+        """The number of appends for each fate."""
 
     def takes(self, stream: int) -> bool:
-        """Whether an append can be taken now."""
+        """Returns whether the topic-partition accepts an append now."""
         return not self.away and stream not in self.leaderless and stream not in self.shown
 
     def end(self, stream: int) -> int:
-        """The offset after the last record that is shown."""
+        """Returns the log end offset that readers see."""
         return self.shown.get(stream, len(self.streams[stream]))
 
     def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None, *, forged: bool = False) -> None:
-        """A record is in the log. While its stream takes none, it waits. What set out in an earlier generation is gone."""
+        """Append a record, or retry later while the topic-partition accepts none. Appends of an earlier generation are dropped."""
         generation = self.generation if generation is None else generation
         if generation != self.generation:
             return
@@ -118,22 +117,22 @@ class Cluster:
         self.wake()
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do it later, in nobody's name: what is on its way arrives, whoever is paused."""
+        """Run this later on behalf of no host: a record in flight arrives even if its sender is paused."""
         self.loop.call_later(delay_s, act, context=Context())
 
     def add_partitions(self, count: int) -> None:
-        """From now on there are so many payload partitions."""
+        """Increase the number of payload partitions to `count`."""
         for partition in range(len(self.streams) - 1, count):
             self.streams[partition], self.landed_s[partition], self.epochs[partition] = [], [], 0
 
     def elected(self, *streams: int) -> None:
-        """These have another leader, or the connection to it is another one."""
+        """Change the leader of these topic-partitions, or the connection to it."""
         for stream in streams:
             self.epochs[stream] += 1
         self.wake()
 
     def cut(self, stream: int, end: int) -> Damage:
-        """The brokers lose all from the offset `end` on."""
+        """Lose all records of a topic-partition from the offset `end` on; returns the loss."""
         before = {each: list(records) for each, records in self.streams.items()}
         lost = self.streams[stream][end:]
         del self.streams[stream][end:], self.landed_s[stream][end:]
@@ -144,14 +143,14 @@ class Cluster:
         return damage
 
     def wake(self) -> None:
-        """Have every reader look again."""
+        """Make every waiting reader look again."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():
                 each.set_result(None)
 
     async def arrival(self, until_s: float) -> None:
-        """Return when something landed, or at that time."""
+        """Return at the next append, or at that time."""
         woken = self.loop.create_future()
         self._waiting.append(woken)
         timer = self.loop.call_at(until_s, lambda: woken.done() or woken.set_result(None))
@@ -169,7 +168,7 @@ class _Append(msgspec.Struct):
 
 
 class SimulatedWriter:
-    """A `Writer`: its appends to one stream land in the order of the calls, unless they fail."""
+    """A `Writer`: its appends to one topic-partition land in the order of the calls, unless they fail."""
 
     def __init__(self, log: "SimulatedLog") -> None:
         self._log = log
@@ -179,7 +178,7 @@ class SimulatedWriter:
         self._closed = False
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Raises `OutcomeUnknown`."""
+        """Append one record. Raises `OutcomeUnknown`."""
         assert key is not None or value is not None
         self._log.host.step(f"append to {stream}")
         if self._closed:
@@ -207,11 +206,11 @@ class SimulatedWriter:
         self._log.host.step(f"appended to {stream}")
 
     async def close(self) -> None:
-        """What is on its way may arrive all the same."""
+        """Close the writer. Appends in flight may still arrive."""
         self.abandon()
 
     def abandon(self) -> None:
-        """The same, at once: also what a death leaves."""
+        """Close the writer without waiting, as when its process dies. Appends in flight may still arrive."""
         self._closed = True
         for stream, queue in self._queues.items():
             while queue:
@@ -259,7 +258,7 @@ class SimulatedWriter:
         if what in ("", "repeated"):
             delay_s = draw.expovariate(1 / fates.delay_s)
             cluster.loop.call_later(delay_s, lambda: append.done.done() or append.done.set_result(None))
-        elif draw.random() < 0.5:  # else it is told when the time is over
+        elif draw.random() < 0.5:  # Otherwise the caller learns of it from the timeout.
             _fail(append, f"the append was {what}")
 
     def _late(self, stream: int, append: _Append) -> None:
@@ -276,11 +275,11 @@ class SimulatedWriter:
 def _fail(append: _Append, why: str) -> None:
     if not append.done.done():
         append.done.set_exception(OutcomeUnknown(why))
-        append.done.exception()  # seen: whoever waited may be gone
+        append.done.exception()  # Retrieved, because the caller that waited may be gone.
 
 
 class SimulatedReader:
-    """A `Reader`: behind by another amount in each stream."""
+    """A `Reader` whose lag differs between topic-partitions."""
 
     def __init__(self, log: "SimulatedLog", offsets_next: Mapping[int, int]) -> None:
         self._log = log
@@ -292,7 +291,7 @@ class SimulatedReader:
         self.damages_before = len(log.cluster.damages)
         """The number of losses before it was opened."""
         self.interruptions = 0
-        """How often something was fetched after the leader, or the connection, may have been another one."""
+        """The number of fetches after a possible change of the leader or of the connection."""
         self._lag_s = dict.fromkeys(self._next, 0.0)
         self._generation = log.cluster.generation
         self._paused: frozenset[int] = frozenset()
@@ -300,7 +299,7 @@ class SimulatedReader:
         self.stalled = False
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Raises `NotReady` for a connection that broke, `OutOfRange` for an offset that is not there."""
+        """Returns the next records. Raises `NotReady` for a broken connection, `OutOfRange` for an offset after the log end offset."""
         cluster, host = self._cluster, self._log.host
         if self._closed:
             raise NotReady("this reader is closed")
@@ -319,24 +318,24 @@ class SimulatedReader:
             await cluster.arrival(min(until_s, soonest_s))
 
     def offset_next(self, stream: int) -> int:
-        """The offset after the last record returned."""
+        """Returns the offset after the last record returned."""
         return self._next[stream]
 
     def pause(self, streams: Collection[int]) -> None:
-        """Return nothing from exactly these."""
+        """Stop returning records from exactly these topic-partitions."""
         self._paused = frozenset(streams)
 
     def is_paused(self, stream: int) -> bool:
-        """Whether it returns nothing from that one."""
+        """Returns whether that topic-partition is paused."""
         return stream in self._paused
 
     async def close(self) -> None:
-        """A poll that waits returns."""
+        """Close the reader; a poll that waits returns."""
         self._closed = True
         self._cluster.wake()
 
     def _take(self) -> tuple[list[Record], float]:
-        """What can be read now, and when the next record can."""
+        """Returns the records that can be read now, and the time at which the next one can."""
         cluster, draw = self._cluster, self._cluster.draw
         soonest_s = float("inf")
         if self.stalled or self._log.host.cut_off:
@@ -373,7 +372,7 @@ class SimulatedReader:
 
 
 class SimulatedLog:
-    """A `Log`: one process's view of the cluster."""
+    """A `Log`: one process's access to the cluster."""
 
     def __init__(self, cluster: Cluster, host: Host) -> None:
         self.cluster = cluster
@@ -385,11 +384,11 @@ class SimulatedLog:
 
     @property
     def payload_partitions(self) -> int:
-        """How many there were when it was last looked at."""
+        """The number of payload partitions when it was last looked up."""
         return self._partitions
 
     async def has_partitions(self, count: int) -> None:
-        """Raises `NotReady` when there are fewer."""
+        """Raises `NotReady` if there are fewer payload partitions than `count`."""
         if self._partitions < count:
             await self._reach("ask for partitions")
             self._partitions = len(self.cluster.streams) - 1
@@ -397,17 +396,17 @@ class SimulatedLog:
 
     @property
     def identity(self) -> str:
-        """The only one there is."""
+        """The identity of the log; there is only one."""
         return "simulated"
 
     async def open_writer(self) -> SimulatedWriter:
-        """Raises `NotReady` while the process is cut off."""
+        """Open a writer. Raises `NotReady` while the process is cut off."""
         await self._reach("open a writer")
         self.writers = [SimulatedWriter(self)]
         return self.writers[0]
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> SimulatedReader:
-        """Raises `NotReady` while the process is cut off."""
+        """Open a reader at these offsets. Raises `NotReady` while the process is cut off."""
         await self._reach("open a reader")
         if unknown := offsets_next.keys() - set(range(ORDERING, self._partitions)):
             raise ConfigurationError(f"there is no payload partition {min(unknown)}")
@@ -415,7 +414,10 @@ class SimulatedLog:
         return self.readers[-1]
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        """Raises `NotReady` while the process is cut off, or the ordering stream has no leader."""
+        """Returns the log start and log end offset of each topic-partition that has a leader.
+
+        Raises `NotReady` while the process is cut off, or the ordering topic has no leader.
+        """
         await self._reach("ask for bounds")
         cluster = self.cluster
         if ORDERING in cluster.leaderless:
@@ -424,16 +426,16 @@ class SimulatedLog:
         return {stream: Bounds(0, cluster.end(stream)) for stream in known if stream not in cluster.leaderless}
 
     def leaders(self) -> Mapping[int, str | None]:
-        """The payload partitions that take appends."""
+        """Returns the payload partitions that accept appends."""
         return {stream: None for stream in range(self._partitions) if self.cluster.takes(stream)}
 
     async def close(self) -> None:
-        """Give up what is open."""
+        """Close the log and everything opened from it."""
         self._closed = True
         self.abandon()
 
     def abandon(self) -> None:
-        """The same, at once."""
+        """Abandon all open writers and readers without waiting."""
         for writer in self.writers:
             writer.abandon()
         self.writers, self.readers = [], []

@@ -1,14 +1,14 @@
-"""The brokers lose the end of what they have acknowledged, and grow again, while workers are paused, cut off, down, or look on (R10).
+"""Log losses: the brokers lose acknowledged records at the end, and grow again, while workers are paused, cut off, down or running (R10).
 
-No notary makes that good. This is what is demanded of it:
+No notary can undo such a loss. The simulation demands this of it:
 
-- No two workers answer contradicting decisions, unless one of them answered before the damage. That one notices before its next answer: an
-  answer is excused only while its process has not read from the leader that lost something, since it did.
-- What is excused is what the log said that this process knew: the parts that it has not read again are as they were.
-- Nobody who replays becomes ready in contradiction to the answers of a process that is still up, if the log shows that process's history
-  and no third worker has, later in the log, the history of the one who replays (R10).
-- Every doubt ends. A worker is ready, or it has stopped and says at which place; then its operator gives it a new disk, or puts back from
-  the archive what is lost. Or the owner settles it.
+- No two workers answer contradicting decisions, unless one of them answered before the damage. That worker notices the loss before its next
+  answer: it is an expected failure only while its process has not read from the affected leader since the loss.
+- Such an answer must agree with the log as that process knew it: the parts that it has not read again are as they were.
+- No worker that replays becomes ready in contradiction to the answers of a process that is still up. This holds if the log shows that
+  process's history and no third worker has, later in the log, the history of the worker that replays (R10).
+- Every suspicion ends. A worker is ready, or it has stopped and reports the offset. Then its operator gives it a new disk, or restores the
+  lost records from the archive. Or the owner settles it.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RECORDS = (1, 1, 2, 5, 15)
-"""How many records are lost: where it is one, the topic-partition is soon longer than before."""
+"""The number of records to lose; where it is one, the topic-partition is soon longer than before."""
 AWAY_S = (0.0, 0.3, 2.0, 15.0)
 BEFORE_S = (0.0, 0.3, 2.0)
 GROWING_S = (0.0, 0.5, 3.0, 12.0)
 REGROWN_S_MAX = 12.0
 SETTLED_AFTER_S = 40.0
-"""A doubt that others may end is left so long before the owner ends it."""
+"""The time in seconds before the owner ends a suspicion that others may end."""
 OPERATES_S = 5.0
 
 
 class Losses:
-    """All that was lost in one simulation, and what follows."""
+    """All losses of one simulation, and their consequences."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -58,13 +58,13 @@ class Losses:
 
     @property
     def damages(self) -> list[Damage]:
-        """In the order of their times."""
+        """The losses in the order of their times."""
         return self._world.cluster.damages
 
     # ---- the fault ----
 
     async def strike(self, draw: random.Random, hold: Callable[[], float]) -> None:
-        """Some workers are not looking; some records are lost; the others go on."""
+        """Make some workers absent, lose some records, then bring the workers back."""
         world, cluster = self._world, self._world.cluster
         absent = [slot for slot in world.slots if draw.random() < 0.5]
         back: list[Callable[[], None]] = [self._send_away(slot, draw) for slot in absent]
@@ -76,7 +76,7 @@ class Losses:
             length = len(cluster.streams[stream])
             self.cut(stream, max(int(stream == ORDERING), length - draw.choice(RECORDS)))
         if draw.random() < 0.4:
-            # All brokers start anew: nobody knows their producers any more.
+            # All brokers restart with new state: they no longer know their producers.
             cluster.generation += 1
             cluster.away = True
             cluster.elected(*cluster.streams)
@@ -91,7 +91,7 @@ class Losses:
             await asyncio.sleep(min(hold(), self._left_s()) if draw.random() < 0.3 else 0)
 
     async def _regrown(self, streams: Sequence[int]) -> None:
-        """Return when these are longer than before, so that their lengths tell nothing; or after a while."""
+        """Return when these topic-partitions are longer than before the loss, so that their lengths reveal nothing; or after a while."""
         cluster, until_s = self._world.cluster, self._world.loop.time() + min(REGROWN_S_MAX, self._left_s())
         length = {damage.stream: len(damage.before[damage.stream]) for damage in self.damages if damage.stream in streams}
         while any(len(cluster.streams[stream]) <= before for stream, before in length.items()) and self._world.loop.time() < until_s:  # noqa: ASYNC110 - looked at from outside
@@ -103,7 +103,7 @@ class Losses:
         return max(0.0, self._world.plan.faults_s - self._world.loop.time())
 
     def cut(self, stream: int, end: int) -> None:
-        """The brokers lose all of a topic-partition from that offset on."""
+        """Lose all records of a topic-partition from the offset `end` on."""
         cluster = self._world.cluster
         if end < len(cluster.streams[stream]):
             damage = cluster.cut(stream, end)
@@ -111,7 +111,7 @@ class Losses:
             self._world.count("lost ends of the order" if stream == ORDERING else "lost ends of payload partitions")
 
     def _send_away(self, slot: Slot, draw: random.Random) -> Callable[[], None]:
-        """The slot's worker does not see what happens; what brings it back."""
+        """Make the slot's worker absent (paused, cut off or down); returns the function that brings it back."""
         world = self._world
         how = draw.choice(["paused", "cut off", "down"])
         world.say(slot.label, f"is {how}")
@@ -131,14 +131,14 @@ class Losses:
         slot.cut_off = slot.down = False
         self._world.cluster.wake()
 
-    # ---- what is excused ----
+    # ---- expected failures ----
 
     def unmet(self, met: frozenset[int]) -> frozenset[int]:
-        """The losses that a process did not know when it answered, also those that came later."""
+        """Returns the losses that a process did not know of when it answered, also those that came later."""
         return frozenset(range(len(self.damages))) - met
 
     def explains(self, unmet: frozenset[int], decision: Mapping[str, Any]) -> bool:
-        """Whether a log that the index of such a process may be made from decides so, and that decision was lost."""
+        """Returns whether the index of such a process may hold this decision because it was made from a log that has since lost it."""
         return any(
             decision["position"] >= min([self._kept(self.damages[number]) for number in lost])
             and decision in self._log_of(lost).decisions[decision["position"] :][:1]
@@ -146,11 +146,11 @@ class Losses:
         )
 
     def logs(self, unmet: frozenset[int]) -> Iterator[Replayed]:
-        """The logs that the index of a process may be made from that has not met these losses."""
+        """Returns the possible logs from which the index of a process was made that has not met these losses."""
         return (self._log_of(lost) for lost in _since(unmet))
 
     def _kept(self, damage: Damage) -> int:
-        """How many decisions the log still gave when the loss had happened."""
+        """Returns the number of decisions that the log still gave directly after the loss."""
         if damage.number not in self._positions_kept:
             end = len(damage.before[damage.stream]) - len(damage.lost)
             left = replay({**damage.before, damage.stream: damage.before[damage.stream][:end]})
@@ -158,7 +158,7 @@ class Losses:
         return self._positions_kept[damage.number]
 
     def _log_of(self, unmet: frozenset[int]) -> Replayed:
-        """The log without these losses: what was read again is as it is, all else as it was."""
+        """Returns the log without these losses: topic-partitions that were read again are as they are now, all others as they were."""
         if unmet not in self._logs:
             streams = dict(self._world.cluster.streams)
             for damage in reversed(self.damages):
@@ -167,26 +167,27 @@ class Losses:
             self._logs[unmet] = replay(streams)
         return self._logs[unmet]
 
-    # ---- what must not be ----
+    # ---- violations ----
 
     def look(self, process: Process) -> str:
-        """A process that has become ready: what it contradicts although the log shows it; empty for nothing (S3)."""
+        """Returns the answer that a process contradicts by becoming ready although the log shows it; empty for none (S3)."""
         worker = process.worker
         assert worker is not None
         joiner = worker.driver.joiner
-        # What it judged before that moment and after its predecessors on that disk: in one that is ready a record raises no doubt.
+        # The records that it applied before that moment and after earlier processes on that disk: a ready worker suspects nothing because
+        # of a record.
         from_offset, offset_end = process.judged_live, worker.driver.caught_up_offset
         assert offset_end is not None
         cluster = self._world.cluster
         records = cluster.streams[ORDERING]
         replayed = replay(cluster.streams)
-        # And all that the log had when it began, which it must have judged before.
+        # Plus all records that were in the log when the process started, which it must have applied before.
         begun = 0 if self._world.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
         judged = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
         head = ordering_record(records[offset_end].value) if offset_end < len(records) else None
         view = None if head is None else view_of(head)
         if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
-            # It may wait for its content, and its view has been compared.
+            # This record may wait for its content, but its view has been compared.
             judged.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
         for given in self._world.clients.calls.given:
             by = given.process
@@ -214,7 +215,7 @@ class Losses:
     # ---- the operator and the owner ----
 
     def restore(self, partition: int) -> bool:
-        """Put back from the archive what a payload partition has lost: the same keys and values, at its end; whether there was anything."""
+        """Restore a partition's lost records from the archive: equal keys and values, at its end. Returns False if none were lost."""
         cluster = self._world.cluster
         lost = [damage for damage in self.damages if damage.stream == partition and damage.number not in self._restored]
         for damage in lost:
@@ -225,18 +226,18 @@ class Losses:
         return bool(lost)
 
     def give_up(self, view: View) -> None:
-        """The owner gives up a content that nobody has, when everything is up that might have it; the history up to it stands."""
+        """Have the owner settle the history up to a content that is lost for good, once every worker that might hold it is up."""
         if self._world.healed:
             self._world.say("owner", f"gives up what was behind {view.seen} records")
             self._world.count("lost contents given up")
             self._world.owner.settle(view)
 
     def restored(self, partition: int | None) -> bool:
-        """Whether that has been done there, or anywhere (None)."""
+        """Returns whether records were restored in that partition, or in any (None)."""
         return any(partition in (None, self.damages[number].stream) for number in self._restored)
 
     async def operate(self) -> None:
-        """When everything is healed: end the doubts that nobody else has ended."""
+        """After the healing, have the owner settle suspicions that no worker has ended."""
         world = self._world
         began_s = world.loop.time()
         while True:
@@ -244,7 +245,7 @@ class Losses:
             in_doubt = [process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.doubts.open]
             if not in_doubt or world.loop.time() - began_s < SETTLED_AFTER_S:
                 continue
-            # An index that the log confirms: it has been compared, and reads on.
+            # Settle on an index that the log confirms: it has been compared, and its worker reads on.
             for process in in_doubt:
                 driver = process.worker.driver if process.worker is not None else None
                 if driver is not None and not driver._doubt and driver.joiner.history.seen:
@@ -256,14 +257,18 @@ class Losses:
 
 
 def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
-    """These losses, then without the first, and so on: a process has not met those before its start; its index may be made after them."""
+    """Returns these losses, then those without the first, and so on.
+
+    A process has not met the losses before its start; but its index may have been made after them.
+    """
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
 def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader: tuple[str, Lives]) -> list[View]:
-    """The writer's views that are foreign to the reader, without those that a third one's view of the reader's history ends later.
+    """Returns the writer's views that are foreign to the reader, unless a later record overrules them.
 
-    Such a view is of more records than the reader had before the foreign one. Both with the incarnations that they know.
+    A record of a third worker overrules a view if it has the reader's history and covers more records than the reader had before the
+    foreign view. `writer` and `reader` are worker names, each with the incarnations that the worker knows.
     """
     found: list[View] = []
     agreed = 0
@@ -280,7 +285,7 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader:
 
 
 def name_of(record: Ordering | None, lives: Lives) -> str:
-    """The worker that wrote an ordering record, to one that knows these incarnations; empty for others."""
+    """Returns the name of the worker that wrote an ordering record, by these incarnations; empty if unknown."""
     if isinstance(record, Register):
         return record.name
     if isinstance(record, Entry | Fence | Root):
@@ -290,7 +295,7 @@ def name_of(record: Ordering | None, lives: Lives) -> str:
 
 
 def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
-    """Whether a record that took effect in this index, of each topic-partition the furthest, is not the one that the log has there."""
+    """Returns whether the log lacks a record that took effect in this index, one of the furthest of its topic-partition."""
     meta = disk.families[META].items()
     marks = dict([rows.mark_of(key, row) for key, row in meta if key.startswith(rows.MARK_PREFIX)])
     effects = sorted([rows.effect_of(row) for key, row in meta if key.startswith(rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)

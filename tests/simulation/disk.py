@@ -1,6 +1,6 @@
-"""The simulated disk under an index: whole batches, in order, and what a crash of the machine takes off their end.
+"""The simulated disk under an index: atomic batches, in order, of which a machine crash may lose the last ones.
 
-`SimulatedDisk` outlives the process; `SimulatedStore` is one opening of it, as `notary.index.store` asks for it.
+`SimulatedDisk` outlives the process; `SimulatedStore` is one opening of it, with the interface that `notary.index.store` uses.
 """
 
 import random
@@ -10,37 +10,37 @@ from typing import Any
 from notary.index.store import FAMILIES
 
 Row = tuple[str, bytes, bytes | None]
-"""(family, key, value); None takes the row away, which only a fault does."""
+"""(family, key, value). A value of None deletes the row; only a fault does that."""
 FLUSHED_CHANCE = 0.2
-"""How likely the system writes out all that is there so far, after a batch."""
+"""The probability that the system flushes everything so far after a batch."""
 
 
 class SimulatedDisk:
-    """The batches that were written, and how many of them outlive the machine."""
+    """The batches that were written, and the number of them that survive a machine crash."""
 
     def __init__(self, seed: str) -> None:
         self._draw = random.Random(seed)
         self.full = False
         self.full_until_s = float("-inf")
-        """When it was not full any more."""
+        """The time at which it stopped being full."""
         self.wipe()
 
     def wipe(self) -> None:
-        """A new disk."""
+        """Replace the disk by an empty one."""
         self.journal: list[list[Row]] = []
         self.flushed = 0
         self.judged_live = 0
-        """The ordering offset up to which processes that were ready have judged the log, for this disk."""
+        """The ordering offset up to which ready processes on this disk have applied the log."""
         self._altered: list[tuple[int, str]] = []
         self._load()
 
     @property
     def altered(self) -> frozenset[str]:
-        """The families in which a row was changed by something that is not the index."""
+        """The families in which a fault has changed a row."""
         return frozenset([family for _, family in self._altered])
 
     def write(self, rows: list[Row]) -> None:
-        """One batch: all of it or nothing."""
+        """Write one batch atomically."""
         if self.full:
             raise Exception("IO error: No space left on device")  # as rocksdict raises it
         self.journal.append(rows)
@@ -49,25 +49,25 @@ class SimulatedDisk:
             self.flush()
 
     def flush(self) -> None:
-        """All so far outlives the machine."""
+        """Make all batches so far survive a machine crash."""
         self.flushed = len(self.journal)
 
     def lose_unflushed(self) -> int:
-        """The machine stops: any number of batches that were not flushed are lost, the last first. How many."""
+        """Lose a random number of the last unflushed batches, as when the machine crashes; returns the number lost."""
         kept = self._draw.randint(self.flushed, len(self.journal))
         lost = len(self.journal) - kept
         self.restore(kept)
         return lost
 
     def restore(self, batches: int) -> None:
-        """Go back to how it was after so many batches."""
+        """Return to the state after this many batches."""
         del self.journal[batches:]
         self._altered = [(at, family) for at, family in self._altered if at < batches]
         self.flushed = len(self.journal)
         self._load()
 
     def alter(self, family: str, *, remove: bool = False) -> bytes | None:
-        """Change one row behind the index's back, or take it away; its key, None when there is no row."""
+        """Flip one bit of a random row, or delete the row, without the index's knowledge; returns its key, None if there is no row."""
         rows = self.families[family]
         if not rows:
             return None
@@ -80,7 +80,7 @@ class SimulatedDisk:
         return key
 
     def contents(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        """Every row, sorted."""
+        """Returns every row, sorted by key, by family."""
         return {name: sorted(rows.items()) for name, rows in self.families.items()}
 
     def _load(self) -> None:
@@ -97,35 +97,35 @@ class SimulatedDisk:
 
 
 class SimulatedFamily:
-    """One family's rows, to read."""
+    """One column family, read-only."""
 
     def __init__(self, disk: SimulatedDisk, name: str) -> None:
         self._disk = disk
         self._name = name
 
     def get(self, key: Any) -> Any:
-        """One row, or as many as keys."""
+        """Returns the row of one key, or a list of rows for a list of keys."""
         rows = self._disk.families[self._name]
         return [rows.get(each) for each in key] if isinstance(key, list) else rows.get(key)
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """All from that key on."""
+        """Returns all rows from that key on, sorted."""
         return iter([(key, row) for key, row in sorted(self._disk.families[self._name].items()) if from_key is None or key >= from_key])
 
 
 class SimulatedBatch:
-    """Rows to be written together."""
+    """Rows that are written together."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
-        """One more row."""
+        """Add one row."""
         self.rows.append((handle, key, value))
 
 
 class SimulatedStore:
-    """A `Store`. `step` is where the process may die."""
+    """A `Store` on a simulated disk. It calls `step` wherever the process may die."""
 
     def __init__(self, disk: SimulatedDisk, step: Callable[[str], None]) -> None:
         self._disk = disk
@@ -133,26 +133,26 @@ class SimulatedStore:
         self._families = {name: SimulatedFamily(disk, name) for name in FAMILIES}
 
     def family(self, name: str) -> SimulatedFamily:
-        """The rows of a family, to read."""
+        """Returns a column family, read-only."""
         return self._families[name]
 
     def handle(self, name: str) -> str:
-        """What stands for a family in a batch."""
+        """Returns the value by which a batch names a column family."""
         return name
 
     def new_batch(self) -> SimulatedBatch:
-        """An empty batch."""
+        """Returns an empty batch."""
         return SimulatedBatch()
 
     def write(self, batch: SimulatedBatch) -> None:
-        """All of it or nothing."""
+        """Write the batch atomically."""
         self._step("before the write")
         self._disk.write(batch.rows)
         self._step("after the write")
 
     def flush(self) -> None:
-        """What was written outlives the machine."""
+        """Make all writes so far survive a machine crash."""
         self._disk.flush()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Close the store; nothing needs to be released."""

@@ -1,14 +1,15 @@
-"""One worker comes to decide otherwise (R9): a row of its consumed states is changed, or gone, and nothing shows it but its root.
+"""A worker whose decisions come to differ (R9): a row of its consumed states is changed or deleted, and only its root shows it.
 
-What can be demanded, with at least three workers, of which one has such a row:
+With at least three workers, of which one has such a row, the simulation demands this:
 
-- If a decision of it came out otherwise, it is condemned, and nobody else is: the others go on. Its operator gives it a new disk.
-- What it tells until then is excused: decisions from the first position on that it had not made when the row was changed, and receipts;
-  what its process writes of its roots too. Nothing is excused of others, or of another time.
+- If one of its decisions came out differently, it is quarantined, and no other worker is: the others go on. Its operator gives it a new
+  disk.
+- Its wrong answers until then are expected failures: receipts, and decisions from the first position on that it had not made when the row
+  was changed. So are the roots that its process writes. Wrong answers of other workers, or at another time, are violations.
 - A row that changed no decision need not be found.
 
-A wrong decision may be the last one for long: then a checkpoint is written all the same, because the log has fallen quiet. So nothing is
-asked at first.
+A wrong decision may be the last one for long. Then a checkpoint must be written all the same, because the log has fallen quiet. So the
+clients ask nothing at first.
 """
 
 import asyncio
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SAME = ("transaction_id", "position", "log_time")
-"""What a changed row of a consumed state does not change in a decision."""
+"""The members of a decision that a changed row of a consumed state does not change."""
 FOUND_S = 150.0
-"""Virtual seconds in which it is found: turns of ten seconds, one for each incarnation that sent something of late."""
+"""The virtual seconds within which it must be found: turns of ten seconds, one for each incarnation that was active of late."""
 
 
 class Divergence(msgspec.Struct):
-    """A worker that may decide otherwise: from when to when, from which position on, and in which processes of its slot."""
+    """A worker whose decisions may differ: the period, the first position, and the processes of its slot."""
 
     label: str
     from_s: float
@@ -43,23 +44,23 @@ class Divergence(msgspec.Struct):
     process_end: int | None = None
 
     def excuses(self, name: str, at_s: float) -> bool:
-        """Whether what a process of that slot told at that time may come from it."""
+        """Returns whether this divergence may have caused an answer of a process of that slot at that time."""
         return name == self.label and self.from_s <= at_s <= self.until_s
 
     def explains(self, decision: dict[str, Any], log: Replayed) -> bool:
-        """Whether the decision may be another one than the log's: what is decided when is the same, and only how is not."""
+        """Returns whether the decision may differ from the log's: position, id and log time are the same, and only its outcome differs."""
         position: int = decision["position"]
         same = [one for one in log.decisions[position : position + 1] if all(one[member] == decision[member] for member in SAME)]
         return position >= self.position_from and bool(same)
 
     def wrote(self, nonce: bytes) -> bool:
-        """Whether a life with that nonce is of one of its processes."""
+        """Returns whether the incarnation with this nonce belongs to one of its processes."""
         label, number = Slot.read_nonce(nonce)
         return label == self.label and self.process_first <= number and (self.process_end is None or number < self.process_end)
 
 
 def strike(world: "World", draw: random.Random) -> str:
-    """Change or take away a row of the consumed states of one worker; what was done, empty when there is no such row."""
+    """Change or delete a row of one worker's consumed states; returns the worker's label, empty if there is no row."""
     slot = draw.choice(world.slots[: world.plan.workers])
     position_from = len(slot.disk.families[POSITIONS])
     if slot.disk.altered or (state_of := slot.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
@@ -70,7 +71,7 @@ def strike(world: "World", draw: random.Random) -> str:
 
 
 def vote(world: "World", incarnation: int, size: int) -> Record | None:
-    """The record in which that incarnation wrote its root at that size; None when there is none."""
+    """Returns the record in which that incarnation wrote its root at that size, None if there is none."""
     for record in world.cluster.streams[ORDERING]:
         said = ordering_record(record.value)
         if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
@@ -79,7 +80,7 @@ def vote(world: "World", incarnation: int, size: int) -> Record | None:
 
 
 def close(world: "World", slot: Slot) -> None:
-    """A new process begins there: what was changed may be gone, with its disk or its last batches."""
+    """End the divergence of a slot if a new process starts there and the changed row is gone, with its disk or its last batches."""
     if STATES not in slot.disk.altered:
         for divergence in world.divergences:
             if divergence.label == slot.label and divergence.process_end is None:
@@ -87,7 +88,7 @@ def close(world: "World", slot: Slot) -> None:
 
 
 async def found_out(world: "World", seconds: float = FOUND_S) -> None:
-    """Every index is found out that must be, though nothing is asked any more; a problem for each that is not."""
+    """Wait until every wrong index is found, without further requests; records a problem for each that is not."""
     deadline_s = world.loop.time() + seconds
     if wrong := _to_be_found(world):
         world.count("wrong decisions before quiet")
@@ -105,7 +106,7 @@ def _to_be_found(world: "World") -> list[Slot]:
 
 
 def _differs(world: "World", slot: Slot) -> bool:
-    """Whether another worker has decided something else."""
+    """Returns whether another worker has decided differently."""
     own = slot.disk.families
     for other in world.slots:
         rows = other.disk.families

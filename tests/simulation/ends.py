@@ -1,7 +1,6 @@
-"""The reasons for which a process may end by itself. Each end must have had its cause, at that time: on its disk, in the log, in what was
-shown of the log.
+"""The reasons for which a process may end by itself: each needs a cause at that time, on its disk, in the log, or in the log as shown.
 
-And the other way round: of two processes that share a name and ended each other's lives three times, one must have stopped.
+The converse holds too: if two processes with the same worker name fence each other three times, one must stop.
 """
 
 from collections.abc import Sequence
@@ -23,38 +22,38 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 DOUBT_S = 10.0
-"""How long a log must contradict a worker before it stops (docs/rules.md, R8)."""
+"""The time in seconds for which the log must contradict a worker before it stops (docs/rules.md, R8)."""
 LOOKS_S = 3.0
-"""Between two looks at the log, and between its last look and the end of a process, less than this passes."""
+"""The maximum time in seconds between two looks at the log, and between a process's last look and its end."""
 ARCHIVED = 0.8
-"""How likely somebody has an archive."""
+"""The probability that an operator has an archive."""
 
 
 def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> str:
-    """The name under which this end is counted; empty when nothing caused it. The operator does what the runbook says."""
+    """Returns the name under which this end is counted, empty if nothing caused it. The operator follows the runbook."""
     text = str(problem)
     if isinstance(problem, Condemned):
-        # Roots show a consumed state that was changed; the audit, and whoever reads it, a decision.
+        # Roots reveal a changed consumed state; the audit, or a read, reveals a changed decision.
         family, counted = (STATES, "diverged indexes condemned") if "its root is" in text else (DECISIONS, "altered indexes noticed")
         if family not in slot.disk.altered:
             return ""
         slot.needs_disk = True
         return counted
     if isinstance(problem, ConfigurationError) and process.misnamed:
-        # Both values are named.
+        # The message must name both values.
         found = {"name": NOTARY, "origin": ORIGIN}[process.misnamed]
         return "misnamed workers refused" if repr(found) in text and repr(OTHER_NOTARY) in text else ""
     if "No space left" in text:
         return "full disks noticed" if slot.disk.full or slot.disk.full_until_s > world.loop.time() - LOOKS_S else ""
     if "two processes share a name" in text:
-        # After a loss the registrations may be lost that it counted.
+        # A loss may have taken the registrations that the worker counted.
         return "namesakes noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""
     if "the owner has retired worker" in text:
         return "retired workers stopped" if world.counts.get("retired incarnations") else ""
     if "it cannot write there" in text:
         if any(from_s <= world.loop.time() <= until_s for from_s, until_s in world.shown_less):
-            return "cut logs noticed"  # the log shows a key of the past
-        # Several may say so of one loss, and the owner needs to do it once.
+            return "cut logs noticed"  # the log shows an earlier key
+        # Several workers may report this after one loss, and the owner needs to repair it once.
         again = "keys put in force again"
         return again if world.owner.repair() or world.counts.get(again) else ""
     if "'Content is lost'" in text:
@@ -71,9 +70,10 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
 
 
 def _content_is_lost(world: "World", slot: Slot) -> str:
-    """It must be so: the log ends at that hole, and there was a loss. The operator has an archive, or the owner gives the content up.
+    """Check that a content is lost: the log ends at its hole, and there was a loss. The operator restores it, or the owner gives it up.
 
-    Also where the order alone was cut and this content never came: what was on its way then looks as if it was written behind the hole.
+    This includes a cut of the ordering topic alone whose content never arrived: records in flight then look as if they were written behind
+    the hole.
     """
     if _shown_less_for_long(world):
         return "cut logs noticed"
@@ -81,7 +81,7 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
     replayed = replay(streams)
     record = ordering_record(streams[ORDERING][replayed.offset_end].value) if replayed.ended_by == "hole" else None
     if not isinstance(record, Entry):
-        # Somebody else's operator has put it back meanwhile.
+        # Another worker's operator has restored it meanwhile.
         return "lost contents noticed late" if world.losses.restored(None) else ""
     if not world.losses.damages:
         return ""
@@ -91,7 +91,7 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
 
 
 def namesakes_unnoticed(world: "World") -> list[str]:
-    """Processes that go on although others of their name have fenced their lives too often; who still runs has read all of the log."""
+    """Returns a problem for each process that goes on although its duplicates have fenced it too often; it has read the whole log."""
     if world.losses.damages:
         return []
     return [
@@ -107,14 +107,14 @@ def _lost(world: "World", slot: Slot, process: Process, **how: Any) -> int:
 
 
 def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
-    """The ordering records that took effect, each with the time at which the log took it."""
+    """Returns the ordering records that took effect, each with the time in seconds at which it landed."""
     landed_s = world.cluster.landed_s[ORDERING]
     replayed = replay(world.cluster.streams)
     return [(landed_s[one.offset], one.record) for one in replayed.records if one.why_not is None and one.record is not None]
 
 
 def _shown_less_for_long(world: "World") -> bool:
-    """Whether less of the log was shown, until now, for as long as a worker doubts it before it ends. It may doubt a loss first."""
+    """Returns whether the log showed less than it has, until now, for the time after which a worker stops. A loss counts too."""
     now_s = world.loop.time()
     began_s = ended_s = float("-inf")
     lost = [[damage.at_s, damage.at_s] for damage in world.losses.damages]

@@ -1,4 +1,4 @@
-"""What clients were told, without what a fault excuses: only from the process that it struck, and only while it could not know."""
+"""The answers to clients, without expected failures: wrong answers of a process that a fault affected, while it could not know."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ Decided = dict[str, Any]
 
 @dataclass(frozen=True)
 class Told:
-    """What is to be held against the log."""
+    """The answers that are compared with the log."""
 
     history: History
     receipts: list[Decided]
@@ -27,7 +27,7 @@ class Told:
 
 
 def told(world: "World", replayed: Replayed) -> Told:
-    """Everything that was told and is not excused; an excuse is needed only for what the log does not say."""
+    """Returns all answers except the expected failures, which differ from the log because of a fault."""
     calls: list[Call] = []
     proven: list[Decided] = []
     for number, call in enumerate(world.history.calls):
@@ -49,8 +49,8 @@ def told(world: "World", replayed: Replayed) -> Told:
 def contradictions(world: "World") -> list[str]:
     """Returns the answers of two workers that contradict each other, though both knew of all losses until then (S1).
 
-    The log decides in the end which answers stand, and what `told` excuses was lost since. Here nothing is excused: between two losses
-    there is one log, and all who have met the losses before it answer from that one.
+    The final log decides which answers stand, and the decisions that `told` leaves out have been lost since. Here no failure is expected:
+    between two losses there is one log, and all workers that have met the earlier losses answer from that one.
     """
     damages = world.losses.damages
     found: list[str] = []
@@ -71,7 +71,7 @@ def contradictions(world: "World") -> list[str]:
 
 
 def _answers(world: "World") -> Iterator[tuple[str, float, frozenset[int], Decided]]:
-    """All answers: the worker, the time, the losses that it knew of, and what it said."""
+    """Yields all answers: the worker, the time in seconds, the losses that it knew of, and the decision without its receipt."""
     for number, call in enumerate(world.history.calls):
         for one in call.decisions:
             if one is not None and len(one) > 1:
@@ -82,20 +82,20 @@ def _answers(world: "World") -> Iterator[tuple[str, float, frozenset[int], Decid
 
 
 def index_violations(world: "World", replayed: Replayed) -> list[Violation]:
-    """The indexes of all workers against the log; none that holds what the log has lost."""
+    """Compares the indexes of all workers with the log, except those that hold what the log has lost; returns the violations."""
     slots = (*world.slots, *world.gone)
     of_now = [slot for slot in slots if not contradicts(slot.disk, world.cluster)]
     sound = {slot.label: slot.disk.contents() for slot in of_now if not slot.disk.altered}
     found = indexes.all_violations(sound, replayed)
     for slot in of_now:
         if slot.disk.altered == {STATES}:
-            # It changed no decision, or it would have been found out: all else is as it should be.
+            # It changed no decision, or its worker would have been quarantined; all its other rows must be right.
             found += [one for one in indexes.violations(slot.disk.contents(), replayed, slot.label) if one.kind is not Kind.WRONG_STATE]
     return found
 
 
 def wrong_roots(world: "World", replayed: Replayed) -> list[str]:
-    """What workers wrote of their roots (R9): each is the log's, but for those of a worker that had come to decide otherwise."""
+    """Returns workers' roots that differ from the log's (R9), except those of a worker whose decisions had come to differ."""
     roots = [root for root in replayed.checkpoints if root.counted]
     world.counts["checkpoints"] = len(roots)
     wrong = [root for root in roots if root.size > len(replayed.decisions) or root.root != replayed.root(root.size)]
@@ -113,7 +113,7 @@ def _excused(world: "World", replayed: Replayed, name: str, at_s: float, unmet: 
     if not plain:
         return False
     if unmet and world.losses.explains(unmet, plain):
-        # It may have been decided again, and the same: then it has another place in time.
+        # It may have been decided again with the same outcome, at another log time.
         world.count("excused answers from a lost log")
         return True
     if plain in replayed.decisions[plain["position"] :][:1]:
@@ -125,7 +125,7 @@ def _excused(world: "World", replayed: Replayed, name: str, at_s: float, unmet: 
 
 
 def _other_tree(world: "World", replayed: Replayed, name: str, at_s: float, unmet: frozenset[int], decision: Decided) -> bool:
-    """Whether its receipt is excused, for its tree alone: the lost log's, or another one, of a worker that may have such a one."""
+    """Returns whether only its receipt's tree is an expected failure: that of the lost log, or of a worker whose decisions may differ."""
     if any(one.excuses(name, at_s) for one in world.divergences):
         found = receipts.violations(world.owner.verifier_keys, [decision], replayed.tree)
         return {violation.kind for violation in found} == {Kind.OTHER_TREE}

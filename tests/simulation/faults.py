@@ -1,4 +1,4 @@
-"""What breaks, and when: every fault of a plan gets a time, and what it breaks is drawn when it strikes."""
+"""The faults of a plan: each gets a random time, and its target is drawn when it strikes."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 HOLDS_S = (0.1, 0.7, 3.0, 12.0)
-"""How long what does not heal by itself holds."""
+"""The possible durations, in seconds, of a fault that does not heal by itself."""
 YEAR_MS = 365 * 86_400_000
 PARTITIONS_MAX = 8
 
@@ -35,7 +35,7 @@ class Faults:
         self._aimed = Aimed(world)
 
     async def run(self) -> None:
-        """All of them, each at its time."""
+        """Run all faults, each at its time."""
         plan = self.world.plan
         kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (plan.crashes, self._crash),
@@ -197,7 +197,7 @@ class Faults:
         await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
 
     async def _repeat_vote(self) -> None:
-        """A true copy of a vote that was outvoted, when another size has been compared, and before its writer begins anew."""
+        """Copy the vote of an outvoted worker into the log again, after another size has been compared and before that worker restarts."""
         world = self.world
         while world.loop.time() < world.plan.faults_s:
             await asyncio.sleep(0.1)
@@ -205,7 +205,7 @@ class Faults:
                 agreement = None if process.worker is None else process.worker.index.agreement
                 for name, (incarnation, size) in () if agreement is None or agreement.disputed else agreement.outvoted.items():
                     slot = next(slot for slot in world.slots if slot.name == name)
-                    slot.down = True  # its operator takes the time
+                    slot.down = True  # its operator delays the restart
                     if agreement is None or agreement.votes.size <= size:
                         continue
                     vote = divergence.vote(world, incarnation, size)
@@ -244,7 +244,7 @@ class Faults:
     async def _retire(self) -> None:
         lives = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
         incarnation = self.draw.choice([self.draw.randint(1, 9), *lives])
-        # `notary retire` finds the incarnation in the log: one that has not begun is never retired.
+        # `notary retire` looks the incarnation up in the log, so it never retires one that has not started.
         begun = len(replay(self.world.cluster.streams).lives)
         if incarnation is not None and incarnation <= begun:
             self.world.owner.retire(incarnation)
@@ -263,7 +263,7 @@ class Faults:
         slot.wrong_clock_ms = 0
 
     async def _jump_by_years(self) -> None:
-        """A notary that was quiet for more than a year, or brokers whose clock was wrong for a while: a person looks at it."""
+        """Let more than a year pass, or set the brokers' clock wrong for a while; an operator then confirms the clocks."""
         world = self.world
         if self.draw.random() < 0.5:
             world.years_ms = YEAR_MS
@@ -284,7 +284,7 @@ class Faults:
     # ---- a configuration of another notary ----
 
     async def _misname(self) -> None:
-        """Its operator corrects it a while later."""
+        """Start a worker with another notary's configuration; its operator corrects it a while later."""
         slot = self._slot()
         if slot.misnamed:
             return
@@ -295,7 +295,7 @@ class Faults:
         slot.misnamed = ""
 
     async def _namesake(self) -> None:
-        """A second process of one name, on a disk of its own."""
+        """Start a second process with the same worker name, on a disk of its own."""
         world = self.world
         slot = self._slot()
         other = Slot(world.plan.seed, slot.label + "'", slot.name, 0)
@@ -309,7 +309,7 @@ class Faults:
         world.gone.append(other)
 
     async def _register_late(self) -> None:
-        """A process that is gone was a worker of this name, and only now the brokers have its register records. Always the same name's."""
+        """Append register records of a process that is gone: the brokers deliver them only now. All are of the same worker name."""
         slot = self.world.slots[0]
         for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
             record = Register(self.draw.randbytes(16), View(1, self.world.owner.log_id), FORMAT_VERSION, slot.name, "gone")

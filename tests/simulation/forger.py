@@ -1,7 +1,7 @@
-"""The forger: who may write to the topics can write anything, but for a good signature. Nothing of it changes a decision (R10).
+"""The forger: a writer with access to the topics who can append anything except a valid signature. None of it may change a decision (R10).
 
-He has keys of his own, the notary's former keys once they are out of force, and true records of other logs and of this one, also of those
-that were lost. The checkers decide the log again without what he wrote, and it must come out the same.
+It has keys of its own, the notary's former keys once they are out of force, and copies of true records: of other logs, of this one, and of
+lost ones. The checkers decide the log again without the forged records, and the result must be the same.
 """
 
 import random
@@ -39,7 +39,7 @@ ANOTHER_LOG = sha256(b"another log").digest()
 
 
 class Forger:
-    """One simulation's."""
+    """The forger of one simulation."""
 
     def __init__(self, world: "World", draw: random.Random) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class Forger:
         self._thief = signing_key(key_of("the thief"))
 
     async def write(self) -> None:
-        """One record of any kind."""
+        """Append one record of a random kind."""
         draw = self._draw
         kinds = ["nonsense", "record", "record", "record", "junk", "fill", "fill", "copy", "copy", "copied vote", "copied control record"]
         kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._world.cluster.damages)])
@@ -99,7 +99,7 @@ class Forger:
         )
 
     def _signature(self) -> tuple[SigningKey | None, bytes, str]:
-        """With which key, over which log."""
+        """Returns a key (None for an unsigned record), the id of the log to sign for, and a description."""
         owner = self._world.owner
         how = self._draw.choice(["unsigned", "signed by a stranger", "signed with a former key", "signed for another log"])
         in_force = owner.in_force()
@@ -117,7 +117,7 @@ class Forger:
     # ---- payload records ----
 
     def _junk(self) -> str:
-        """Contents under names that are not theirs."""
+        """Append a content under the name of another batch."""
         draw = self._draw
         asked = decode_submission(draw.choice(self._world.clients.submissions).body, NOTARY)
         value = draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])])
@@ -135,7 +135,7 @@ class Forger:
         self._land(partition, key, value)
         return how
 
-    # ---- true records, late ----
+    # ---- late copies of true records ----
 
     def _copy(self) -> str:
         stream = self._draw.choice(list(self._world.cluster.streams))
@@ -160,7 +160,7 @@ class Forger:
         self._land(stream, record.key, record.value)
         return f"of record {record.offset} of stream {record.stream}"
 
-    # ---- what there is ----
+    # ---- the present log ----
 
     def _partition(self) -> int:
         return self._draw.randrange(len(self._world.cluster.streams) - 1)
@@ -181,7 +181,7 @@ class Forger:
         return sha256(self._draw.choice(payloads).value or b"" if payloads else b"").digest()
 
     def _name_to_come(self) -> tuple[int, int]:
-        """The name of a batch that a worker is about to send, or has just sent, more or less."""
+        """Returns a batch name that a worker is about to use, or has just used, approximately."""
         names = [(entry.incarnation, entry.sequence) for entry in self._entries()]
         incarnation, sequence = self._draw.choice(names) if names else (1, 0)
         return incarnation + (self._draw.random() < 0.2), sequence + self._draw.randint(0, 2)

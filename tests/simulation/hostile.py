@@ -1,6 +1,7 @@
-"""Those who should be refused: what they send breaks the format, or was never signed by whom it names, or is more than they may send.
+"""Hostile clients: they send malformed submissions, submissions without the named party's signature, and more than their quota.
 
-Each is answered as docs/http.md has it, and nothing of it comes into the log. What is asked for are the states that the others want, too.
+Each call must be answered as docs/http.md says, and nothing of a rejected one may enter the log. They ask for the same states as the good
+clients.
 """
 
 import asyncio
@@ -33,11 +34,11 @@ NOT_JSON = (
     b'{"party": "O=Bank A,L=London,C=GB", "signature": ',
 )
 BURST = 4
-"""So many submissions, each as large as a quota, are sent at once."""
+"""The number of submissions, each as large as a quota, that are sent at once."""
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """One call that is refused with `status`. `traces` are bytes that nothing but this can bring into the log."""
+    """One call that must be rejected with `status`. Only this call can bring the bytes in `traces` into the log."""
 
     status: int
     body: bytes
@@ -62,10 +63,10 @@ class Hostile:
         self._draw = random.Random(f"hostile {plan.seed}")
         self._made = 0
         self.refused: list[bytes] = []
-        """What must not be found in the log."""
+        """Bytes that must not be found in the log."""
 
     async def run(self) -> None:
-        """All attacks, each at its time."""
+        """Run all attacks, each at its time."""
         kinds = [
             self._malformed,
             self._not_json,
@@ -91,7 +92,7 @@ class Hostile:
                     tasks.create_task(self._at(at_s, partial(self._strike, attack=attack)))
 
     def found_in(self, records: Iterable[Record]) -> list[str]:
-        """What of all this is in the log."""
+        """Returns a problem for each trace of a rejected call that is in the log."""
         values = [record.value or b"" for record in records]
         return [f"refused, and in the log: {trace!r}" for trace in self.refused if any(trace in value for value in values)]
 
@@ -112,14 +113,14 @@ class Hostile:
         elif answer is not None and answer.status != attack.status:
             self._calls.problem(process, f"answered {answer.status}, and not {attack.status}, to {attack}: {answer}")
 
-    # ---- more than they may ----
+    # ---- beyond the quota ----
 
     async def _ask_once(self, process: Process) -> None:
-        """A good submission that is not sent again: when it is refused, nothing of it was taken in."""
+        """Send a good submission once and never retry it: if it is rejected, nothing of it may enter the log."""
         await self._submit(process, premises().rival, self._draw.randint(1, 3))
 
     async def _ask_too_much(self, process: Process) -> None:
-        """Submissions as large as the quota, at once: the first may pass. Others have quotas of their own."""
+        """Send several submissions as large as the quota at once: only the first may pass. Other parties have quotas of their own."""
         began_s = asyncio.get_running_loop().time()
         statuses = await asyncio.gather(*[self._submit(process, premises().rival, self._plan.quota_per_s) for _ in range(BURST)])
         passed = len([status for status in statuses if status in (200, 202)])
@@ -128,7 +129,7 @@ class Hostile:
         await self._submit(process, premises().party, 1)
 
     async def _hide_behind(self, process: Process) -> None:
-        """As much in another's name, which costs the other nothing, together with a submission that is good."""
+        """Send as many requests under another party's name, which must not cost that party's quota, together with a good submission."""
         attacks = [self._signed_by_another(self._plan.quota_per_s or 1) for _ in range(BURST)]
         await asyncio.gather(self._ask_once(process), *[self._strike(process, attack) for attack in attacks])
 
@@ -151,7 +152,7 @@ class Hostile:
             self._calls.problem(process, f"answered {status} to a good submission: {answer}")
         return status
 
-    # ---- what breaks the format ----
+    # ---- malformed calls ----
 
     def _malformed(self) -> Attack:
         request = self._request()
@@ -217,7 +218,7 @@ class Hostile:
         )
         return Attack(status, submission.body, self._traces(request), method, path, headers)
 
-    # ---- what nobody signed ----
+    # ---- submissions without a valid signature ----
 
     def _signed_by_another(self, requests: int = 1) -> Attack:
         party = Party(NOTARY, premises().party.name, self._draw.choice([key_of("a thief"), key_of("the rival")]))
@@ -229,13 +230,13 @@ class Hostile:
         return Attack(401, submission.body, [bytes.fromhex(id_) for id_ in submission.ids])
 
     def _of_another_notary(self) -> Attack:
-        """Signed by a good party, for another notary: here the ids are others, and the signature is over those."""
+        """Signed by a known party for another notary: the ids differ here, and the signature covers the other notary's ids."""
         request = self._request()
         submission = Party("O=Another Notary", premises().party.name, key_of("the party")).submission(request)
         return Attack(403, submission.body, [*self._traces(request), bytes.fromhex(submission.ids[0])])
 
     def _changed(self) -> Attack:
-        """A good submission under its own signature, but for what somebody changed on its way."""
+        """A good submission with its own signature, changed in transit."""
         told = json.loads(self._draw.choice(self._good).body)
         requests = told["requests"]
         at = self._draw.randrange(len(requests))
@@ -252,7 +253,7 @@ class Hostile:
             requests[at:] = [before, *requests[at + 1 :], changed]
         return Attack(403, json.dumps(told).encode(), self._traces(changed)[:1], requests=len(requests))
 
-    # ---- what they ask ----
+    # ---- requests ----
 
     def _request(self) -> dict[str, Any]:
         self._made += 1
@@ -263,5 +264,5 @@ class Hostile:
         return party.submission(*[self._request() for _ in range(requests)])
 
     def _traces(self, request: Mapping[str, Any]) -> list[bytes]:
-        """The id that a request has here, and what stands for the rest of it."""
+        """Returns the bytes that would show this request in the log: its id here, and its content hash."""
         return [bytes.fromhex(premises().party.submission(request).ids[0]), request["content_hash"].encode()]

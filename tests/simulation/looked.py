@@ -1,9 +1,10 @@
-"""After an interruption nothing is applied or answered before the log has been looked at (R10): held against each step of one process.
+"""A check of each step of one process: after an interruption it applies and answers nothing before it has looked at the log (R10).
 
-- What an interrupted reader returned is not applied; neither is what was read before the process stood still.
-- What takes effect is in the log that the process's reader was opened on. What was lost before that is not applied, however it was kept.
-- While so much waits from a topic-partition that it is not read, nothing is applied that it lost more than two seconds ago.
-- A process that stood still, or was returned another record than one of its own, answers nothing before it has looked.
+- Records that an interrupted reader returned are not applied, nor are records that were read before the process was suspended.
+- A record that takes effect is in the log on which the process's reader was opened. A record that was lost before that is never applied,
+  however it was kept.
+- While a topic-partition is paused because so much of it is buffered, nothing is applied that it lost more than two seconds ago.
+- A process that was suspended, or that read another record in the place of one that took effect, answers nothing before it has looked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,11 @@ from ordering.log import ORDERING, Record
 from tests.simulation.cluster import Cluster, SimulatedReader
 
 STOOD_STILL_S = 2.0
-"""A process that did not run for longer must notice it (docs/rules.md, R10)."""
+"""A process that did not run for longer than this must notice it (docs/rules.md, R10)."""
 
 
 class Looked:
-    """One process's looks at the log. `paused_s`: when it was paused, and when it was resumed, in turn."""
+    """The looks of one process at the log. `paused_s`: the times at which it was paused and resumed, alternating."""
 
     def __init__(self, cluster: Cluster, paused_s: Sequence[float]) -> None:
         self._cluster = cluster
@@ -28,10 +29,10 @@ class Looked:
         self._interrupted: SimulatedReader | None = None
         self._contradicted = ""
         self._read_s: dict[int, float] = {}
-        """Per topic-partition when the reader was last asked for its records, whether it had any or not."""
+        """The time, by topic-partition, at which the reader was last asked for its records, whether it had any or not."""
 
     def polled(self, reader: SimulatedReader, joiner: Joiner, records: Sequence[Record]) -> None:
-        """This reader is about to return these."""
+        """Note the records that this reader is about to return."""
         if reader.interruptions:
             self._interrupted = reader
         for stream in self._cluster.streams:
@@ -46,7 +47,7 @@ class Looked:
                 self._contradicted = f"record {record.offset} of stream {record.stream} is another"
 
     def applied(self, reader: SimulatedReader, ready: Ready) -> str:
-        """A step was applied to the index; what is wrong, empty for nothing."""
+        """Check a step that was applied to the index; returns the violation, empty for none."""
         self._keep(ready.effects)
         if not ready.advanced:
             return ""
@@ -64,7 +65,7 @@ class Looked:
         return ""
 
     def answers(self, reader: SimulatedReader | None) -> str:
-        """It answers from its index; what is wrong, empty for nothing."""
+        """Check that the process may answer from its index; returns the violation, empty for none."""
         if self._contradicted:
             return f"it answers, although it knows that the log is another: {self._contradicted}"
         if self._stood_still(reader):
@@ -72,13 +73,13 @@ class Looked:
         return ""
 
     def _stood_still(self, reader: SimulatedReader | None) -> bool:
-        """Whether it did not run for long since that reader was opened."""
+        """Returns whether the process was suspended for long since that reader was opened."""
         opened_s = float("-inf") if reader is None else reader.opened_s
         pauses = zip(self._paused_s[::2], self._paused_s[1::2], strict=False)
         return any(resumed_s > opened_s and resumed_s - max(paused_s, opened_s) > STOOD_STILL_S for paused_s, resumed_s in pauses)
 
     def _is_held(self, reader: SimulatedReader, stream: int, offset: int, fingerprint: bytes) -> bool:
-        """Whether the log has that record, or lost it only after that reader was opened."""
+        """Returns whether the log has that record, or lost it only after that reader was opened."""
         cluster = self._cluster
         lost_since = [damage.lost for damage in cluster.damages[reader.damages_before :] if damage.stream == stream]
         there = [
@@ -88,7 +89,7 @@ class Looked:
         return any(fingerprint_of(record) == fingerprint for record in there)
 
     def _lost_unseen(self, stream: int, offset: int, fingerprint: bytes) -> bool:
-        """Whether the log lost that record, and it was not read there since, for longer than a look may be old."""
+        """Returns whether the log lost that record and its topic-partition was not read since, for longer than a look may be old."""
         cluster = self._cluster
         if not cluster.damages:
             return False

@@ -1,10 +1,10 @@
-"""An event loop without a world outside: time passes only when nothing can run, and then at once. The same run again is the same.
+"""A deterministic event loop: time passes only when nothing can run, and then at once. The same run again gives the same result.
 
-Two things make asyncio repeat itself: the clock is a number, and tasks hash by the order in which they were made, so that the sets of
-tasks that asyncio keeps are walked in the same order in every process. (A library does the first: async-solipsism, under the GPL, and
-with sockets, which are not needed here.)
+Two things make asyncio repeat itself: the clock is a number, and tasks hash by the order in which they were made. So asyncio walks its
+sets of tasks in the same order in every process. (A library does the first: async-solipsism, under the GPL, and with sockets, which are
+not needed here.)
 
-A host can be paused, as SIGSTOP does: nothing that runs in its name runs until it is resumed. Its clocks go on.
+A host can be paused, as SIGSTOP does: none of its callbacks run until it is resumed. Its clocks go on.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from typing import Any
 
 RESOLUTION_S = 1e-6
 TURNS_MAX = 200_000
-"""How often the loop may turn without time passing."""
+"""The number of turns that the loop may take without time passing."""
 HOST: ContextVar[str] = ContextVar("host", default="")
-"""The process whose code runs: for log lines, and for pauses."""
+"""The process whose code runs: log lines and pauses use it."""
 
 
 class NothingToWaitFor(Exception):
-    """Every task waits, and nothing will ever wake one."""
+    """Raised when every task waits and nothing will ever wake one."""
 
 
 class TimeStandsStill(Exception):
-    """Something runs again and again, and never waits."""
+    """Raised when the loop runs callbacks for ever without time passing."""
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task with a hash that does not depend on where it lies in memory."""
+    """A task whose hash does not depend on its address in memory."""
 
     numbers = itertools.count()
 
@@ -43,7 +43,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class _Clock:
-    """Takes the place of a selector: there is nothing to select from, so waiting is letting time pass."""
+    """A stand-in for the selector: there are no file descriptors, so `select` only advances the clock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -63,7 +63,7 @@ class _Clock:
 
 
 class _Handle(asyncio.Handle):
-    """A callback that waits while the host in whose name it runs is paused."""
+    """A callback that is held back while its host is paused."""
 
     def _run(self) -> None:
         if not self._loop.holds_back(self):
@@ -71,7 +71,7 @@ class _Handle(asyncio.Handle):
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    """The same at a time."""
+    """A timer whose callback is held back while its host is paused."""
 
     def _run(self) -> None:
         if not self._loop.holds_back(self):
@@ -79,7 +79,7 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The loop. What another loop hands to threads is done at once, and its result comes `thread_s()` later."""
+    """The event loop. Work for threads is done at once, and its result arrives `thread_s()` seconds later."""
 
     def __init__(self, thread_s: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
@@ -91,25 +91,25 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.set_task_factory(lambda loop, coroutine, **others: NumberedTask(coroutine, loop=loop, **others))
 
     def time(self) -> float:
-        """Seconds since the simulation began."""
+        """Returns the seconds since the simulation began."""
         return self._selector.now_s
 
     # ---- pauses ----
 
     def pause(self, host: str) -> None:
-        """From now on nothing runs in the name of that host."""
+        """Hold back all callbacks of that host from now on."""
         self._paused.setdefault(host, [])
 
     def resume(self, host: str) -> None:
-        """Everything that was due meanwhile runs now, in its order."""
+        """Run all callbacks of that host that came due meanwhile, in their order."""
         self._ready.extend(self._paused.pop(host, ()))
 
     def is_paused(self, host: str) -> bool:
-        """Whether nothing runs in its name."""
+        """Returns whether the callbacks of that host are held back."""
         return host in self._paused
 
     def holds_back(self, handle: asyncio.Handle) -> bool:
-        """Whether a callback that is due waits because its host is paused."""
+        """Hold the callback back if its host is paused; returns whether it was held back."""
         if not self._paused:
             return False
         held = self._paused.get(handle._context.get(HOST, ""))
@@ -124,7 +124,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        """Run it at that time."""
+        """Schedule a callback at that time."""
         self._check_closed()
         timer = _TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
@@ -132,18 +132,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return timer
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        """Run it after so many seconds."""
+        """Schedule a callback after this many seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     # ---- threads ----
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
-        """Do it now; tell the result later."""
+        """Run the function now, and set its result or error on the future later."""
         done: asyncio.Future[Any] = self.create_future()
         try:
             result = func(*args)
         except Exception as problem:
-            # Else the lambda would have no `problem` any more when it runs.
+            # Python deletes `problem` when the except block ends, before the lambda runs.
             failed = problem
             self.call_later(self._thread_s(), lambda: done.done() or done.set_exception(failed))
         else:

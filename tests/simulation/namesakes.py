@@ -1,4 +1,4 @@
-"""Whether a worker that stopped because of a namesake had a reason, as far as the log tells (docs/rules.md, R5)."""
+"""A check by the log alone: did a worker that stopped because of a duplicate worker name have a reason (docs/rules.md, R5)?"""
 
 from collections.abc import Collection, Sequence
 
@@ -7,8 +7,11 @@ from tests.checkers.records import Fence, Ordering, Register, Retire
 LIVES_LOST_MAX = 3
 LASTED_S = 60.0
 READ_LATE_S = 45.0
-"""A life begins and ends for its worker when it reads so. One that is longer than a minute by this much in the log lasted; one that is
-shorter by as much did not."""
+"""The tolerance in seconds for late reads.
+
+For its worker an incarnation begins and ends when it reads the records. So an incarnation lasted if it is longer than a minute by this much
+in the log; it did not if it is shorter by this much.
+"""
 
 
 def lost_quickly(
@@ -19,13 +22,13 @@ def lost_quickly(
     lasted_s: float = LASTED_S + READ_LATE_S,
     known: Collection[int] | None = None,
 ) -> int:
-    """The number of lives of one process that registrations of others have ended, since its last that lasted.
+    """Returns the number of incarnations of one process that others' registrations have ended, since its last one that lasted.
 
-    `effects`: the records that took effect, and when. The nonces of its lives begin with `identity`. With `known`, only what its worker
-    surely counts: lives of these incarnations that no fence record may have ended first.
+    `effects`: the records that took effect, and their times. The nonces of its incarnations begin with `identity`. With `known`, only those
+    count that its worker surely counts: these incarnations, unless a fence record may have ended them first.
     """
     lost = registered = 0
-    own, began_s, ended_s = 0, 0.0, float("inf")  # the present life: its incarnation (0: another process's), and its time
+    own, began_s, ended_s = 0, 0.0, float("inf")  # the present incarnation (0: another process's), and its period
     for now_s, said in effects:
         if isinstance(said, Fence | Retire) and said.incarnation == own:
             ended_s = min(ended_s, now_s)

@@ -1,6 +1,6 @@
-"""The owner of a simulated notary, with the key that no worker has: control records, and what goes with them outside of the log (R10).
+"""The owner of a simulated notary, with the key that no worker has: control records, and the related changes outside the log (R10).
 
-All that is written here takes effect, or not, by the contract's table; the checkers say which.
+The contract's table decides which of these records take effect; the checkers apply it.
 """
 
 import shutil
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """One notary's."""
+    """The owner of one simulated notary."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -38,57 +38,57 @@ class Owner:
 
     @property
     def directory(self) -> Path:
-        """The folder that all workers have: the keys are in it."""
+        """The configuration directory of all workers, which holds their keys."""
         return self._folder or premises().directory
 
     @property
     def verifier_keys(self) -> list[str]:
-        """All keys that a receipt may be signed with."""
+        """All keys that may have signed a receipt."""
         return [verifier_key(key) for key in self._keys]
 
     def begin(self) -> None:
-        """Make the log: its first record says whose it is."""
+        """Start the log with its genesis record."""
         self._world.cluster.land(ORDERING, None, genesis(self._world.plan.partitions))
 
     def close(self) -> None:
-        """Take the folder away."""
+        """Delete the directory."""
         if self._folder is not None:
             shutil.rmtree(self._folder)
 
     def in_force(self) -> SigningKey:
-        """The key that signs at the end of the log."""
+        """Returns the key that is in force at the end of the log."""
         public_key = replay(self._world.cluster.streams).keys[-1]
         return next(each for each in self.signing_keys() if each.public_key == public_key)
 
     def signing_keys(self) -> list[SigningKey]:
-        """All that there have been."""
+        """Returns all keys so far, also former ones."""
         return [signing_key(key) for key in self._keys]
 
     # ---- control records ----
 
     def write(self, record: OwnerRecord) -> None:
-        """Sign it and append it."""
+        """Sign a control record and append it."""
         self._world.cluster.land(ORDERING, None, sign_record(record, self.log_id, OWNER))
 
     def settle(self, view: View) -> None:
-        """This history stands."""
+        """Settle this history."""
         self.write(Settle(view))
 
     def retire(self, incarnation: int) -> None:
-        """That incarnation is over."""
+        """End that incarnation."""
         self.write(Retire(incarnation))
 
     def add_partitions(self, count: int) -> None:
-        """First in Kafka, then in the log."""
+        """Add the partitions to the brokers first, then declare them in the log."""
         self._world.cluster.add_partitions(count)
         self.write(Partitions(count))
 
     def rotate(self, times: int) -> bool:
-        """Put another key in force, whose files are at the workers before its record is in the log; False when that cannot be done now.
+        """Put another key in force; its files reach the workers before its record is in the log. Returns False if it is impossible now.
 
-        `times`: so many at once, of which the workers get the last.
+        `times`: the number of rotations at once; the workers get only the last key.
 
-        The workers keep the key that was in force: what was signed with it may wait for a fill.
+        The workers keep the key that was in force: a batch that was signed with it may still wait for a fill.
         """
         world = self._world
         if ORDERING in world.cluster.shown or not world.cluster.takes(ORDERING) or not self._promote():
@@ -105,7 +105,7 @@ class Owner:
         return True
 
     def repair(self) -> bool:
-        """A loss took away the record of the key that the workers have: it is put in force again. False when they have the right key."""
+        """Put the workers' key in force again after a loss took its record away. Returns False if the workers have the right key."""
         newest, present = self.signing_keys()[-1], self.in_force()
         if newest.public_key == present.public_key or not self._world.losses.damages:
             return False
@@ -113,7 +113,7 @@ class Owner:
         return True
 
     def offer_again(self) -> bool:
-        """A former key is endorsed once more, by itself: it must not come back."""
+        """Endorse a former key once more, with its own signature: it must not come back. Returns False if there is none."""
         if len(self._keys) < 2:
             return False
         former, present = self.signing_keys()[0], self.in_force()
@@ -121,7 +121,7 @@ class Owner:
         return True
 
     def _promote(self) -> bool:
-        """Put the key that waited in its place, when every worker has read that it is in force; False while one has not."""
+        """Install the new key's files once every worker has read that it is in force; returns False while one has not."""
         assert self._folder is not None, "this plan has no rotation"
         if len(self._keys) == 1:
             return True

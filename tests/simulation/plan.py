@@ -1,4 +1,4 @@
-"""What one seed means: how many workers, how the network and the disks behave, what breaks and when. All of it is drawn here."""
+"""The plan of one seed: the number of workers, the behaviour of network and disks, and all faults. Everything is drawn here."""
 
 import random
 from typing import Final
@@ -6,21 +6,25 @@ from typing import Final
 import msgspec
 
 FAULTS_S: Final = 25.0
-"""How long things break, mostly; after that everything heals, and progress is demanded."""
+"""The usual length of the fault phase, in seconds; after that everything heals, and progress is demanded."""
 FAULTS_S_LONG: Final = (70.0, 300.0)
-"""Some plans last so long that lives grow old in them."""
+"""The range of the fault phase, in seconds, in plans so long that incarnations grow old."""
 HEALED_S: Final = 240.0
-"""Virtual seconds that the healed system has to decide all that was asked."""
+"""Virtual seconds that the healed system has to decide everything that was submitted."""
 QUOTA_MIN, QUOTA_MAX = 8, 30
-"""Every call costs quota, also one that asks the same again: submissions are smaller, and a crowd has more, or it would take for ever."""
+"""The requests a second in a plan with quotas.
+
+Every call costs quota, also a retry. So submissions are smaller than the quota, and a burst of clients gets the larger one, or it would
+take for ever.
+"""
 AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "unread")
-"""The kinds of aimed losses, see there."""
+"""The kinds of aimed losses (`aimed`)."""
 CLOCK_STANDS_AT_MS: Final = 5_000
-"""The brokers' clock stands still at multiples of this."""
+"""The brokers' clock stops at multiples of this."""
 
 
 class AppendFates(msgspec.Struct, frozen=True):
-    """Of every append: how likely each fate is, and how long a record takes."""
+    """The probability of each fate of an append, and the mean delay of a record in seconds."""
 
     lost: float
     applied_and_failed: float
@@ -30,7 +34,7 @@ class AppendFates(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Everything that is drawn from a seed before the first event."""
+    """All draws that are made from a seed before the first event."""
 
     seed: int
     workers: int
@@ -38,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
     clients: int
     submissions: int
     states: int
-    """Of how many states the requests choose: the fewer, the more conflicts."""
+    """The number of states from which the requests choose: the fewer, the more conflicts."""
     requests_max: int
     hole_timeout_ms: int
     worker_timeout_ms: int
@@ -50,29 +54,29 @@ class Plan(msgspec.Struct, frozen=True):
     append_timeout_s: float
     fates: AppendFates
     reader_lag_s: float
-    """The mean of how far one reader is behind in one stream; drawn anew again and again."""
+    """The mean lag of one reader in one topic-partition, in seconds; the lag is drawn again and again."""
     records_per_poll_max: int
     client_loss: float
-    """How likely a call, or its answer, is lost."""
+    """The probability that a call or its answer is lost."""
     skews_ms: tuple[int, ...]
-    """How far each worker's wall clock is off."""
+    """The error of each worker's wall clock, in milliseconds."""
     clock_jumps: bool
     clocks_stand: int
-    """How often the brokers' clock stands still for a while."""
+    """The number of times that the brokers' clock stops for a while."""
     crashes: int
     machine_crashes: int
-    """Crashes that take what the disk had not flushed."""
+    """Crashes of a machine, which lose whatever the disk had not flushed."""
     crash_at_steps: float
-    """How likely a worker dies at any one call of its log or its disk."""
+    """The probability that a worker dies at any one call of its log or its disk."""
     stops: int
-    """Orderly ends (SIGTERM)."""
+    """Orderly shutdowns (SIGTERM)."""
     stalls: int
-    """Readers that fail without a word."""
+    """Readers that stall without an error."""
     cut_offs: int
-    """Workers cut off from the log."""
+    """Workers that are cut off from the log."""
     leaderless: int
     cuts: int
-    """How often the log shows less than it has, as a broker of the past would."""
+    """The number of times that the log shows less than it has, as an outdated broker would."""
     snapshots: int
     wiped: int
     full_disks: int
@@ -81,49 +85,52 @@ class Plan(msgspec.Struct, frozen=True):
     forgers: int
     faults_s: float
     crowd: bool
-    """All clients come at once, in a few bursts, and do not pause."""
+    """All clients submit in a few bursts, without pauses."""
     late_registers: int
-    """Register records of a process that is gone, which come only now."""
+    """Register records of a process that is gone, which reach the log late."""
     hostile: int
-    """Calls of those who should be refused."""
+    """Calls of clients that must be rejected."""
     quota_per_s: int
-    """How many requests a second a party may send to one worker; 0 for any number."""
+    """The number of requests a second that a party may send to one worker; 0 for no limit."""
     readings: int
-    """How often somebody reads a checkpoint with its tiles, a receipt or a state."""
+    """The number of times that a reader fetches a checkpoint with its tiles, a receipt or a state."""
     diverged: int
-    """Rows of consumed states changed; never with a log that is lost."""
+    """Rows of consumed states that are changed; never in a plan whose log loses records."""
     damages: int
-    """How often the brokers lose the end of a topic-partition, or of several, and grow again."""
+    """The number of times that the brokers lose the end of one or more topic-partitions, and grow again."""
     pauses: int
-    """Processes that stand still, as after SIGSTOP."""
+    """Processes that are suspended for a while, as by SIGSTOP."""
     rotations: int
-    """How often the owner puts another key in force, or offers a former one again."""
+    """The number of times that the owner puts another key in force, or offers a former one again."""
     grown: int
-    """How often the owner adds payload partitions."""
+    """The number of times that the owner adds payload partitions."""
     retired: int
-    """How often the owner ends an incarnation."""
+    """The number of times that the owner ends an incarnation."""
     payload_s: float
-    """How much longer a payload takes than an entry; more than hole_timeout."""
+    """The extra delay of a payload compared with an entry, in seconds; more than hole_timeout."""
     wrong_clocks: int
     """Workers that start with a clock that is wrong by years."""
     jump_of_years: bool
-    """All clocks, or the brokers' alone, jump by more than a year, once; then a person says that the workers' clocks are right."""
+    """All clocks, or the brokers' alone, jump by more than a year, once; then an operator confirms the workers' clocks."""
     aimed: str = ""
     """The kind of loss that waits for its moment (`aimed`); empty for none."""
     aimed_losses: int = 0
     votes_repeated: bool = False
-    """Where a worker's consumed states are changed: whether somebody writes its vote again when it was outvoted."""
+    """In a plan that changes a worker's consumed states: whether its vote is copied into the log again after it was outvoted."""
     misnamed: int = 0
-    """Workers that start with a configuration of another notary."""
+    """Workers that start with the configuration of another notary."""
 
     @property
     def loses(self) -> bool:
-        """Whether the log may lose what it has acknowledged."""
+        """True if the log may lose acknowledged records."""
         return bool(self.damages or self.aimed)
 
 
 def plan(seed: int) -> Plan:
-    """Swarm testing: each seed has only some kinds of faults, so that rare combinations are not drowned by common ones."""
+    """Returns the plan of a seed.
+
+    Swarm testing: each seed has only some kinds of faults, so that common faults do not hide rare combinations.
+    """
     draw = random.Random(f"plan {seed}")
 
     def some(chance: float, most: int) -> int:
@@ -132,7 +139,7 @@ def plan(seed: int) -> Plan:
     def rate(chance: float, most: float) -> float:
         return most * draw.random() ** 2 if draw.random() < chance else 0.0
 
-    # What came later is drawn apart, so that the rest of a plan stays what it was.
+    # Settings that were added later are drawn from a generator of their own, so that the rest of each plan stays the same.
     load = random.Random(f"load {seed}")
     kind = load.random()
     long, crowd = kind < 0.05, 0.05 <= kind < 0.12
@@ -145,11 +152,11 @@ def plan(seed: int) -> Plan:
         repeated=rate(0.5, 0.3),
         delay_s=draw.choice([0.001, 0.01, 0.05, 0.3]),
     )
-    # Drawn apart: what came before it means the same as it did.
+    # A generator of its own, so that the draws before it stay the same.
     apart = random.Random(f"rare {seed}")
     lost = not calm and apart.random() < 0.1
     diverged = not calm and not lost and workers >= 3 and apart.random() < 0.2
-    # What came with the log that certifies itself (R10).
+    # Settings that were added with the log that certifies itself (R10).
     log = random.Random(f"log {seed}")
     damages = log.choice([1, 1, 2, 3]) if lost or (not calm and not diverged and log.random() < 0.2) else 0
     years = log.random()
@@ -208,7 +215,7 @@ def plan(seed: int) -> Plan:
     )
     slow_s = usual.payload_s * usual.hole_timeout_ms / 1000
     usual = msgspec.structs.replace(usual, payload_s=slow_s if slow_s < usual.append_timeout_s / 2 else 0.0)
-    # What came after all that, again apart.
+    # The latest settings, again from generators of their own.
     named, aims = random.Random(f"named {seed}"), random.Random(f"aims {seed}")
     if not calm and named.random() < 0.1:
         usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
@@ -218,7 +225,8 @@ def plan(seed: int) -> Plan:
         usual = msgspec.structs.replace(usual, aimed=AIMED[-1], aimed_losses=1, queue_ids_max=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
-        # What is excused there is what was told of decisions (`excused`); nobody reads checkpoints and tiles.
+        # In these plans some wrong decisions are expected failures (`excused`); checkpoints and tiles could not be checked, so none
+        # are read.
         usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:
         usual = msgspec.structs.replace(usual, quota_per_s=0)
@@ -227,7 +235,7 @@ def plan(seed: int) -> Plan:
             usual,
             faults_s=load.uniform(*FAULTS_S_LONG),
             worker_timeout_ms=load.choice([usual.worker_timeout_ms, 30_000]),
-            # Where every append may fail no life grows old, nor where every call may be the last.
+            # No incarnation grows old where every append may fail, or where every call may be the process's last.
             fates=usual.fates if load.random() < 0.3 else AppendFates(0, 0, 0, 0, fates.delay_s),
             crash_at_steps=usual.crash_at_steps * 0.1,
             late_registers=0 if calm or load.random() < 0.3 else load.randint(1, 4),
@@ -244,7 +252,7 @@ def plan(seed: int) -> Plan:
             submissions=clients * load.randint(2, 4),
             requests_max=load.choice([1, 1, 3, 6]),
             quota_per_s=QUOTA_MAX if usual.quota_per_s else 0,
-            fates=msgspec.structs.replace(usual.fates, delay_s=load.choice([0.01, 0.1, 0.3])),  # what comes meanwhile goes together
+            fates=msgspec.structs.replace(usual.fates, delay_s=load.choice([0.01, 0.1, 0.3])),  # so arrivals meanwhile share a batch
             pending_requests_max=load.choice([12, 40, 40_000, 40_000]),
         )
     return usual

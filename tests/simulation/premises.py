@@ -36,12 +36,12 @@ parties_file = "parties.json"
 
 
 def key_of(whose: str) -> Ed25519PrivateKey:
-    """Always the same key."""
+    """Returns the private key that is derived from this name: the same in every run."""
     return Ed25519PrivateKey.from_private_bytes(sha256(f"{whose}'s key".encode()).digest())
 
 
 def signing_key(key: Ed25519PrivateKey) -> SigningKey:
-    """The same key, to sign records of the log with."""
+    """Returns the same key in the form that signs records of the log."""
     return SigningKey(key.private_bytes_raw())
 
 
@@ -49,14 +49,14 @@ OWNER = signing_key(key_of("the owner"))
 
 
 def genesis(partitions: int) -> bytes:
-    """The value of the first record of a log with so many payload partitions."""
+    """Returns the encoded genesis record, the first of a log with this many payload partitions."""
     notary = signing_key(key_of("the notary")).public_key
     record = Genesis(bytes(16), partitions, notary, OWNER.public_key, NOTARY, ORIGIN)
     return sign_record(record, NO_LOG_ID, OWNER)
 
 
 class Premises:
-    """A notary's folder, and two who may ask it."""
+    """The configuration directory of one notary, and the two parties that its parties file lists."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="simulation-")
@@ -72,18 +72,21 @@ class Premises:
         self.verifier_keys = [verifier_key(key_of("the notary"))]
 
     def config(self, name: str, settings: dict[str, object]) -> SimulatedConfig:
-        """The configuration of one worker."""
+        """Returns the configuration of one worker, with these settings applied over the file's."""
         loaded = load(self.file, {"worker.name": name, **settings}, {})
         return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
 
 
 def verifier_key(key: Ed25519PrivateKey) -> str:
-    """The verifier key that clients know it by."""
+    """Returns the verifier key (C2SP signed-note) by which clients know this key."""
     return keys.verifier_key(ORIGIN, key.public_key())
 
 
 def write_keys(directory: Path, following: list[Ed25519PrivateKey], suffix: str = "") -> None:
-    """Write the last of these keys, and the history that leads from the first to it; `suffix` for what waits for a rotation."""
+    """Write the last of these keys, and the key history that leads from the first to it.
+
+    `suffix` is appended to both file names; it marks files that wait for a rotation.
+    """
     key_file, history_file = directory / (KEY + suffix), directory / (HISTORY + suffix)
     first, last = following[0], following[-1]
     key_file.unlink(missing_ok=True)
@@ -104,7 +107,7 @@ def _verifier(key: Ed25519PrivateKey) -> VerifierKey:
 
 @functools.cache
 def premises() -> Premises:
-    """This process's."""
+    """Returns the fixture of this process, made at the first call."""
     return Premises()
 
 
@@ -112,5 +115,5 @@ LOG_IDS: dict[int, bytes] = {}
 
 
 def log_id(partitions: int) -> bytes:
-    """The id of the log that begins with that genesis record."""
+    """Returns the id of the log whose genesis record declares this many payload partitions."""
     return LOG_IDS.setdefault(partitions, log_id_of(genesis(partitions)))

@@ -1,8 +1,8 @@
-"""One simulated process: a whole worker, as `notary serve` runs it, on a simulated log, disk, clock and network.
+"""One simulated process: a complete worker, as `notary serve` runs it, on a simulated log, disk, clock and network.
 
-Everything inside is the real thing: the HTTP application, admission, the sender, the driver and its joiner, the index, receipts, the
-self-check, and the way a service starts, drains and ends. What is simulated lies under the three interfaces that a worker has to the
-world: `Log`, `Store` and calls.
+All code in it is the product's: the HTTP application, admission, the sender, the driver and its joiner, the index, receipts, the
+self-check, and the start, drain and shutdown of the service. Only what lies under a worker's three interfaces to its environment is
+simulated: `Log`, `Store` and calls.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ TOLD = ("/v1/submissions", "/v1/transactions", "/v1/states")
 
 
 class Died(BaseException):
-    """The process is gone; nothing of it may go on."""
+    """Raised inside a process that is dead, so that none of its code continues."""
 
 
 class SimulatedConfig(Config, frozen=True):
-    """A configuration with the limits of a plan, and a driver that does not look around more often than a simulation can afford."""
+    """A configuration with the limits of a plan, and a driver that checks its environment as rarely as a simulation requires."""
 
     plan: Plan | None = None
 
     @property
     def joiner_limits(self) -> JoinerLimits:
-        """The plan's."""
+        """The limits of the plan."""
         plan = self.plan
         assert plan is not None
         return JoinerLimits(
@@ -60,7 +60,7 @@ class SimulatedConfig(Config, frozen=True):
 
     @property
     def driver_settings(self) -> DriverSettings:
-        """Slower than in production."""
+        """The production settings with longer intervals."""
         return DriverSettings(
             poll_ms=500,
             watch_s=1.0,
@@ -71,7 +71,7 @@ class SimulatedConfig(Config, frozen=True):
 
     @property
     def self_check_settings(self) -> SelfCheckSettings:
-        """Slower than in production."""
+        """The production settings with longer intervals."""
         return SelfCheckSettings(
             checkpoint_interval_ms=self.worker.checkpoint_interval_ms,
             worker_timeout_ms=self.worker.worker_timeout_ms,
@@ -81,35 +81,35 @@ class SimulatedConfig(Config, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An HTTP answer as a client has it."""
+    """An HTTP answer as the client receives it."""
 
     status: int
     headers: Mapping[bytes, bytes]
     body: bytes
     health: str
-    """Of a 503: what `/readyz?verbose` said in the same moment."""
+    """The text of `/readyz?verbose` at the same moment, for a 503."""
     met: frozenset[int]
-    """The numbers of the losses that the process could know when it answered."""
+    """The numbers of the losses that the process could have noticed when it answered."""
     view: View | None
-    """What it had made of the log then."""
+    """The process's view of the log at that moment."""
 
 
 class _Watched:
-    """An index whose steps are looked at when they are applied."""
+    """An index whose steps are checked as they are applied."""
 
     def __init__(self, process: "Process", index: Index) -> None:
         self._process = process
         self._index = index
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
-        """The index's decisions."""
+        """Apply the step to the index and check it; returns the index's decisions."""
         decisions = self._index.apply(ready)
         self._process.applied(ready)
         return decisions
 
 
 class Process:
-    """One life of one worker process."""
+    """One run of one worker process."""
 
     def __init__(
         self,
@@ -124,23 +124,23 @@ class Process:
         self.name = name
         self.worker_name = config.worker.name
         self.identity = identity
-        """What the nonces of its lives begin with."""
+        """The prefix of the nonces of its incarnations."""
         self.began_s = cluster.loop.time()
         self.lives: set[int] = set()
-        """The incarnations that it was seen to live under."""
+        """The incarnations under which it was seen to run."""
         self.problems: list[str] = []
-        """What it must not have done."""
+        """The violations that this process has committed."""
         self.dead = False
         self.ended = False
-        """Whether it came to its end, by itself or because it was told to: then it has answered all calls."""
+        """True if it ended by itself or on request, not by a crash: then it has answered all calls."""
         self.cut_off = False
         self.paused_s: list[float] = []
-        """When it was paused, and when it was resumed, in turn."""
+        """The times at which it was paused and resumed, alternating."""
         self.became_live = False
         self.misnamed = ""
         """The setting in which its configuration names another notary; empty for none."""
         self.wrong_clock: Callable[[], bool] = lambda: False
-        """Whether its clock is wrong by years, and was when it started."""
+        """Returns whether its clock is wrong by years, and was when it started."""
         self._cluster = cluster
         self._epochs_met: dict[int, int] = {}
         self.log = SimulatedLog(cluster, self)
@@ -156,10 +156,10 @@ class Process:
         self._main: asyncio.Task[Any] | None = None
         self._calls: set[asyncio.Future[Answer | None]] = set()
 
-    # ---- life and death ----
+    # ---- start and end ----
 
     async def run(self) -> tuple[Exception, ...]:
-        """From the start to the end; what it could not go on from. Nothing when it died."""
+        """Run from start to end; returns the errors that ended it, none if it was killed."""
         HOST.set(self.name)
         self._main = asyncio.create_task(serve_until([self._app], self._start, self.stop, self._ready))
         await asyncio.wait([self._main])
@@ -179,16 +179,16 @@ class Process:
         return ending.problems
 
     def die(self) -> None:
-        """From now on nothing of it has an effect: it is as if it was killed."""
+        """Kill the process: from now on nothing that it does has an effect."""
         if not self.dead:
             self.dead = True
             self.resume()
             self.log.abandon()
-            # Not from inside of what is cancelled: that would go on to its next await.
+            # Called later, because a task that is cancelled from inside itself would run on to its next await.
             asyncio.get_running_loop().call_soon(self._bury)
 
     def step(self, where: str) -> None:
-        """A place where it may die; raises `Died` when it does, or has."""
+        """A point where the process may die. Raises `Died` when it does, or already has."""
         if not self.dead and self._dies(where):
             self.die()
         if self.dead:
@@ -197,7 +197,7 @@ class Process:
             self.lives.add(self.worker.sender.incarnation)
 
     def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
-        """Its reader is about to return these."""
+        """Check the records that its reader is about to return."""
         driver = None if self.worker is None else self.worker.driver
         if driver is None or driver._reader is not reader:
             return
@@ -207,15 +207,16 @@ class Process:
         self._looked.polled(reader, driver.joiner, records)
 
     def fetched(self, reader: SimulatedReader, stream: int) -> None:
-        """Its reader has asked the present leader: what the brokers lost there before, it can notice now."""
+        """Note that its reader has fetched from the present leader: earlier losses there can be noticed from now on."""
         if self.worker is not None and self.worker.driver._reader is reader:
             self._epochs_met[stream] = self._cluster.epochs[stream]
 
     @property
     def met(self) -> frozenset[int]:
-        """The numbers of the losses that this process can know, since it has read from that leader.
+        """The numbers of the losses that this process can have noticed, because it has read from the leader that had them.
 
-        Not of a partition that has lost its leader again before it could be compared: the others need not wait for that (R10).
+        A loss does not count while its partition has lost its leader again before it could be compared: the other partitions need not wait
+        for it (R10).
         """
         epochs = self._epochs_met
         recheck = None if self.worker is None else self.worker.driver._recheck
@@ -230,12 +231,12 @@ class Process:
 
     @property
     def judged_live(self) -> int:
-        """The ordering offset up to which its predecessors had judged the log while they were ready."""
+        """The ordering offset up to which earlier processes on this disk had applied the log while they were ready."""
         return self._disk.judged_live
 
     @property
     def interrupted(self) -> bool:
-        """Whether its reader has seen an interruption, and has perhaps not returned yet."""
+        """True if its reader has seen an interruption, perhaps before it returned from its poll."""
         reader = None if self.worker is None else self.worker.driver._reader
         return isinstance(reader, SimulatedReader) and bool(reader.interruptions)
 
@@ -243,25 +244,25 @@ class Process:
 
     @property
     def loop(self) -> SimulatedLoop:
-        """The loop that runs it."""
+        """The event loop that runs it."""
         loop = self._cluster.loop
         assert isinstance(loop, SimulatedLoop)
         return loop
 
     def pause(self) -> None:
-        """Nothing of it runs, as if it had got SIGSTOP."""
+        """Suspend all its tasks, as SIGSTOP does."""
         if not self.dead and not self.loop.is_paused(self.name):
             self.paused_s.append(self.loop.time())
             self.loop.pause(self.name)
 
     def resume(self) -> None:
-        """It goes on, and does not know."""
+        """Continue its tasks; the process is not notified."""
         if self.loop.is_paused(self.name) and len(self.paused_s) % 2:
             self.paused_s.append(self.loop.time())
             self.loop.resume(self.name)
 
     def was_paused_since(self, at_s: float) -> bool:
-        """Whether it did not run at some time since then."""
+        """Returns whether it was paused at any time since then."""
         return bool(self.paused_s) and (len(self.paused_s) % 2 == 1 or self.paused_s[-1] >= at_s)
 
     def _bury(self) -> None:
@@ -293,11 +294,11 @@ class Process:
 
     @property
     def altered(self) -> frozenset[str]:
-        """Whether its index was changed behind its back."""
+        """The families of its index in which a fault has changed a row."""
         return self._disk.altered
 
     async def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[bytes, bytes | None] | None = None) -> Answer | None:
-        """What a client that reached this process is answered; None when it dies first. A header that is None is not sent."""
+        """Returns the answer to a call that has reached this process, None if it dies first. A header whose value is None is not sent."""
         if self.dead:
             return None
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
@@ -313,7 +314,7 @@ class Process:
         return joiner.history.view if joiner is not None and joiner.history.seen else None
 
     def applied(self, ready: Ready) -> None:
-        """It has applied a step."""
+        """Check a step that the process has just applied."""
         assert self.worker is not None
         reader = self.worker.driver._reader
         assert isinstance(reader, SimulatedReader)
@@ -326,7 +327,11 @@ class Process:
                 self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a dispute again")
 
     def _told(self, path: str) -> None:
-        """It answers: not while its index is in dispute, or condemned (R9); nothing new while its clock is wrong by years (R6)."""
+        """Check that the process may answer this path now.
+
+        It must not answer during a root disagreement or while it is quarantined (R9), nor admit a submission while its clock is wrong by
+        years (R6).
+        """
         reader = None if self.worker is None else self.worker.driver._reader
         if path.startswith(TOLD) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
             self.problems.append(wrong)
@@ -339,7 +344,7 @@ class Process:
     def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"
     ) -> None:
-        """Have the application answer, as a connection has it."""
+        """Have the application answer the call as an HTTP connection would."""
 
         def respond(call: Call, answer: http.Answer, after_body: bool) -> None:
             status, told_headers, told = answer
@@ -361,7 +366,7 @@ class Process:
                 call.reader.whole()
 
     def _health(self) -> str:
-        """What `/readyz?verbose` says now; that is answered without a wait."""
+        """Returns the text of `/readyz?verbose` now; the application answers that at once."""
         told: list[bytes] = []
         self._app.take(Call("GET", "/readyz", b"verbose", [], lambda call, answer, after_body: told.append(answer[2])))
         return b"".join(told).decode()

@@ -1,6 +1,6 @@
-"""Those who only read, while things break: a monitor with its checkpoints and tiles, and who asks for a receipt or a state.
+"""Readers during the faults: a monitor that fetches checkpoints and tiles, and clients that fetch receipts and states.
 
-There are none where a log is lost or consumed states are changed. A changed decision is not told: whoever asks for it hears nothing.
+No plan has them whose log loses records or whose consumed states are changed. A worker does not return a changed decision.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.simulation.process import Answer, Process
 
 
 class Readings:
-    """All that was read in one simulation."""
+    """All answers to the readers of one simulation."""
 
     def __init__(self, plan: Plan, calls: Calls, history: History, processes: Callable[[], Sequence[Process]]) -> None:
         self._plan = plan
@@ -28,14 +28,14 @@ class Readings:
         self._processes = processes
         self._draw = random.Random(f"readings {plan.seed}")
         self.notes: list[str] = []
-        """Checkpoints."""
+        """The checkpoints that were fetched."""
         self.receipts: list[Decided] = []
-        """Decisions with the receipts that were fetched apart."""
+        """Decisions with receipts that were fetched separately."""
         self._tiles: list[tuple[str, int | None, int, int, bytes]] = []  # path, level (None: entries), index, width, content
         self._states: list[dict[str, Any]] = []
 
     async def run(self) -> None:
-        """All readings, each at its time."""
+        """Run all readings, each at its time."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._plan.readings):
                 tasks.create_task(self._read(self._draw.uniform(0, self._plan.faults_s)))
@@ -55,7 +55,7 @@ class Readings:
             await self._ask_for_state(process, self._draw.choice(told)[1])
 
     def violations(self, replayed: Replayed) -> Iterator[str]:
-        """What was read and is not what the log says; checkpoints and receipts are for the checker of those."""
+        """Yields the tiles and states that differ from the log. Another checker examines checkpoints and receipts."""
         for path, level, index, width, content in self._tiles:
             first = index * TILE_WIDTH
             if level is None:
@@ -72,7 +72,7 @@ class Readings:
                 yield f"{told}: the log has {id_} at {position}"
 
     async def _get(self, process: Process, path: str) -> bytes | None:
-        """The body; None when the process is gone or says nothing now."""
+        """Returns the body, None if the process is gone or does not answer now."""
         answer: Answer | None = await self._calls.call(process, "GET", path)
         if answer is None or answer.status == 503:
             return None
@@ -82,7 +82,7 @@ class Readings:
         return answer.body
 
     async def _mirror(self, process: Process) -> None:
-        """A checkpoint, and the tiles that it is of: the same process has them all."""
+        """Fetch a checkpoint and all its tiles from the same process, which must have them all."""
         note = await self._get(process, self._draw.choice(["/checkpoint", "/v1/checkpoint"]))
         if note is None:
             return
@@ -104,7 +104,7 @@ class Readings:
             self.receipts.append({**decision, "receipt": body.decode()})
 
     async def _ask_for_state(self, process: Process, decision: Decided) -> None:
-        """An input of what this process has told: what was committed there has consumed it."""
+        """Fetch the inputs of a decision that this process has returned: a committed transaction must have consumed them."""
         request = self._request(decision["transaction_id"])
         for state in request.get("inputs", ()):
             body = await self._get(process, f"/v1/states/{state}")

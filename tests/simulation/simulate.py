@@ -1,4 +1,4 @@
-"""One seed, from the plan to the verdict."""
+"""One seed, from its plan to the list of its problems."""
 
 import asyncio
 import contextvars
@@ -21,18 +21,18 @@ Tracing = Callable[[float, str, str], None]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     problems: list[str]
     digest: str
-    """Of the log, every call with its answer, and all disks: the same for the same seed, on every machine."""
+    """A hash of the log, of every call with its answer, and of all disks: the same for the same seed on every machine."""
     virtual_s: float
     counts: dict[str, int]
 
 
 def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
-    """Run one seed. `tracing` gets (seconds, who, what) of everything that happens."""
+    """Run one seed. `tracing` gets (seconds, host, event) for everything that happens."""
     threads = random.Random(f"threads {seed}")
     loop = SimulatedLoop(lambda: threads.choice([0.0, 0.001, 0.02]))
     told = _listen(loop, tracing)
@@ -41,7 +41,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
     world = World(drawn, loop, tracing)
     loop.set_exception_handler(lambda _, context: _nobody_looked(world, context))
     collecting = gc.isenabled()
-    gc.disable()  # what hangs together in circles is let go between the seeds
+    gc.disable()  # Collected between the seeds: reference cycles are the only garbage.
     try:
         try:
             loop.run_until_complete(world.run())
@@ -73,7 +73,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
 
 
 def _nobody_looked(world: World, context: dict[str, Any]) -> None:
-    """An error in a callback, or of a task that nobody waits for: only deaths may go unseen."""
+    """Record an unhandled error of a callback or of an abandoned task as a problem; only `Died` is expected there."""
     problem = context.get("exception")
     unexpected = problem.split(Died)[1] if isinstance(problem, BaseExceptionGroup) else problem
     if not world.over and unexpected is not None and not isinstance(unexpected, Died):
@@ -85,7 +85,7 @@ def _height(world: World) -> int:
 
 
 def _digest(world: World) -> str:
-    """Everything that came out, to the byte."""
+    """Returns a hash over the log, all answers and all disks."""
     hashed = hashlib.sha256()
     for stream in sorted(world.cluster.streams):
         for record in world.cluster.streams[stream]:
@@ -101,7 +101,7 @@ def _digest(world: World) -> str:
 
 
 def _listen(loop: SimulatedLoop, tracing: Tracing | None) -> Callable[[], None]:
-    """Have log lines go to the trace, or nowhere; what undoes that."""
+    """Send log lines to the trace, or drop them; returns the function that restores logging."""
     if tracing is None:
         logging.disable(logging.CRITICAL)
         return lambda: logging.disable(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""A place for processes of one name, one after the other, with what outlives them: the disk, the clock's error, the network's mood."""
+"""One worker's machine: its processes, one after the other, and what outlives them (disk, clock error, network state)."""
 
 from struct import Struct
 
@@ -10,7 +10,7 @@ IDENTITY_BYTES = 8
 
 
 class Slot:
-    """`label` tells namesakes apart, which share a `name`."""
+    """A machine that runs processes of one worker name. `label` differs between slots that share a `name` (duplicate worker names)."""
 
     def __init__(self, seed: int, label: str, name: str, skew_ms: int) -> None:
         self.label = label
@@ -19,37 +19,37 @@ class Slot:
         self.disk = SimulatedDisk(f"disk {label} of {seed}")
         self.process: Process | None = None
         self.processes = 0
-        """How many there have been."""
+        """The number of processes that have been started here."""
         self.ended = False
         self.down = False
-        """Whether no process of it starts now."""
+        """True while the supervisor must not start a process here."""
         self.wrong_clock_ms = 0
-        """How far its clock is wrong until somebody sets it."""
+        """The error of its clock in milliseconds, until it is corrected."""
         self.clock_accepted = False
-        """Whether its operator has said that its clock is right."""
+        """True once its operator has confirmed that its clock is right."""
         self.misnamed = ""
         """The setting in which its configuration names another notary; empty for none."""
         self.needs_disk = False
-        """Whether its operator gives it a new disk before its next start."""
+        """True if its operator gives it a new disk before its next start."""
         self._cut_off = False
 
     def identity(self) -> bytes:
-        """What all nonces of its next process begin with."""
+        """Returns the prefix of all nonces of its next process."""
         return _NONCE.pack(self.label.encode(), self.processes, 0)[:IDENTITY_BYTES]
 
     def nonce(self, process: int, number: int) -> bytes:
-        """A nonce for one of its processes; `number` is one that no other nonce has."""
+        """Returns a nonce for one of its processes; `number` must be unique among all nonces."""
         return _NONCE.pack(self.label.encode(), process, number)
 
     @staticmethod
     def read_nonce(nonce: bytes) -> tuple[str, int]:
-        """Of which slot it is, and of which of its processes."""
+        """Returns the label of the slot and the number of the process that made this nonce."""
         label, process, _ = _NONCE.unpack(nonce)
         return label.rstrip(b"\0").decode(), process
 
     @property
     def cut_off(self) -> bool:
-        """Whether this machine cannot reach the brokers."""
+        """True while this machine cannot reach the brokers."""
         return self._cut_off
 
     @cut_off.setter
@@ -59,11 +59,11 @@ class Slot:
             self.process.cut_off = cut_off
 
     def running(self) -> Process | None:
-        """The process, if it runs."""
+        """Returns the process, or None if none runs."""
         return self.process if self.process is not None and not self.process.dead else None
 
     def kill(self) -> bool:
-        """End the process as a crash would; whether there was one."""
+        """End the process as a crash would; returns False if none was running."""
         process = self.running()
         if process is None:
             return False

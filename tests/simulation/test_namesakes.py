@@ -1,4 +1,4 @@
-"""The simulator takes as a worker's reason to stop: three lives lost to another of its name, of which none had lasted."""
+"""Tests the simulator's reason for a worker to stop: three incarnations, none of which lasted, ended by a duplicate worker name."""
 
 from collections.abc import Sequence
 
@@ -36,5 +36,5 @@ def _other(number: int) -> Register:
     ids=["nothing", "own", "three", "one that lasted", "only the first was its own", "another name", "fenced before", "retired before"],
 )
 def test_lives_lost(effects: Sequence[tuple[float, Ordering]], lost: int) -> None:
-    """Only lives of the process that another's registration ended count, since the last that lasted; a life ends at its fence."""
+    """Only incarnations of this process that another's registration ended count, since the last that lasted; a fence ends one first."""
     assert lost_quickly(effects, "w1", b"o") == lost

@@ -1,4 +1,4 @@
-"""Many seeds hold, a seed is the same everywhere, and what fails says how to repeat it."""
+"""Tests that many seeds hold, that a seed is reproducible, and that a failure prints the command that repeats it."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from tests.simulation.simulate import simulate
 ROOT = Path(__file__).parents[2]
 SEEDS_A_NIGHT = 2_000
 SEEDS = 300
-"""The first of these are run by `make test` too."""
+"""The first seeds, which `make test` also runs."""
 SEEDS_BESIDES = (648, 667, 694, 770, 1328)
-"""And those of the others that a mutant's row in docs/testing.md names; some meet a kind of fault that none of the first meets."""
+"""The later seeds that a mutant's row in docs/testing.md names; some meet a kind of fault that none of the first seeds meets."""
 
 
 def test_some_seeds() -> None:
-    """A few hold."""
+    """The first twenty seeds hold."""
     for seed in range(1, 21):
         outcome = simulate(seed)
         assert not outcome.problems, f"{outcome.problems}; to repeat it: make simulate SEED={seed}"
@@ -46,11 +46,11 @@ KINDS = {
     *(f"aimed losses: {kind}" for kind in AIMED),
     *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),
 }  # fmt: skip
-"""The kinds of faults, and of what comes of them, that must be met."""
+"""The kinds of faults and of their consequences that the seeds must meet."""
 
 
 def _run(capsys: pytest.CaptureFixture[str], seeds: int, first: int = 1) -> Counter[str]:
-    """The counts of seeds that all hold."""
+    """Run the seeds, which must all hold; returns the sum of their counts."""
     assert main(["--seeds", str(seeds), "--first", str(first), "--json"]) == 0, capsys.readouterr().err
     result = json.loads(capsys.readouterr().out.splitlines()[0])
     assert result["seeds"] == seeds
@@ -58,7 +58,7 @@ def _run(capsys: pytest.CaptureFixture[str], seeds: int, first: int = 1) -> Coun
 
 
 def _hold(counts: Counter[str], seeds: int) -> None:
-    """All kinds were met, and much was decided."""
+    """Check that all kinds were met, and that there were more decisions and checkpoints than seeds."""
     assert not {kind for kind in KINDS if not counts[kind]}
     assert counts["decisions"] > seeds
     assert counts["checkpoints"] > seeds
@@ -77,14 +77,14 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(7_200)
 def test_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two thousand hold."""
+    """The nightly seeds hold, and together they meet every kind of fault."""
     _hold(_run(capsys, SEEDS_A_NIGHT), SEEDS_A_NIGHT)
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
-    """Another process, with other hashes and other addresses, comes to the same log, answers and disks, to the byte."""
+    """A process with other hashes and other addresses produces the same log, answers and disks, to the byte."""
     seeds = (5, 17, 23, 33)
     code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
@@ -93,14 +93,14 @@ def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
 
 
 def test_tracing_changes_nothing() -> None:
-    """The run that is shown is the run that failed."""
+    """A run with a trace has the same digest as the run without one."""
     lines: list[str] = []
     assert simulate(11, lambda at_s, who, what: lines.append(what)).digest == simulate(11).digest
     assert len(lines) > 10
 
 
 def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed that fails ends the run with 1, shows its plan, its trace and its problems, and the command."""
+    """A seed that fails ends the run with status 1 and prints its plan, its trace, its problems and the command."""
     monkeypatch.setattr(simulation, "violations", lambda world: ["a planted problem"])
     assert main(["--seeds", "3", "--first", "7", "--processes", "1"]) == 1
     told = capsys.readouterr().err
@@ -111,7 +111,7 @@ def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], mon
 
 @pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seeds", "many"], ["--nonsense"]])
 def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be meant ends with 2."""
+    """Invalid arguments end with status 2 and the usage."""
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2

@@ -1,7 +1,7 @@
-"""A whole simulation: workers under supervision, the cluster under them, clients before them, and the faults of a plan.
+"""One simulation: supervised workers, the cluster that they use, their clients, and the faults of a plan.
 
-First everything breaks, for as long as the plan says; then everything heals, and progress is demanded: every client is told every
-outcome, and every worker reads the log to its end. What came out is left for `checks`.
+Faults strike for as long as the plan says. Then everything heals and progress is demanded: every client must receive every outcome, and
+every worker must read the log to its end. `checks` examines the result.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
 WALL_MS = 1_760_000_000_000
-"""The wall clock when a simulation begins."""
+"""The wall clock when a simulation begins, in milliseconds since 1970."""
 MEMORY_LOOK_S = 0.5
 KEPT_LOOKS = 3
-"""How often, while things break, all that is kept is held against the log: that is dear."""
+"""The number of times, during the fault phase, that all buffered records are compared with the log: that is expensive."""
 OPERATOR_LOOKS_S = 5.0
 
 
 class World:
-    """One simulation. `problems` is what no correct notary lets happen, as seen on the way."""
+    """One simulation. `problems` lists violations of the notary's guarantees that were seen during the run."""
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, tracing: Callable[[float, str, str], None] | None) -> None:
         self.plan = plan
@@ -47,10 +47,10 @@ class World:
         self.counts: dict[str, int] = {}
         self.healed = self.over = False
         self.shown_less: list[list[float]] = []
-        """From when to when less of the log was shown than there is."""
+        """The periods [start, end], in seconds, in which the brokers showed less of the log than there is."""
         self.divergences: list[Divergence] = []
         self.years_ms = 0
-        """How much time has passed while nothing happened."""
+        """The length of the idle time that has been skipped, in milliseconds."""
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
@@ -58,47 +58,47 @@ class World:
         self.owner = Owner(self)
         self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
         self.began_s: dict[bytes, float] = {}
-        """When each process began, by what its nonces begin with."""
+        """The start time of each process, by the prefix of its nonces."""
         self.gone: list[Slot] = []
-        """Second processes of a name that run no more; what they made of the log is checked all the same."""
+        """Slots of duplicate worker names that no longer run; their indexes are checked too."""
         self.history = History()
         self.clients = Clients(plan, premises().party, self.history, self.processes, self.wall_ms())
         self._nonces = 0
         self._heaviest_seen = 1
         self._supervisors: list[asyncio.Task[None]] = []
 
-    # ---- what everybody uses ----
+    # ---- shared by all parts ----
 
     def wall_ms(self) -> int:
-        """The true time of day."""
+        """Returns the true time of day."""
         return WALL_MS + self.years_ms + int(self.loop.time() * 1000)
 
     def broker_ms(self) -> int:
-        """The time of day as the brokers have it."""
+        """Returns the time of day by the brokers' clock."""
         return self.wall_ms() + self.broker_skew_ms if self.broker_stands_at_ms is None else self.broker_stands_at_ms
 
     def say(self, who: str, what: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         if self.tracing is not None:
             self.tracing(self.loop.time(), who, what)
 
     def count(self, what: str) -> None:
-        """Count what happened, for the report."""
+        """Count an event for the report."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def problem(self, who: str, what: str) -> None:
-        """What must not happen."""
+        """Record a violation of the notary's guarantees."""
         self.say(who, f"PROBLEM: {what}")
         self.problems.append(f"{who}: {what}")
 
     def processes(self) -> list[Process]:
-        """Those that run."""
+        """Returns the processes that are running."""
         return [process for slot in self.slots if (process := slot.running()) is not None]
 
     # ---- the run ----
 
     async def run(self) -> None:
-        """First faults, then healing and progress."""
+        """Run the faults, then heal everything and demand progress."""
         self.owner.begin()
         for slot in self.slots:
             self.supervise(slot)
@@ -119,7 +119,7 @@ class World:
         self._supervisors.append(asyncio.create_task(self._supervise(slot)))
 
     def heal(self) -> None:
-        """From now on nothing breaks any more. What is late already still comes."""
+        """End all faults. Records that are already delayed still arrive."""
         self.say("world", "everything heals")
         self.healed = True
         cluster = self.cluster
@@ -140,7 +140,7 @@ class World:
             process.resume()
 
     async def stop(self) -> None:
-        """Take everything down; what was drawn no longer matters."""
+        """End all processes and supervisors, when the checks are done."""
         for slot in self.slots:
             slot.ended = True
             if slot.process is not None:
@@ -150,9 +150,9 @@ class World:
         await asyncio.sleep(0)
 
     async def _progress(self, asking: "asyncio.Task[None]") -> bool:
-        """The demand: within `HEALED_S` every client knows every outcome."""
+        """Returns whether every client learns every outcome within `HEALED_S`; records a problem otherwise."""
         began_s = self.loop.time()
-        # On a thin line each submission may take as long as its payload.
+        # With slow payloads each submission may take as long as its payload does.
         limit_s = HEALED_S + self.plan.payload_s * self.plan.submissions
         while not asking.done() and self.loop.time() - began_s < limit_s:
             await asyncio.wait([asking], timeout=5.0)
@@ -166,7 +166,7 @@ class World:
         return True
 
     async def _settle(self) -> None:
-        """Every worker reads to the end; a sample of what was decided is asked again, everywhere."""
+        """Wait until every worker has read to the end of the log, then send a sample of the decided submissions to each of them again."""
         what = ""
         try:
             async with asyncio.timeout(HEALED_S):
@@ -195,7 +195,7 @@ class World:
             return False
         heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
         joiner = worker.driver.joiner
-        # What was taken in is answered in the end, though its client may long have asked elsewhere.
+        # Every admitted request is decided in the end, even if its client has long asked another worker.
         pending = worker.sender.queue.pending_requests
         return len(heights) == 1 and not pending and not joiner.queued_records and joiner.offset_head == len(self.cluster.streams[-1])
 
@@ -223,7 +223,7 @@ class World:
             self.say(slot.label, "starts")
             batches = len(slot.disk.journal), len(slot.disk._altered)
             problems = await self._until_ended(process)
-            # What a fault has changed on the disk meanwhile, the process has not written.
+            # Rows that a fault has changed on the disk meanwhile were not written by the process.
             written = len(slot.disk.journal) - batches[0] > len(slot.disk._altered) - batches[1]
             if process.misnamed and (process.worker is not None or process.log.writers or written):
                 self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
@@ -239,7 +239,10 @@ class World:
             await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
 
     async def _until_ended(self, process: Process) -> tuple[Exception, ...]:
-        """One that is condemned stays, to say why, until its operator ends it."""
+        """Run the process to its end; returns its errors.
+
+        A quarantined worker keeps running, to report the reason, until its operator stops it.
+        """
         running = asyncio.create_task(process.run())
         while not running.done():
             await asyncio.wait([running], timeout=OPERATOR_LOOKS_S)
@@ -289,7 +292,7 @@ class World:
         return True
 
     def _judge_end(self, slot: Slot, process: Process, problem: Exception) -> None:
-        """A process ended by itself: only for what was done to it."""
+        """Check that a fault explains why this process ended by itself."""
         self.say(slot.label, f"ended: {problem!r}")
         if counted := ends.judge(self, slot, process, problem):
             self.count(counted)
@@ -302,7 +305,10 @@ class World:
         process.problems.clear()
 
     async def _watch_memory(self) -> None:
-        """What is bounded by a setting is within it, whatever happens (with the one submission, or the one poll, that may be larger)."""
+        """Check the limits on memory again and again during the run.
+
+        Each setting that bounds memory must hold, except that one submission or one poll may be larger than its limit.
+        """
         plan = self.plan
         kept_looks_s = sorted([self.draw.uniform(0, self.plan.faults_s) for _ in range(KEPT_LOOKS)])
         while True:
@@ -324,7 +330,7 @@ class World:
                     self.problem(process.name, f"{queued} ids and records queued, {plan.queue_ids_max} allowed, and one poll")
 
     def _look_for_doubts(self, process: Process) -> None:
-        """Nobody doubts a log that has lost nothing; nobody becomes ready against what the log shows (`damage`)."""
+        """Check that no worker suspects a log that has lost nothing, and that none becomes ready against what the log shows (`damage`)."""
         doubts = None if process.worker is None else process.worker.driver.joiner.doubts
         if doubts is not None and doubts.open and not self.losses.damages:
             self.problem(process.name, f"it is in doubt, and nothing was lost: {doubts.describe()}")
@@ -334,7 +340,7 @@ class World:
                 self.problem(process.name, wrong)
 
     def _heaviest(self) -> int:
-        """The most that one ordering record has added to a queue, also one that is lost: itself, and 32 bytes for each id."""
+        """Returns the largest weight that one ordering record, also a lost one, adds to a queue: one, plus one for each 32 bytes."""
         lost = [damage.lost for damage in self.cluster.damages if damage.stream == ORDERING]
         weights = [1 + len(record.value or b"") // 32 for records in (self.cluster.streams[ORDERING], *lost) for record in records]
         self._heaviest_seen = max([self._heaviest_seen, *weights])

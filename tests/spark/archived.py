@@ -1,4 +1,4 @@
-"""Logs of the other tests, as the archive holds them."""
+"""Archives of the logs that other tests write."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -15,16 +15,16 @@ _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("k
 
 
 Ends = Mapping[int, int]
-"""How much of each stream there is."""
+"""Log end offsets by topic-partition."""
 
 
 def ends_of(streams: Mapping[int, Sequence[LogRecord]]) -> dict[int, int]:
-    """All there is."""
+    """Returns the log end offsets."""
     return {stream: len(records) for stream, records in streams.items()}
 
 
 def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, ends: Sequence[Ends] | None = None) -> Path:
-    """Write the log into `folder`, as ranges with these ends; as two without `ends`."""
+    """Write the log into `folder`, as ranges up to these ends; as two ranges without `ends`."""
     (folder / "ranges").mkdir(parents=True)
     if ends is None:
         ends = [{stream: end // 2 for stream, end in ends_of(streams).items()}, ends_of(streams)]

@@ -1,4 +1,4 @@
-"""One small broker that listens in the open and over TLS, and the topics of logs that no worker made."""
+"""One small broker that listens without encryption and over TLS, and topics of logs that no worker has written."""
 
 import asyncio
 import datetime
@@ -23,25 +23,28 @@ from ordering.topics import create_topics, topic_names
 
 
 class Broker:
-    """Where it listens."""
+    """The addresses of the broker."""
 
     def __init__(self, cluster: Cluster, tls: str, config: Path) -> None:
         self.bootstrap = cluster.bootstrap
         self.tls = tls
-        """Its other address"""
+        """The address over TLS"""
         self.config = config
-        """How to connect there"""
+        """The properties file for connections over TLS"""
 
     def make(self, prefix: str, partitions: int = 1) -> None:
-        """Both topics, as the notary makes them."""
+        """Create both topics, as the notary creates them."""
         asyncio.run(create_topics(self.bootstrap, prefix, partitions))
 
     def append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None = None, **how: object) -> None:
-        """These values, with keys, by payload partition; -1 is the ordering topic. `at_ms`: of payloads. `how`: see `AIOKafkaProducer`."""
+        """Append these values, by payload partition; -1 is the ordering topic.
+
+        `at_ms` is the time of payloads. `how` has more arguments for `AIOKafkaProducer`.
+        """
         asyncio.run(self._append(prefix, records, at_ms, how))
 
     def delete(self, prefix: str, partition: int, before: int) -> None:
-        """Delete a payload partition's records before an offset."""
+        """Delete a payload partition's records before the offset `before`."""
         asyncio.run(self._delete(topic_names(prefix)[1], partition, before))
 
     async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None, how: Mapping[str, object]) -> None:
@@ -68,7 +71,7 @@ class Broker:
 
 @contextmanager
 def one_broker(folder: Path) -> Iterator[Broker]:
-    """A cluster of one broker for the length of a block."""
+    """A cluster of one broker, for the duration of the with block."""
     authority, key = _certificates(folder)
     cluster = Cluster.create(folder / "cluster", 1)
     (port,) = free_ports(1)
@@ -89,7 +92,7 @@ def one_broker(folder: Path) -> Iterator[Broker]:
 
 
 def _certificates(folder: Path) -> tuple[Path, Path]:
-    """A certificate for this machine's loopback that vouches for itself, and a file with its key too."""
+    """Returns a self-signed certificate for loopback, and a file with the certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
     now = datetime.datetime.now(datetime.UTC)

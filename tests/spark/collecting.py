@@ -1,4 +1,4 @@
-"""How many rows come to the driver, where nothing that grows with a log may."""
+"""Counts the rows that reach the Spark driver; their number must not grow with the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 @contextmanager
 def brought_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The rows of each collecting within the block; of those that are read one by one, as many as were."""
+    """Yields a list of row counts, one per collect within the with block; a local iterator counts the rows that were read from it."""
     counts: list[int] = []
     collect, iterate = DataFrame.collect, DataFrame.toLocalIterator
 

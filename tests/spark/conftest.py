@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, and one broker: they take seconds to start."""
+"""Fixtures: one Spark session and one broker for all tests of this folder, because each takes seconds to start."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,15 +11,15 @@ from spark_join.engine.session import open_session
 from spark_join.log.client import jar_settings
 from tests.spark.broker import Broker, one_broker
 
-# Spark starts a process, `chmod`, for each file that it writes, and for its checksum's: here without another process in between to start
-# it, and without checksums. And what a long session compiles is more than the 48 MiB that the first compiler has when it is alone: what is
+# Spark starts the process `chmod` for each file that it writes, and for its checksum's. Here it does so without another process in between,
+# and without checksums. A long session also compiles more than the 48 MiB that the first compiler has when it is alone: code that is
 # dropped then is compiled again and again.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    "spark.sql.adaptive.enabled": "false",  # what is small needs no plan made anew
-    # Nothing here runs long enough to be worth compiling. One command of `test_command.py` runs as everyone does.
+    "spark.sql.adaptive.enabled": "false",  # small plans need no second optimization
+    # Nothing here runs long enough to be worth compiling. One command of `test_command.py` runs with the default settings.
     "spark.driver.extraJavaOptions": JAVA,
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.codegen.wholeStage": "false",
@@ -29,7 +29,7 @@ SMALL = {
 
 
 def settings_folder(folder: Path) -> Path:
-    """Make a folder for the variable SPARK_CONF_DIR, with which a process of its own runs as the session of these tests does."""
+    """Create a folder for SPARK_CONF_DIR, with which another process runs Spark as the session of these tests does."""
     folder.mkdir()
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
     return folder
@@ -45,9 +45,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs a command line of `spark_join` in the session that all share, and returns its exit code.
+    """Returns a function that runs a `spark_join` command line in the shared session and returns its exit code.
 
-    A process and a session of its own take half a minute of a core: `test_command.py` has those that are about them.
+    A process and a session of its own take half a minute of a core: `test_command.py` has the tests that need them.
     """
 
     def run(*words: object) -> int:

@@ -1,4 +1,4 @@
-"""Exports of indexes that are open, and exports that were changed: their rows and manifests, with hashes that fit."""
+"""Exports of open indexes, and changed exports: their rows and manifests, with matching hashes."""
 
 import json
 import shutil
@@ -31,14 +31,14 @@ _SCHEMAS = {
 
 
 def exported(index: Path, to: Path, before: Callable[[], object] = lambda: None) -> Path:
-    """An export of that index, after it has read what there is."""
+    """Export that index after it has read the whole log; returns the export."""
     before()
     assert cli.main(["export", "--index", str(index), "--out", str(to)]) == 0
     return to
 
 
 def export_of(replayed: Replayed, to: Path, ordering_next: int) -> Path:
-    """The export of an index that has decided what the replay has, and has read the ordering topic up to there."""
+    """Write the export of an index with the replay's decisions that has read the ordering topic up to `ordering_next`; returns it."""
 
     def octets(state: str) -> bytes:
         return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
@@ -81,7 +81,7 @@ def edited(
     states: Callable[[Rows], object] | None = None,
     manifest: Callable[[dict[str, Any]], object] | None = None,
 ) -> Path:
-    """A copy of an export; the functions change its rows (decisions by position, states in order) and its manifest where they are."""
+    """Returns a copy of an export; the functions change its rows (decisions by position, states in order) and its manifest in place."""
     shutil.copytree(export, to)
     said = json.loads((to / "manifest.json").read_text())
     for what, edit, key in (("decisions", decisions, "position"), ("states", states, "state")):

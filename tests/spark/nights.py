@@ -1,4 +1,4 @@
-"""Logs of signed requests that are cut where it hurts, and the places of the cuts."""
+"""Logs of signed requests that are cut at difficult places, and the offsets of the cuts."""
 
 from tests.asking.party import Party, spend, state
 from tests.checkers.records import View
@@ -9,7 +9,7 @@ from tests.spark.writing import PARTITIONS, PARTY, Append, Writer
 
 
 def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None, int]]]]:
-    """Whatever a cut may part, and what is wrong with each part: (type, position, offset)."""
+    """Returns a log with everything that a cut may separate, its cuts, and the violations of each part: (type, position, offset)."""
     writer = Writer()
     log, ends = writer.log, []
     for number in (1, 2, 3):
@@ -27,7 +27,7 @@ def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None,
     entry_3()
     entry_1, payload_1, _ = writer.send(1, 1, spend(state("on its way")))
     entry_1()
-    passing = writer.batch(2, 2, spend(references=[state("x")]))  # behind a hole when the first night ends, and so is what follows
+    passing = writer.batch(2, 2, spend(references=[state("x")]))  # behind a hole when the first night ends, like the records after it
     log.register("w3", "nonce 4")
     ends.append(writer.ends)
 
@@ -36,8 +36,8 @@ def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None,
     payload_1()
     writer.batch(1, 0, spend(state("x"), state("y")))  # decided already
     writer.batch(1, 1, spend(state("y"), state("free")), spend(state("free")), spend(state("free"), content="too late"))
-    log.register("w9", "nonce 1")  # no incarnation begins, as that nonce is known
-    entry_2()  # passed: the next one has counted
+    log.register("w9", "nonce 1")  # no incarnation begins, because the nonce is known
+    entry_2()  # skipped: a later sequence has counted
     writer.checkpoint(2, 2)
     log.fence(1, 2)  # not the last one
     log.fence(2, 3)
@@ -75,7 +75,7 @@ Move = tuple[int, int, int]
 
 
 def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
-    """A log, and where it ended before and after each move."""
+    """Returns a log, and its log end offsets before and after each move."""
     writer = Writer()
     log = writer.log
     later: list[Append] = []
@@ -84,7 +84,7 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
     for what, one, other in moves:
         lives = len(writer.replayed.lives)
         incarnation, partition = 1 + one % lives, other % PARTITIONS
-        # Few states, and few contents: conflicts, and the same request again.
+        # Few states and few contents, for conflicts and repeated requests.
         inputs, references = [state(f"{one % 5}"), state(f"{other % 5}", 1)], [state(f"{other % 4}")]
         entry, payload, fill = writer.send(
             incarnation, partition, spend(*inputs, content=f"{other % 2}"), spend(references=references, content=f"{one % 3}")
@@ -94,7 +94,7 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
             payload()
         elif what == 4:
             payload()
-            later.append(entry)  # out of its sequence, it will be passed by the next one
+            later.append(entry)  # out of sequence, so that the next one makes it skipped
         elif what == 5:
             entry()
             later.append(payload)
@@ -109,7 +109,7 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
         elif what == 9:
             writer.checkpoint(incarnation, other % (len(writer.replayed.decisions) + 1))
         elif what == 10:
-            writer.fill(lives + 1, 1 + one, b"", partition)  # a fill that comes before its incarnation
+            writer.fill(lives + 1, 1 + one, b"", partition)  # a fill that comes before its incarnation registers
         while later and (what == 11 or len(later) > one):
             later.pop(0)()
         ends.append(writer.ends)

@@ -1,4 +1,4 @@
-"""Logs with anything in them that somebody with or without a key may append, from a seed."""
+"""Random logs from a seed, with anything that a writer with or without a key may append."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ DAY_MS = 86_400_000
 
 
 def random_log(seed: int, moves: int) -> SignedLog:
-    """A log of so many moves, most of them those of honest workers, so that much takes effect."""
+    """Returns a log of this many moves, most of them those of honest workers, so that many records take effect."""
     draw = Random(seed)
     log = SignedLog(PARTITIONS)
     for number in range(draw.randrange(4)):
@@ -62,12 +62,12 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
         case 11:
             other = SignedLog(PARTITIONS, "other").streams[ORDERING][0].value
             log.put(ORDERING, None, draw.choice([other, log.signed(6, b"short")]))
-        case 12:  # a fill before the payload, and a forged one before that
+        case 12:  # a fill before the payload, and a forged one before that fill
             log.fill(incarnation, sequence, *labels, partition=partition, by=private_key("forger"))
             log.fill(incarnation, sequence, *labels, partition=partition)
             log.payload(incarnation, sequence, *labels, partition=partition)
             log.entry(incarnation, sequence, *labels, partition=partition, view=view)
-        case 13:  # another value before it, under the same key; and the payload in another partition
+        case 13:  # another value under the same key before it; and the payload in another partition
             log.payload(incarnation, sequence, "other", partition=partition)
             log.payload(incarnation, sequence, *labels, partition=1 - min(partition, 1))
             log.batch(incarnation, sequence, *labels, partition=partition)
@@ -83,6 +83,6 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
 
 
 def _view(log: SignedLog, draw: Random) -> View | None:
-    """None for the view of somebody who has read all that is there."""
+    """Returns a random view, or None for the view of a writer that has read everything."""
     seen = log.replayed().seen
     return draw.choice([None] * 6 + [log.view(draw.randrange(1, seen + 1)), View(seen + 1, bytes(32)), View(seen, bytes(32))])

@@ -1,4 +1,4 @@
-"""A second writer: somebody who has the notary's key, is no worker, and writes what no worker would."""
+"""A second writer: it has the notary's key, is no worker, and appends records that no worker would."""
 
 from hashlib import sha256
 
@@ -13,11 +13,11 @@ from tests.checkers.history import Submission
 from tests.checkers.replay import Replayed
 
 Planted = list[tuple[str, int | None, int, str | None]]
-"""(type, position, ordering offset, id) of each violation that was planted, in the order of offsets."""
+"""(type, position, ordering offset, id) of each planted violation, in the order of offsets."""
 
 
 class SecondWriter:
-    """An incarnation of its own, which begins and goes on, and a plain producer. All its views are of the log that it found."""
+    """A writer with an incarnation of its own and a plain producer. All its views are those of the log that it found."""
 
     def __init__(self, producer: AIOKafkaProducer, prefix: str, key: SigningKey, found: Replayed) -> None:
         self._producer = producer
@@ -28,36 +28,36 @@ class SecondWriter:
         self.view = View(found.seen, found.history)
 
     async def append(self, record: WorkerRecord, key: SigningKey | None = None) -> int:
-        """Append to the ordering topic, signed with `key` or the notary's; the record's offset."""
+        """Append to the ordering topic, signed with `key` or the notary's; returns the record's offset."""
         value = sign_record(record, self._found.log_id, key or self._key)
         placed = await self._producer.send_and_wait(self._ordering, value, partition=0)
         offset: int = placed.offset
         return offset
 
     async def register(self) -> None:
-        """Begin the incarnation."""
+        """Register the incarnation."""
         await self.append(Register(b"a second writer.", self.view, 1, "second writer", ""))
 
     async def checkpoint(self, size: int, root: bytes = bytes(32), view: View | None = None) -> int:
-        """A checkpoint, with a root that no tree has unless it is given; its offset."""
+        """Append a checkpoint, by default with a root that no tree has; returns its offset."""
         return await self.append(Checkpoint(self._incarnation, view or self.view, size, root))
 
     async def entry(
         self, sequence: int, *submissions: Submission, ids: tuple[bytes, ...] | None = None, key: SigningKey | None = None
     ) -> int:
-        """An entry without its payload, with the ids of these submissions unless others are given; its offset."""
+        """Append an entry without its payload, by default with the ids of these submissions; returns its offset."""
         asked = tuple([bytes.fromhex(id_) for each in submissions for id_ in each.ids])
         hashed = sha256(self._value(submissions)).digest()
         partition = sequence % self._found.partitions
         return await self.append(Entry(self._incarnation, sequence, self.view, 0, partition, hashed, asked if ids is None else ids), key)
 
     async def content(self, sequence: int, *submissions: Submission) -> None:
-        """A payload without its entry."""
+        """Append a payload without its entry."""
         key = batch_key(self._incarnation, sequence)
         await self._producer.send_and_wait(self._payload, self._value(submissions), key, sequence % self._found.partitions)
 
     async def batch(self, sequence: int, *submissions: Submission) -> int:
-        """Both; the entry's offset."""
+        """Append a payload and its entry; returns the entry's offset."""
         await self.content(sequence, *submissions)
         return await self.entry(sequence, *submissions)
 
@@ -66,9 +66,9 @@ class SecondWriter:
 
 
 async def plant(bootstrap: str, prefix: str, key: SigningKey, asking: Party, found: Replayed) -> Planted:
-    """Append each thing that can be wrong with a log once, behind what was `found`. Nobody else may be writing.
+    """Append each possible violation once, behind the records in `found`. No other writer may be active.
 
-    The hole is the last one, as nothing behind it can be verified. What is not signed by the notary's key is no violation.
+    The hole is the last one, because nothing behind it can be verified. A record without the notary's signature is no violation.
     """
     decided = len(found.decisions)
     forger, nobody = Party(asking.notary, asking.name), Party(asking.notary, "O=Nobody,L=Nowhere,C=GB")

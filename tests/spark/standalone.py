@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark's own: a master and workers, from the distribution that the package pyspark is."""
+"""A standalone Spark cluster: a master and workers, from the distribution in the package pyspark."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from spark_join.engine.java import java_home
 
 HOME = Path(pyspark.__file__).parent
 MEMORY = "512m"
-"""Of each executor; Spark wants 450 MiB at least."""
+"""The memory of each executor; Spark needs at least 450 MiB."""
 _CLASS = "org.apache.spark.deploy"
 _PORTS = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 _WAIT_S = 120
@@ -22,7 +22,7 @@ _WAIT_S = 120
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """The master's URL, for the length of a block. Each worker has a core; logs and the executors' files are in `folder`."""
+    """Yields the master's URL for the duration of the with block. Each worker has one core; logs and executors' files are in `folder`."""
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
@@ -31,7 +31,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    environment.pop("PYTHONPATH", None)  # what executors need is told by the command under test
+    environment.pop("PYTHONPATH", None)  # the command under test passes everything that executors need
 
     with contextlib.ExitStack() as stack:
 
@@ -60,7 +60,7 @@ def _said(log: Path, pattern: str) -> tuple[str, ...]:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """A worker ends its executors when it is asked to end."""
+    """Terminate a worker in order, so that it ends its executors."""
     process.terminate()
     try:
         process.wait(30)

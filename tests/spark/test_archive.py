@@ -1,4 +1,4 @@
-"""An archive that is not whole is not verified, and the message says what is wrong with it."""
+"""Tests that a damaged archive is not verified, and that the message names the problem."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def _other_records(folder: Path) -> None:
 
 
 def _fits(folder: Path, path: str, records: int) -> None:
-    """Have the last range say what the file is."""
+    """Record the present size and hash of the file in the last range."""
     manifest = folder / "ranges/00000002.json"
     said = json.loads(manifest.read_bytes())
     for file in said["files"]:
@@ -124,7 +124,7 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
     ],
 )
 def test_harm_is_told(spark: SparkSession, tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
-    """Files that are gone, cut or changed, ranges that are missing, there twice, wrong or newer."""
+    """Files that are missing, cut or changed, and ranges that are missing, duplicated, wrong or newer are each reported."""
     folder = archive(_log().streams, tmp_path / "archive")
     harm(folder)
     with pytest.raises(CouldNotVerify, match=message):
@@ -132,7 +132,7 @@ def test_harm_is_told(spark: SparkSession, tmp_path: Path, harm: Callable[[Path]
 
 
 def test_leftovers_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A file that no range lists is what a crash left, and no part of the log."""
+    """A file that no range lists is left from a crash, and is no part of the log."""
     folder = archive(_log().streams, tmp_path / "archive")
     assert unlisted(folder) is None
     (folder / "payload/partition=1/00000003.parquet").write_bytes((folder / LAST).read_bytes())
@@ -143,7 +143,7 @@ def test_leftovers_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Change the records of a partition in its files, and the ranges with them, as somebody does who knows how."""
+    """Change the records of a partition in its files, and the ranges with them, as an informed attacker does."""
     for manifest in sorted((folder / "ranges").glob("*.json")):
         said = json.loads(manifest.read_bytes())
         (file,) = [each for each in said["files"] if (each["topic"], each["partition"]) == (topic, partition)]
@@ -156,7 +156,7 @@ def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[di
 
 
 def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> None:
-    """Ranges that fit the files do not make them right: an edited record has no good signature, or not the hash that its entry names."""
+    """Ranges that match the files prove nothing: a changed record has no valid signature, or not the hash that its entry names."""
     writer = Writer()
     log = writer.log
     log.register("w1")
@@ -198,7 +198,7 @@ def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_no_archive(spark: SparkSession, tmp_path: Path) -> None:
-    """A folder that is none is said to be none."""
+    """A folder without an archive is reported as such."""
     with pytest.raises(CouldNotVerify, match=r"is no archive: there is no ranges/00000001\.json"):
         read_archive(spark, tmp_path)
 

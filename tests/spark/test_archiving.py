@@ -1,4 +1,4 @@
-"""Archives that are interrupted, made by two at once, or of another log; restores that are interrupted, or come too late."""
+"""Tests archives that are interrupted, written twice at once, or of another log; and restores that are interrupted, or come too late."""
 
 import re
 import time
@@ -79,7 +79,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
-    """Files and a range without its name, as a kill leaves them, are neither read nor kept; an interrupted run leaves none."""
+    """Files and an unnamed range, as a kill leaves them, are neither read nor kept; an interrupted run leaves none."""
     with pytest.raises(KeyboardInterrupt):
         _archived(spark, kafka, tmp_path, _at("range 1", _interrupt))
     assert _names(tmp_path) == set()
@@ -90,7 +90,7 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     whole = _names(tmp_path)
     assert len(whole) == 3
     assert not whole & {*left}
-    for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # which somebody may be writing, or a range is lost
+    for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # another run may be writing it, or a range is lost
         (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == []
     assert _names(tmp_path) == whole | {"payload/partition=0/00000002-x-1.parquet"}
@@ -98,7 +98,7 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
 
 
 def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """It is taken in ranges, payloads of a minute first; interrupted, it goes on behind the last whole one, to where the log ends then."""
+    """A long log is archived in ranges, payloads of a minute first; a later run goes on from the last complete range to the log's end."""
     stages: list[str] = []
     ranges = archive(spark, kafka, tmp_path, _at("range 2", _interrupt), 2)
     assert next(ranges) == Archived(1, 1, {}, 4)
@@ -117,7 +117,7 @@ def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_br
 
 
 def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Of a log that grew for long each range has the payloads of its time, and of a minute more; the last one has the rest."""
+    """Each range of a log that grew for long has the payloads of its time and of one minute more; the last one has the rest."""
     with Admin(spark, kafka) as admin:
         admin.change(kafka.payload, {"message.timestamp.type": "CreateTime"})
     now_ms = int(time.time() * 1_000)
@@ -130,7 +130,7 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
 
 
 def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong once the range has its name takes nothing away that it lists."""
+    """A failure after a range has its name removes no file that it lists."""
 
     def fail(folder: Path) -> None:
         raise OSError("the disk does not sync")
@@ -143,7 +143,7 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
 
 
 def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
-    """What executors have written and read back, and is not there or another for the driver, is no range: they do not share the folder."""
+    """A file of the executors that the driver does not see, or sees differently, makes no range: they do not share the folder."""
 
     def elsewhere(file: Path) -> None:
         file.rename(tmp_path.parent / file.name)
@@ -165,7 +165,7 @@ def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, t
 
 
 def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Of two runs the one whose range is first stands, with its files; the other says so and takes its own away."""
+    """The run whose range is first keeps its files if two run at once; the other reports that and removes its own."""
 
     def overtake() -> None:
         kafka_broker.append(kafka.prefix, {0: [b"p4"]})
@@ -179,7 +179,7 @@ def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tm
 
 
 def test_what_goes_while_it_is_read(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Records that are deleted after the ends were found fail the run, which says so and leaves nothing."""
+    """Records that are deleted after the ends were found fail the run, which reports that and leaves nothing."""
     with pytest.raises((PySparkException, Py4JJavaError)) as failed:
         _archived(spark, kafka, tmp_path, _at("records of range 1", lambda: kafka_broker.delete(kafka.prefix, 0, 2)))
     assert cause(failed.value).startswith("OffsetOutOfRangeException: ")
@@ -188,7 +188,7 @@ def test_what_goes_while_it_is_read(spark: SparkSession, kafka: Kafka, kafka_bro
 
 
 def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """An archive grows by the log that it is of: not by another notary's, a shorter one, one with another past, or without one."""
+    """An archive grows only by its own log: not by another notary's, a shorter one, one with another past, or one without genesis."""
     _archived(spark, kafka, tmp_path)
     before = _names(tmp_path)
 
@@ -226,9 +226,9 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
 
 
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """A restore that was interrupted is finished when that is asked for, and not otherwise; one that is done is found to be.
+    """A restore that was interrupted is finished only on request; a finished one is recognized.
 
-    Never is anything written to a log that is in use.
+    A restore never writes to a log that is in use.
     """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
@@ -265,7 +265,7 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
 
 
 def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
-    """A range that is gone has left its files: nothing is restored, unless it is said that what only they hold is given up."""
+    """Without its last range an archive is restored only if the operator gives up the records in that range's files."""
     _archived(spark, kafka, tmp_path, range_records_max=3)
     last = max((tmp_path / "ranges").glob("*.json"))
     last.unlink()
@@ -281,13 +281,13 @@ def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """Records that are not the archive's are found when all is read back, and no worker starts on these topics.
+    """Records that are not the archive's are found when everything is read back, and no worker starts on these topics.
 
-    That these have fewer replicas than a log should have is said before anything is appended.
+    A topic with too few replicas is reported before anything is appended.
     """
     _archived(spark, kafka, tmp_path)
     copy = _copy(kafka)
-    kafka_broker.make(copy.prefix)  # empty topics may be there
+    kafka_broker.make(copy.prefix)  # empty topics may exist
 
     warnings: list[str] = []
 
@@ -303,7 +303,7 @@ def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka,
 
 
 def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
-    """What a transaction leaves is told when it is archived, a range of nothing else too; restored, records move up, on demand."""
+    """Offsets of transaction markers are reported when archived, even in a range without records; a restore on demand closes such gaps."""
     _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)
     assert read_kafka(spark, kafka, {("payload", 0): 4}).payload.count() == 0

@@ -1,4 +1,4 @@
-"""Brokers that cannot be reached as they were told to be, and how the second client is told the same."""
+"""Tests brokers that cannot be reached with the given settings, and the same settings in the second client."""
 
 import ssl
 
@@ -17,14 +17,14 @@ SOON = {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"}
 
 
 def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
-    """Topics that are missing, brokers that are away or speak another protocol: said within the limit, with what to do."""
+    """Missing topics, and brokers that are down or speak another protocol, are reported within the time limit, with advice."""
     with pytest.raises(CouldNotVerify, match=rf"has no topic {kafka_prefix}\.ordering, .* --prefix"):
         read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}))
     for bootstrap, properties in (
         ("127.0.0.1:1", SOON),
         (kafka_broker.tls, SOON),
         (kafka_broker.bootstrap, SOON | {"security.protocol": "SSL"}),
-        (kafka_broker.tls, SOON | {"security.protocol": "SSL"}),  # an authority that this Java does not know
+        (kafka_broker.tls, SOON | {"security.protocol": "SSL"}),  # a certificate authority that this Java does not know
         ("nowhere", {}),
         (kafka_broker.tls, SOON | {"security.protocol": "TLS"}),
     ):
@@ -33,7 +33,7 @@ def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: s
 
 
 def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
-    """Spark refuses some properties, and that is handed on."""
+    """Spark rejects some properties, and its message is passed on."""
     kafka_broker.make(kafka_prefix)
     given = {"auto.offset.reset": "latest"}
     with pytest.raises(CouldNotVerify, match=r"does not take these options: .*auto\.offset\.reset"):
@@ -41,7 +41,7 @@ def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker:
 
 
 def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) -> None:
-    """The producer of a restore connects as the properties say, or says what it cannot."""
+    """The producer of a restore connects with the given properties, or reports what it cannot do."""
     tls = client_settings(Kafka("b:1", "p", parse_properties(spark, kafka_broker.config.read_text())))
     context = tls["ssl_context"]
     assert (context.verify_mode, context.check_hostname, len(context.get_ca_certs())) == (ssl.CERT_REQUIRED, True, 1)

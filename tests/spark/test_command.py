@@ -1,6 +1,6 @@
-"""The command as people run it: a process of its own, with Spark's own settings, on this machine and on a cluster.
+"""Tests the command as users run it: in a process of its own, with Spark's default settings, on this machine and on a cluster.
 
-What it says of a log does not depend on that: those tests run it in the session that all share.
+Its findings about a log do not depend on that: those tests run it in the shared session.
 """
 
 import json
@@ -47,7 +47,7 @@ def _submitted(folder: Path, master: str, executors: Mapping[str, object], *argu
 
 
 class Clean(msgspec.Struct):
-    """A log in which nothing is wrong, as it was verified."""
+    """A log without violations, and its verification."""
 
     writer: Writer
     archive: Path
@@ -74,9 +74,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
 
 
 def test_clean_log(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0, the report with its numbers, no violation; each stage is told, and what a crash left in the archive.
+    """A clean log gives exit code 0, a report without violations, a line per stage, and one about a crash's leftover files.
 
-    A worker's index that is as the log says is in the report.
+    The report includes a worker's index that agrees with the log.
     """
     writer, done = clean.writer, clean.done
     assert done.returncode == 0, done.stderr
@@ -102,13 +102,13 @@ def test_clean_log(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nothing_is_imported_from_the_working_directory(clean: Clean) -> None:
-    """Modules that are planted there are imported neither by the command nor by the Pythons that Spark starts."""
+    """Modules that are planted in the working directory are imported neither by the command nor by Spark's Python processes."""
     assert clean.done.returncode == 0, clean.done.stderr
     assert clean.planted.imported == []
 
 
 def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
-    """On a master with two workers the report is that of one machine; each worker ran an executor."""
+    """On a master with two workers the report equals that of one machine; each worker ran an executor."""
     with cluster(tmp_path) as master:
         executors = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": JAVA, "spark.executorEnv.PYTHONPATH": ROOT}
         given = [
@@ -132,9 +132,9 @@ def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
 
 
 def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, from an earlier run too: the violation is a row of the Parquet files, no state is kept.
+    """A violation gives exit code 1, also from an earlier run: it is a row of the Parquet files, and no state is kept.
 
-    What is not decided behind a hole is told.
+    Records behind a hole, which are not decided, are reported.
     """
     writer = deepcopy(clean.writer)
     wrong = writer.checkpoint(3, 1, bytes(32))
@@ -173,7 +173,7 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..
 
 
 def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    """A log that lost a record, and whose history the owner has settled since, has no violation; the next night goes on from it."""
+    """A log that lost a record, and whose history the owner has settled since, has no violation; the next run continues from it."""
     writer = honest()
     end = lose_an_entry(writer)
     writer.log.settle()
@@ -197,7 +197,7 @@ def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], 
 
 
 def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, one line that says why, and no report; the same from the notary's own command."""
+    """A log that cannot be verified gives exit code 2, one line with the reason, and no report; so does the notary's own command."""
     command = [sys.executable, "-m", "notary", "verify-log", "--archive", tmp_path, "--out", tmp_path / "out", "--memory", "1g"]
     done = _run(tmp_path, command)
     assert done.returncode == 2
@@ -207,13 +207,13 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     combined = ["--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]
     assert main(["verify", *map(str, combined)]) == 2
     assert "leave --checkpoint-from out where there is an --index" in capsys.readouterr().err
-    done = _submitted(tmp_path, "spark://127.0.0.1:1", {}, "--archive", tmp_path, "--out", tmp_path / "out")  # what was submitted is known
+    done = _submitted(tmp_path, "spark://127.0.0.1:1", {}, "--archive", tmp_path, "--out", tmp_path / "out")  # knows spark-submit's flags
     assert done.returncode == 2
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr
 
 
 def test_without_sparks_packages(tmp_path: Path) -> None:
-    """Exit code 2 and what to do: 1 would say that there are violations."""
+    """Missing Spark packages give exit code 2 and advice: 1 would mean violations."""
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')\n")
     done = _run(tmp_path, VERIFY, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 2
@@ -221,7 +221,7 @@ def test_without_sparks_packages(tmp_path: Path) -> None:
 
 
 def test_folders_are_those_of_this_process(tmp_path: Path) -> None:
-    """Executors have working directories of their own, so what is named from here is named from the root on."""
+    """Relative folders become absolute, because executors have working directories of their own."""
     chosen = parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])
     named = [chosen.archive, chosen.out, *chosen.index, chosen.checkpoint_from, chosen.work]
     assert named == [Path.cwd() / name for name in "abcde"]

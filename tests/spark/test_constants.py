@@ -1,4 +1,4 @@
-"""Two readings of docs/formats.md agree on what it fixes."""
+"""Tests that both implementations of docs/formats.md agree on its constants."""
 
 import joiner.core
 import joiner.history
@@ -14,7 +14,7 @@ from spark_join.log import restore
 
 
 def test_constants_are_the_notarys() -> None:
-    """A constant that one side changes alone would make every log look wrong, so it is noticed here."""
+    """Both sides have the same constants: a change on one side alone would make every log look wrong."""
     assert constants.FORMAT_VERSION == ordering.records.FORMAT_VERSION
     assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
     assert constants.ELECTORATE_MS == joiner.core.ELECTORATE_MS
@@ -38,7 +38,7 @@ def test_constants_are_the_notarys() -> None:
 
 
 def test_restored_topics_are_as_the_notary_makes_them() -> None:
-    """A setting that one side changes alone would have workers refuse, or lose, a log that was restored."""
+    """Both sides have the same topic settings: otherwise workers would reject, or lose, a restored log."""
     at_least = {name: str(value) for name, value in ordering.topics._AT_LEAST.items()}
     assert ordering.topics._FIXED | at_least == restore.TOPIC_SETTINGS
     assert restore.REPLICAS_WANTED == ordering.topics.REPLICATION_WANTED

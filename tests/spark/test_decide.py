@@ -1,4 +1,4 @@
-"""All at once the decisions are those that the notary comes to one by one (R7)."""
+"""Tests that deciding all requests at once gives the decisions that the notary makes one by one (R7)."""
 
 import tempfile
 from hashlib import sha256
@@ -55,7 +55,7 @@ def _state(label: object) -> bytes:
 
 
 def _requests(worlds: list[list[Asked]]) -> list[Request]:
-    """Worlds with states of their own, their requests in turn."""
+    """Returns the requests of several groups, each with states of its own, interleaved."""
     found = []
     for turn in range(max(map(len, worlds), default=0)):
         for world, wanted in enumerate(worlds):
@@ -77,7 +77,7 @@ def _frame(spark: SparkSession, requests: list[Request], first: int) -> DataFram
 def _decided(
     spark: SparkSession, requests: list[Request], rounds_max: int, first: int = 0, consumed: DataFrame | None = None
 ) -> list[dict[str, object]]:
-    """The decisions of the requests from `first` on, all before it having consumed `consumed`."""
+    """Returns the decisions of the requests from `first` on, after the earlier ones have consumed `consumed`."""
     consumed = start(spark).consumed if consumed is None else consumed
     with tempfile.TemporaryDirectory() as folder:
         rows = decide(_frame(spark, requests, first), consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
@@ -118,7 +118,7 @@ def _by_the_checker(requests: list[Request]) -> list[str | None]:
 @FEW
 @given(st.lists(st.lists(asked, max_size=9), min_size=5, max_size=25), st.sampled_from([1, 2, 6]))
 def test_decides_as_the_notary(spark: SparkSession, worlds: list[list[Asked]], rounds_max: int) -> None:
-    """Many small worlds full of conflicts: outcome, reason and conflicts of each, however many rounds there are before components."""
+    """Many small groups full of conflicts get the right outcomes, reasons and conflicts, for any number of rounds before components."""
     requests = _requests(worlds)
     found = _decided(spark, requests, rounds_max)
     assert found == _by_the_notary(requests)
@@ -126,23 +126,23 @@ def test_decides_as_the_notary(spark: SparkSession, worlds: list[list[Asked]], r
 
 
 def test_each_way_to_conflict(spark: SparkSession) -> None:
-    """The precedence of reasons, states that are input and reference, windows at their ends, losers that consume nothing."""
+    """The precedence of reasons, states that are input and reference, windows at their ends, and rejected requests that consume nothing."""
     world: list[Asked] = [
         ([0, 1], [], OPEN),  # committed
         ([1, 2], [0], OPEN),  # input-conflict on 1; 0 is not listed
-        ([2], [], OPEN),  # committed: the loser before it consumed nothing
+        ([2], [], OPEN),  # committed: the rejected one before it consumed nothing
         ([3], [2, 0, 3], OPEN),  # reference-conflict on 0 and 2
         ([3], [3], OPEN),  # committed: reads what it consumes
         ([4], [], (LOG_TIME_MS + 1, OPEN[1])),  # outside its window
         ([4, 0], [], (OPEN[0], LOG_TIME_MS)),  # outside as well, but the conflict comes first
         ([4], [], (LOG_TIME_MS, LOG_TIME_MS + 1)),  # committed
         ([], [5], OPEN),  # committed
-        ([5], [], OPEN),  # committed: what only read it does not stand in the way
+        ([5], [], OPEN),  # committed: a transaction that only referenced it is no conflict
         ([], [5, 4], OPEN),  # reference-conflict
         ([], [], (OPEN[0], LOG_TIME_MS)),  # outside its window
         ([6], [], OPEN),  # committed
         ([6, 7], [], OPEN),  # input-conflict on 6
-        ([8], [7], OPEN),  # committed: the one before it lost
+        ([8], [7], OPEN),  # committed: the one before it was rejected
         ([7], [], OPEN),  # committed, in the same round as its reader
         ([7], [], OPEN),  # input-conflict
     ]
@@ -154,9 +154,9 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
 
 
 def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
-    """States that were consumed before all these requests, by themselves and beside others that one of these consumes."""
+    """States that were consumed before all these requests conflict, alone and next to states that one of these consumes."""
     world: list[Asked] = [
-        ([0, 1], [], OPEN),  # the one before
+        ([0, 1], [], OPEN),  # the earlier one
         ([2], [], OPEN),  # committed
         ([0, 2, 3], [1], OPEN),  # input-conflict on 0 and 2
         ([3], [0, 2], OPEN),  # reference-conflict on both
@@ -178,7 +178,7 @@ CHAIN = 100_000
 
 
 def test_long_chain_ends(spark: SparkSession, tmp_path: Path) -> None:
-    """100,000 requests, each contending with the one before and the one after it: every second one is committed."""
+    """100,000 requests, each in conflict with the one before and the one after it, are decided: every second one is committed."""
     links = spark.range(CHAIN).select(F.col("id").alias("position"), F.explode(F.array("id", F.col("id") + 1)).alias("link"))
     of_link = F.unhex(F.concat(F.sha2(F.col("link").cast("string"), 256), F.lit("00000000")))
     touches = links.select("position", of_link.alias("state"), F.lit(INPUT).alias("kind"))

@@ -1,4 +1,4 @@
-"""Ordering records one by one: which take effect, what history they make, whose view is another. No Spark is needed for this."""
+"""Tests ordering records one by one: which take effect, the history, and foreign views. No Spark is needed."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def _row(identity: Identity, offset: int, at_ms: int, value: bytes, mark: int | 
 
 
 def _identity(values: Sequence[bytes | None]) -> Identity:
-    """The identity of the log with these ordering records, with its rotations."""
+    """Returns the identity of the log with these ordering records, with its rotations."""
     genesis, *others = values
     assert genesis is not None
     found = identity_of(genesis, read(genesis))
@@ -40,7 +40,7 @@ def _identity(values: Sequence[bytes | None]) -> Identity:
 
 
 def _rows(streams: Streams) -> tuple[Identity, list[Fields]]:
-    """The ordering records of a log, with the marks of the entries."""
+    """Returns the ordering records of a log, with the marks of the entries."""
     identity = _identity([record.value for record in streams[ORDERING]])
     rows = []
     for record in streams[ORDERING]:
@@ -63,7 +63,7 @@ def _mark(streams: Streams, identity: Identity, row: Fields) -> int | None:
 
 
 def test_vectors() -> None:
-    """Every record of the vectors takes effect or not as they say, and makes the history that they say."""
+    """Every record of the vectors has the effect and the history that they list."""
     identity, rows = _rows(worked_log())
     assert (identity.log_id.hex(), identity.owner_key.hex()) == (VECTORS["log_id"], VECTORS["owner_key_hex"])
     assert [key.hex() for _, key in identity.notary_keys] == VECTORS["notary_keys_hex"]
@@ -78,7 +78,7 @@ def test_vectors() -> None:
 
 
 def test_vectors_in_two_runs() -> None:
-    """Wherever a log is cut, the second run goes on from what the first one carries, to the same history."""
+    """For any cut of a log, the second run continues from the first one's carry, to the same history."""
     identity, rows = _rows(worked_log())
     for cut in range(len(rows) + 1):
         first = Effects(identity, b"")
@@ -91,7 +91,7 @@ def test_vectors_in_two_runs() -> None:
 
 
 def _told(applied: Applied) -> tuple[object, ...]:
-    """The outcome of a record, as the replay has it. A checkpoint never takes effect, so the replay says of each why not."""
+    """Returns the replay's outcome of a record. A checkpoint never takes effect, so the replay has a reason for each."""
     view = {Seen.OWN: "own", Seen.FOREIGN: "foreign", None: None}.get(applied.view, "old")
     return (applied.why_not is None, applied.why_not in (None, Why.CHECKPOINT), view)
 
@@ -115,7 +115,7 @@ def _expected(replayed: Replayed) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_random_logs(seed: int) -> None:
-    """Each record of any log takes effect or not, is skipped or compared, and has the view that the replay says, up to the first hole."""
+    """For any log, each record's effect, skip reason, comparison and view are the replay's, up to the first hole."""
     log = random_log(seed, 25)
     replayed = log.replayed()
     identity, rows = _rows(log.streams)
@@ -132,7 +132,7 @@ def test_random_logs(seed: int) -> None:
 
 
 def test_random_logs_meet_everything() -> None:
-    """Those logs have every kind in effect, every reason to skip, every view, fills, and holes."""
+    """The random logs have every kind in effect, every reason to skip, every view, fills, and holes."""
     effects_met, skips, views, marks, ends = set(), set(), set(), set(), set()
     for seed in range(100):
         log = random_log(seed, 25)
@@ -161,7 +161,7 @@ def _applied(log: SignedLog) -> list[Verdict]:
 
 @pytest.mark.parametrize(("silent_ms", "effect"), [(DAY_MS, False), (DAY_MS + 1, True)])
 def test_activation_waits_for_the_electorate(silent_ms: int, effect: bool) -> None:
-    """An incarnation that cannot read a version keeps it from being activated until it has been silent for more than a day."""
+    """An incarnation that cannot read a version prevents its activation until it has been silent for more than a day."""
     log = SignedLog()
     log.register("old", reads=1, at=T0)
     log.register("new", reads=2, at=T0)
@@ -171,7 +171,7 @@ def test_activation_waits_for_the_electorate(silent_ms: int, effect: bool) -> No
 
 
 def test_retired_incarnation_has_no_say() -> None:
-    """A retired incarnation leaves the electorate at once, and its name may register again."""
+    """A retired incarnation is no voter from then on, and its name may register again."""
     log = SignedLog()
     log.register("old", reads=1)
     log.register("new", reads=2)
@@ -183,7 +183,7 @@ def test_retired_incarnation_has_no_say() -> None:
 
 
 def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view of one of the last records that are kept is compared, in a later run too; an older one says nothing, and settles nothing."""
+    """A view within the kept history is compared, in a later run too; an older one shows nothing, and settles nothing."""
     monkeypatch.setattr("spark_join.order.effects.VIEWS_KEPT", 3)
     log = SignedLog()
     for name in "abcd":
@@ -210,14 +210,14 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_writers_of_foreign_views() -> None:
-    """A foreign view names who wrote it, whatever kind its record has, and how many records were in effect there."""
+    """A foreign view is reported with its writer, for any record type, and with the number of records in effect there."""
     log = SignedLog()
     log.register("w1")
     foreign = View(1, bytes(32))
     log.register("w2", "second", view=foreign)
     log.register("w2", "second", view=foreign)  # a copy: its nonce is known
     log.fence(1, 99, writer=2, view=foreign)
-    log.entry(7, 1, "a", view=foreign)  # of an incarnation that has not begun here
+    log.entry(7, 1, "a", view=foreign)  # of an incarnation that has not registered here
     log.settle(foreign)
     log.settle()
     found = _applied(log)
@@ -235,7 +235,7 @@ def test_writers_of_foreign_views() -> None:
 
 
 def test_the_last_settle_record_is_carried() -> None:
-    """The place of the last settle record that took effect is in the carry, not that of a copy, nor that of one behind the hole."""
+    """The carry has the place of the last settle record that took effect, not that of a copy, nor that of one behind the hole."""
     log = SignedLog()
     log.register("w1")
     settled = log.settle()

@@ -1,4 +1,4 @@
-"""Exported indexes against the log: those of a real worker are clean, and of a changed one exactly what was changed is told."""
+"""Tests exported indexes against the log: a real worker's are clean, and of a changed one exactly the changes are reported."""
 
 import asyncio
 import json
@@ -41,12 +41,12 @@ ASKED = [
     spend(U),  # 8: input-conflict
 ]
 IDS = [transaction_id(request) for request in ASKED]
-"""By position."""
+"""The ids by position."""
 NOBODYS = "ab" * 32
 
 
 class Left(NamedTuple):
-    """What a worker left, and what was exported of its index meanwhile."""
+    """The log of a worker, and two exports of its index from its lifetime."""
 
     streams: dict[int, list[Record]]
     party: Bank
@@ -56,7 +56,7 @@ class Left(NamedTuple):
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """A worker decides `ASKED` and goes on with others'; its index is exported twice while it does."""
+    """The log and exports of a worker that decided `ASKED`, and other requests while it was exported twice."""
     folder, bank = tmp_path_factory.mktemp("exports"), Bank()
     directory = NotaryDirectory.create(folder / "notary")
     directory.register(bank)
@@ -111,7 +111,7 @@ def _verified(spark: SparkSession, folder: Path, left: Left, *exports: Path) -> 
 
 
 Planted = list[tuple[str, int | None, str | None]]
-"""(type, position, id) of what was planted in one export."""
+"""(type, position, id) of the violations that were planted in one export."""
 Plant = Callable[[Path, Path], Planted]
 
 
@@ -149,7 +149,7 @@ def _without(state: str) -> Callable[[Rows], object]:
 
 
 def _consumed(state: str, position: int) -> Callable[[Rows], object]:
-    """The state as consumed by the decision at that position."""
+    """Returns a change: the state is consumed by the decision at that position."""
 
     def change(rows: Rows) -> None:
         rows[:] = [row for row in rows if row["state"] != _octets(state)]
@@ -159,26 +159,26 @@ def _consumed(state: str, position: int) -> Callable[[Rows], object]:
 
 
 def _rejected_though_committed(export: Path, to: Path) -> Planted:
-    """As a worker would leave it that decided so: without the state."""
+    """Reject a committed transaction and remove its state, as a worker that decided so would."""
     edited(export, to, decisions=_set(2, outcome=3), states=_without(Z))
     return [("wrong-outcome", 2, IDS[2])]
 
 
 def _committed_twice(export: Path, to: Path) -> Planted:
-    """As a worker would leave it that decided so: the state is the later one's."""
+    """Commit a second transaction and give it the state, as a worker that decided so would."""
     edited(export, to, decisions=_set(8, outcome=0, conflicts=[]), states=_consumed(U, 8))
     return [("double-spend", 8, IDS[8])]
 
 
 def _other_id_and_its_states(export: Path, to: Path) -> Planted:
-    """As a worker would leave it that read another id: the state is that one's."""
+    """Change an id, also in its state, as a worker that read another id would."""
     nobody = bytes.fromhex(NOBODYS)
     edited(export, to, decisions=_set(2, id=nobody), states=lambda rows: _row(rows, Z).update(id=nobody))
     return [("index-mismatch", 2, IDS[2])]
 
 
 def _swapped_and_their_states(export: Path, to: Path) -> Planted:
-    """As a worker would leave it that took them in another order."""
+    """Swap two positions, also in their states, as a worker that took them in another order would."""
 
     def decisions(rows: Rows) -> None:
         rows[2].update(position=7), rows[7].update(position=2)
@@ -191,7 +191,7 @@ def _swapped_and_their_states(export: Path, to: Path) -> Planted:
 
 
 def _not_of_its_own(export: Path, to: Path) -> Planted:
-    """Wrong decisions excuse no state but their own: one that they never asked for, and one that is gone though they are committed."""
+    """Plant wrong decisions and unrelated states: a wrong decision must excuse only its own states, neither an extra nor a missing one."""
 
     def decisions(rows: Rows) -> None:
         rows[0].update(outcome=1)
@@ -201,7 +201,7 @@ def _not_of_its_own(export: Path, to: Path) -> Planted:
     def states(rows: Rows) -> None:
         _row(rows, Z).update(id=bytes.fromhex(IDS[0]), position=0)
         rows.remove(_row(rows, V))
-        rows.remove(_row(rows, X))  # of the one that is rejected here, as it should be then
+        rows.remove(_row(rows, X))  # correctly removed: its transaction is rejected here
         rows.append({"state": bytes(36), "id": bytes.fromhex(IDS[8]), "position": 8})
 
     edited(export, to, decisions=decisions, states=states)
@@ -222,7 +222,7 @@ def _other_root(export: Path, to: Path) -> Planted:
 
 
 def _other_size(export: Path, to: Path) -> Planted:
-    """Its last decision is gone, and it says that it has read as far: no more is told of it than that."""
+    """Remove the last decision from an export that claims the same read position: only its size is reported."""
 
     def shorter(said: dict[str, Any]) -> None:
         said["decisions"] -= 1
@@ -240,7 +240,7 @@ def _other_size(export: Path, to: Path) -> Planted:
 
 
 def _more_than_the_log(export: Path, to: Path) -> Planted:
-    """It decided more than the log has in what it says that it has read."""
+    """Add decisions beyond those of the log up to the export's read position."""
 
     def longer(said: dict[str, Any]) -> None:
         said["decisions"] += 500
@@ -256,7 +256,7 @@ def _more_than_the_log(export: Path, to: Path) -> Planted:
 
 
 def _many(export: Path, to: Path) -> Planted:
-    """One of each in one export."""
+    """Plant one of each in one export."""
 
     def decisions(rows: Rows) -> None:
         rows[0].update(outcome=3)
@@ -317,9 +317,9 @@ PLANTS: dict[str, Plant] = {
 
 
 def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left: Left) -> None:
-    """Each planted in an export of its own, and many in one: the right type, place and transaction, and nothing else of any of them.
+    """Every difference is reported once, alone in an export or with many others: the right type, place and transaction, and nothing else.
 
-    The exports as they were made are clean, and so is the log.
+    The unchanged exports are clean, and so is the log.
     """
     planted = {str(tmp_path / name): plant(left.late, tmp_path / name) for name, plant in PLANTS.items()}
     verified = _verified(spark, tmp_path, left, left.early, left.late, *map(Path, planted))
@@ -348,7 +348,7 @@ def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left
 
 
 def test_a_folder_named_log_is_not_the_log(spark: SparkSession, tmp_path: Path, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports call what is wrong with the log `log`, and an export by its whole path, from wherever it was named."""
+    """Reports name the log `log`, and an export by its absolute path, however it was given."""
     edited(left.early, tmp_path / "log")
     monkeypatch.chdir(tmp_path)
     exports = read_exports(spark, [Path("log")])
@@ -391,7 +391,7 @@ def _said(old: str, new: str) -> Callable[[Path], None]:
     ],
 )
 def test_harm_is_told(spark: SparkSession, tmp_path: Path, left: Left, harm: Callable[[Path], None], message: str) -> None:
-    """An export that is not whole, not as it was written, or newer is not compared with anything."""
+    """An export that is incomplete, changed or newer is not compared with anything."""
     export = edited(left.early, tmp_path / "export")
     harm(export)
     with pytest.raises(CouldNotVerify, match=message):
@@ -399,7 +399,7 @@ def test_harm_is_told(spark: SparkSession, tmp_path: Path, left: Left, harm: Cal
 
 
 def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left) -> None:
-    """An export of another notary, one that is named twice, however, and one of an index that has read on since the log was read."""
+    """An export of another notary, one given twice, or one of an index that has read beyond the log cannot be compared."""
     (tmp_path / "link").symlink_to(left.early)
     for spelling in (left.early, left.early / "../early", tmp_path / "link"):
         with pytest.raises(CouldNotVerify, match=f"the export {left.early} is named twice, also as {spelling}"):

@@ -1,4 +1,4 @@
-"""What is gone from a log by the offsets of its records, where the part that was read begins and ends too."""
+"""Tests missing offsets: records that are gone from within a log, and from both ends of the part that was read."""
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -14,7 +14,10 @@ _EDGES = "topic string, partition int, offset bigint"
 
 
 def _told(spark: SparkSession, ordering: list[int], payload: list[tuple[int, int]], ends: list[tuple[str, int, int, int]]) -> list[Row]:
-    """Of ordering records and payload records (partition, offset); `ends`: just before and just behind what each partition should have."""
+    """Returns the gaps of ordering records and payload records (partition, offset).
+
+    `ends`: the offsets just before and just behind the records that each partition should have.
+    """
     records = spark.createDataFrame([(each,) for each in ordering], "offset bigint")
     edges = spark.createDataFrame([(topic, of, at) for topic, of, *both in ends for at in both], _EDGES)
     gone = missing_offsets(records, spark.createDataFrame(payload, "partition int, offset bigint"), edges)
@@ -22,9 +25,9 @@ def _told(spark: SparkSession, ordering: list[int], payload: list[tuple[int, int
 
 
 def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
-    """The first and the last record of a part, and a partition that is gone as a whole; one that is empty misses nothing.
+    """The first and the last record of a part, and a missing partition, are reported; an empty partition misses nothing.
 
-    What is behind the last record may be a transaction's marker: no reader is told which it is.
+    Behind the last record there may be a transaction's marker, which no reader can distinguish from a gap.
     """
     ends = [("ordering", 0, 4, 9), ("payload", 0, -1, 2), ("payload", 1, -1, 3), ("payload", 2, 5, 6)]
     assert [(row.offset, row.found) for row in _told(spark, [6, 7], [(0, 0), (0, 1)], ends)] == [
@@ -35,18 +38,18 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
 
 
 def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
-    """Its entries that count: of each the offset, its sequence, and the one that the incarnation had reached."""
+    """Returns the entries of an incarnation that count: offset, sequence, and the sequence that it had reached before."""
     return [(offset, *(each.to_bytes(8, "big") for each in (number, sequence, reached))) for offset, sequence, reached in batches]
 
 
 def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is passed over in a life is told if no offset is missing since its entry before; no task gets all gaps to find that.
+    """Skipped sequences are reported unless an offset is missing since the incarnation's last entry; no task needs all gaps for that.
 
-    Of a life that had reached a sequence in a part before this one, the whole part is looked at up to its entry.
+    For an incarnation that was active in an earlier part, the whole part up to its entry is examined.
     """
     entries = [
-        *_incarnation(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is gone before its 3, none before its 5
-        *_incarnation(2, (6, 2, 0), (70_000, 4, 2), (70_001, 6, 4)),  # the same, far on
+        *_incarnation(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is missing before its 3, none before its 5
+        *_incarnation(2, (6, 2, 0), (70_000, 4, 2), (70_001, 6, 4)),  # the same at high offsets
         *_incarnation(3, (2, 8, 6)),  # no gap is before it
         *_incarnation(4, (70_002, 8, 6)),
     ]
@@ -58,7 +61,7 @@ def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFi
 
 
 def test_an_offset_that_is_there_twice(spark: SparkSession) -> None:
-    """It stands for no other that is missing; and as nobody can say which record it is, nothing is said of the log."""
+    """A duplicate offset does not replace a missing one; the log cannot be verified, because the right record is unknown."""
     ends = [("ordering", 0, -1, 3), ("payload", 0, -1, 4)]
     with pytest.raises(CouldNotVerify, match="offset 1 of payload partition 0 is there more than once"):
         _told(spark, [0, 1, 2], [(0, 0), (0, 1), (0, 1), (0, 3)], ends)

@@ -1,4 +1,4 @@
-"""Spark gets a Java that its launcher can start."""
+"""Tests that Spark gets a Java that its launcher can start."""
 
 import subprocess
 from pathlib import Path
@@ -25,7 +25,7 @@ def _java(folder: Path, script: str) -> Path:
 
 
 def test_argument_that_a_java_does_not_know_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java without the vector module, such as that of the wheel, is run without it; all other arguments arrive as they were."""
+    """A Java without the vector module, such as the wheel's, runs without that argument; all other arguments stay the same."""
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "a java", POOR)))
     home = java_home(tmp_path / "wrapped")
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "-Dx=--add-modules=jdk.incubator.vector", "Main", "*"]

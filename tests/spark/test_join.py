@@ -1,4 +1,4 @@
-"""Of a whole log Spark finds what takes effect, when and in which order, as the replay does record by record (R2, R3, R5 to R7, R10)."""
+"""Tests that Spark finds, for a complete log, the same effects, times and order as the replay (R2, R3, R5 to R7, R10)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ PARTITIONS = 3
 
 
 def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
-    """What Spark makes of that log."""
+    """Returns Spark's result for that log."""
     return join(read_archive(spark, archive(streams, folder / "archive")), start(spark), None, Stages(spark, folder / "stages"))
 
 
@@ -49,20 +49,20 @@ def hold(found: Joined, replayed: Replayed) -> None:
 
 
 def test_worked_example(spark: SparkSession, tmp_path: Path) -> None:
-    """The log of the contract's vectors: its history to the byte, its requests and its contents."""
+    """The log of the contract's vectors gives its history to the byte, its requests and its contents."""
     log = worked_log()
     hold(joined(spark, log, tmp_path), replay(log))
 
 
 @pytest.mark.parametrize("seed", [14, 23])
 def test_random_logs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Of any log the same records take effect, with the same contents, up to the same hole; `test_effects` has more of them."""
+    """For any log the same records take effect, with the same contents, up to the same hole; `test_effects` has more such logs."""
     log = random_log(seed, 120)
     hold(joined(spark, log.streams, tmp_path), log.replayed())
 
 
 def _eventful() -> SignedLog:
-    """Each rule at least once, in one log without a hole."""
+    """Returns one log without a hole that exercises each rule at least once."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.register("w1", "again")
@@ -73,12 +73,12 @@ def _eventful() -> SignedLog:
     log.entry(2, 5, "c", at=1_500_000)  # repeated: moves no log time
     log.fence(2, 4)  # not the last
     log.fill(2, 6, "e", partition=1, by=private_key("forger"))
-    log.put(1, log.fill(2, 6, "e", partition=2).key, log.streams[2][-1].value)  # of another partition
+    log.put(1, log.fill(2, 6, "e", partition=2).key, log.streams[2][-1].value)  # signed for another partition
     log.fill(2, 6, "e", partition=1)
     log.batch(2, 6, "e", partition=1)  # its payload is too late
     log.payload(2, 7, partition=2, value=b"nonsense")  # not what the entry names
     log.batch(2, 7, "f", "a", partition=2)
-    log.entry(2, 8, "g", partition=PARTITIONS)  # no such partition: the sequence is not used up
+    log.entry(2, 8, "g", partition=PARTITIONS)  # no such partition: the sequence stays unused
     log.batch(2, 8, "g", "h", partition=1)
     log.checkpoint(2, 1)
     log.fence(2, 8)
@@ -86,7 +86,7 @@ def _eventful() -> SignedLog:
     log.checkpoint(2, 2)
     log.rotate("next")
     log.put(1, log.streams[1][-1].key, b"[]")
-    log.entry(3, 1, "k", by=private_key("notary"))  # by the former key
+    log.entry(3, 1, "k", by=private_key("notary"))  # with the former key
     log.payload(3, 1, "k")
     log.payload(3, 2**64 - 1, "a", "j")
     log.entry(3, 2**64 - 1, "a", "j", sent_at=-(2**63), at=5)
@@ -103,12 +103,12 @@ def _eventful() -> SignedLog:
     log.again(log.streams[-1][-1])
     log.retire(4)
     log.entry(4, 4, "o")
-    log.entry(5, 1, "o")  # nobody
+    log.entry(5, 1, "o")  # no such incarnation
     return log
 
 
 def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Duplicate names, repeated records, fences that compare and that do not, fills good and forged, a rotation, clocks that are wrong."""
+    """Duplicate names, repeated records, fences of both kinds, valid and forged fills, a rotation and wrong clocks give the same result."""
     log = _eventful()
     replayed = log.replayed()
     assert replayed.ended_by == "end"
@@ -134,7 +134,7 @@ def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that activates an unknown version is not verified; a forged activation, or one that not all can read, changes nothing."""
+    """A log that activates an unknown version is not verified; an activation that is forged, or unreadable to a voter, changes nothing."""
     log = SignedLog(PARTITIONS)
     log.register("w1", reads=7)
     log.register("w2")
@@ -149,7 +149,7 @@ def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
-    """A topic that is empty, or begins with another record, is nobody's log."""
+    """A topic that is empty, or starts with another record, has no genesis and is not verified."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
     genesis, register = log.streams[-1]
@@ -168,7 +168,7 @@ def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_before_in_any_blocks(spark: SparkSession, how: str) -> None:
-    """What came before is the same in blocks of any size, for each key alone, with gaps in the order and values that are null."""
+    """The preceding values are the same for blocks of any size, for each key alone, with gaps in the order and null values."""
     rows = [(at * 3, at % 2, None if at % 5 == 0 else (at * 7) % 11) for at in range(40)]
     frame = spark.createDataFrame(rows, "at bigint, key int, value bigint")
     expected = {}

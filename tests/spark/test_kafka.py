@@ -1,4 +1,4 @@
-"""A log on a real broker: verified there, archived, restored; and logs that are harmed, of which nothing can be said."""
+"""Tests a log on a real broker: verified there, archived, restored; and damaged logs that cannot be verified."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def _archived(spark: SparkSession, kafka: Kafka, folder: Path) -> list[Archived]
 
 
 def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out: Path) -> Verified:
-    """Verify what there is, and keep the state."""
+    """Verify the log so far, and keep the state."""
     verified = verify(spark, read_kafka(spark, kafka), start(spark), keys, Stages(spark, out / "stages"))
     kept = write_state(spark, out, verified.after(), None)
     (out / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
@@ -55,19 +55,19 @@ def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out
 
 
 def _later(spark: SparkSession, source: Kafka | Path, keys: Mapping[str, str], first: Path, stages: Path) -> Verified:
-    """Verify what came after the first night, from Kafka or from the archive in that folder."""
+    """Verify the records after the first night, from Kafka or from the archive in that folder."""
     known = read_state(spark, first)
     log = read_kafka(spark, source, known.since) if isinstance(source, Kafka) else read_archive(spark, source, known.since)
     return verify(spark, rest_of(log, known), known, keys, Stages(spark, stages))
 
 
 def _told(violations: Iterable[Mapping[str, Any]]) -> Planted:
-    """The violations of the log, in the order of offsets."""
+    """Returns the violations of the log, in the order of offsets."""
     return sorted([(row["type"], row["position"], row["offset"], row["id"]) for row in violations], key=itemgetter(2))
 
 
 async def _shown(*source: object) -> list[str]:
-    """The lines of `notary log show`."""
+    """Returns the lines of `notary log show`."""
     command = [sys.executable, "-m", "notary", "log", "show", *map(str, source), "--payload"]
     done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def _rows(records: DataFrame) -> list[tuple[object, ...]]:
 
 
 async def _traffic(notary: Notary, workers: Sequence[Worker], label: str) -> None:
-    """Submissions, every other of which wants what is consumed; each is sent to all the workers at once, and so stands there again."""
+    """Send submissions, every other of which consumes a consumed state; each goes to all workers at once, so the log has it repeatedly."""
     for number in range(20):
         submission = notary.party.submission(spend(state(f"{label} {number // 2}"), content=str(number)))
         decided = await asyncio.gather(*[notary.client.decide([worker.url], submission) for worker in workers])
@@ -92,7 +92,7 @@ async def _traffic(notary: Notary, workers: Sequence[Worker], label: str) -> Non
 
 
 async def _namesakes(notary: Notary, one: Worker, peer: Worker) -> Worker:
-    """A second process of that name fences the first and is fenced by it, until one of them stops; the one that stays."""
+    """Run a second process with that name, so that each fences the other until one stops; returns the one that stays."""
     rival = notary.start(one.name, process="namesake", index="elsewhere", **OFTEN)
     async with Load(notary.client, notary.party, [one.url, rival.url, peer.url], seed=5):
         await until(lambda: any(worker.process.poll() is not None for worker in (one, rival)))
@@ -110,11 +110,11 @@ async def test_log_of_real_workers(
 ) -> None:
     """A log of workers that crashed and shared a name, with a hole and its fill, an orphan and its fence, and repetitions, is clean.
 
-    It is verified in two nights, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
+    It is verified in two runs, from Kafka. Its archive of several ranges gives the same records; restored, it is the same to the byte and
     the millisecond, and a worker that replays it reaches the same root.
 
-    Then a second writer appends what is wrong, of each type one: exactly that is found, from Kafka with exit code 1, and in the archive.
-    `notary log show` prints the same of the archive as of the brokers.
+    Then a second writer appends one violation of each type: exactly these are found, from Kafka with exit code 1, and in the archive.
+    `notary log show` prints the same for the archive as for the brokers.
     """
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"

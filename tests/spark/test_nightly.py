@@ -1,4 +1,4 @@
-"""A log verified in parts, each from the state that the one before it kept, comes to what it comes to as a whole."""
+"""Tests that verifying a log in parts, each from the state of the one before, gives the result of verifying it at once."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ Streams = Mapping[int, Sequence[LogRecord]]
 
 
 def _run(spark: SparkSession, folder: Path, streams: Streams, ends: Sequence[Ends], earlier: Path | None = None) -> Verified:
-    """One run over what the ranges that end at `ends` hold. A report and the state go to `folder`."""
+    """Verify the ranges up to `ends` in one run. The report and the state go to `folder`."""
     known = start(spark) if earlier is None else read_state(spark, earlier)
     log = rest_of(read_archive(spark, archive(streams, folder / "archive", ends=ends), known.since), known)
     verified = verify(spark, log, known, {PARTY.name: PARTY.public_pem.decode()}, Stages(spark, folder / "stages"))
@@ -53,7 +53,7 @@ def _run(spark: SparkSession, folder: Path, streams: Streams, ends: Sequence[End
 
 
 def _rows(spark: SparkSession, folder: Path) -> dict[str, list[Any]]:
-    """All tables of the state there, in an order of their own."""
+    """Returns all tables of the state in that folder, sorted."""
     known = read_state(spark, folder)
     return {table: _in_order(getattr(known, table).collect()) for table in TABLES} | {"carry": [carry_of(known.carry), known.identity]}
 
@@ -67,7 +67,7 @@ def _number(octets: bytes) -> int:
 
 
 def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
-    """The state is what the log says record by record. (No chunk is full.)"""
+    """Check the state against the replay, record by record. (No chunk is full.)"""
     replayed = replay(streams)
     assert rows["ids"] == _in_order([(bytes.fromhex(each["transaction_id"]),) for each in replayed.decisions])
     consumed = {ref: hashed(id_) for ref, (id_, _) in replayed.consumed.items()}
@@ -106,7 +106,7 @@ def _cut(streams: Streams, ends: Ends) -> dict[int, Sequence[LogRecord]]:
 
 
 class Nights(msgspec.Struct):
-    """The three of them, in the folders `0`, `1` and `2`."""
+    """The three runs, in the folders `0`, `1` and `2`."""
 
     folder: Path
     writer: Writer
@@ -125,7 +125,7 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
 
 
 def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:
-    """Decisions, roots, violations and the state are those of the whole log, whatever the cuts part."""
+    """Decisions, roots, violations and the state of three runs are those of the whole log, whatever the cuts separate."""
     streams = nights.writer.log.streams
     replayed = _hold(_rows(spark, nights.folder / "2"), streams)
     first, second, third = nights.verified
@@ -143,7 +143,7 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 
 
-# One example takes two runs of Spark, so none that is simpler is looked for when it fails. The filter keeps out the simplest of all, which
+# One example takes two runs of Spark, so a failing example is not simplified. The filter keeps out the simplest example, which
 # Hypothesis tries first.
 @settings(
     max_examples=1,
@@ -152,7 +152,7 @@ moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 )
 @given(st.lists(moves, min_size=30, max_size=50).filter(lambda each: len(set(each)) > 20), st.integers(20, 90), st.integers(0, 2))
 def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
-    """Wherever a log is cut, both parts say what the replay says, and keep what it knows."""
+    """For any cut of a log, both parts agree with the replay, and keep its state."""
     writer, ends = written(moves)
     streams = writer.log.streams
     at = len(ends) * percent // 100
@@ -168,7 +168,7 @@ def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ah
 
 
 def test_files_of_earlier_runs_are_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is in both folders at no cost; where the file system says no, it is copied."""
+    """A file of an earlier run is linked into the new folder; if the file system cannot, it is copied."""
     file = tmp_path / "file"
     file.write_bytes(b"rows")
     _link(file, tmp_path / "linked/file")
@@ -195,7 +195,7 @@ def _file_damaged(state_: Path) -> None:
 
 
 def _said(state_: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest, and have the report vouch for it: as a run would have left it that went wrong."""
+    """Change the manifest, and put its new hash into the report, as a faulty run would have left it."""
     manifest = state_ / "state/state.json"
     said = json.loads(manifest.read_text())
     edit(said)
@@ -205,7 +205,7 @@ def _said(state_: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 
 def _lost(state_: Path, table: str, runs: str = "*") -> None:
-    """Files that are neither there nor listed nor counted: as if executors had written them where nobody else sees them."""
+    """Delete files, and remove them from the manifest and its counts, as if executors had written them to an unshared folder."""
     gone = {
         str(file.relative_to(state_ / "state")): pq.read_table(file).num_rows for file in state_.glob(f"state/{table}/{runs}/*.parquet")
     }
@@ -220,7 +220,7 @@ def _lost(state_: Path, table: str, runs: str = "*") -> None:
 
 
 def _hashes(state_: Path, edit: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Change the rows of the leaves, and have the manifest list that file."""
+    """Change the rows of the leaves, and put the file's new hash into the manifest."""
     file = _file(state_, "hashes", 2)
     table = pq.read_table(file)
     rows = table.to_pylist()
@@ -275,7 +275,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 
 
 def test_state_that_is_not_what_it_was(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
-    """Nothing is built on a state that is damaged, newer, gone or not itself, or was kept beside violations."""
+    """No run continues from a state that is damaged, newer, missing or another's, or that was kept with violations."""
     for number, (damage, message) in enumerate(DAMAGES):
         earlier = tmp_path / str(number)
         shutil.copytree(nights.folder / "1", earlier, ignore=shutil.ignore_patterns("archive", "stages"))
@@ -285,7 +285,7 @@ def test_state_that_is_not_what_it_was(spark: SparkSession, nights: Nights, tmp_
 
 
 def test_state_survives_a_loss_of_power(spark: SparkSession, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it comes: where there is a manifest, it is whole, and all files that it lists are there as it says."""
+    """After a loss of power at any time, an existing manifest is complete, and all files that it lists are there and unchanged."""
     known = read_state(spark, nights.folder / "1")
     with monkeypatch.context() as patch:
         disk = Disk(patch)
@@ -299,7 +299,7 @@ def test_state_survives_a_loss_of_power(spark: SparkSession, nights: Nights, tmp
 
 
 def test_state_that_its_files_do_not_have(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
-    """No manifest is written of rows that are not in files which all reach."""
+    """No manifest is written if some rows are not in files that all processes can reach."""
     known = read_state(spark, nights.folder / "1")
     fewer = known.decided - 1
     with pytest.raises(CouldNotVerify, match=f"/state/ids has {fewer} rows, and {known.decided} decisions make {known.decided}"):
@@ -312,7 +312,7 @@ def _ends_earlier(nights: Nights, folder: Path) -> Path:
 
 
 def _grown_again(nights: Nights, folder: Path) -> Path:
-    """Cut, and grown again to what it was but for the append times."""
+    """Returns the log cut and grown again, with equal records except for the append times."""
     streams = {
         stream: [Record(each.stream, each.offset, each.append_time_ms + 1, each.key, each.value) for each in records]
         for stream, records in nights.writer.log.streams.items()
@@ -321,7 +321,7 @@ def _grown_again(nights: Nights, folder: Path) -> Path:
 
 
 def _payload_grown_again(nights: Nights, folder: Path) -> Path:
-    """One partition of it, to another value of the same batch at the same time."""
+    """Returns the log with one payload partition cut and grown again, with another value of the same batch at the same time."""
     streams = {stream: list(records) for stream, records in nights.writer.log.streams.items()}
     at = nights.ends[1][1] - 1
     last = streams[1][at]
@@ -340,14 +340,14 @@ def _payload_grown_again(nights: Nights, folder: Path) -> Path:
 def test_log_that_is_another(
     spark: SparkSession, nights: Nights, tmp_path: Path, other: Callable[[Nights, Path], Path], message: str
 ) -> None:
-    """A state says nothing of a log that is another one, or has become another, or has lost its end."""
+    """A state is rejected for a log that is another one, has changed, or has lost its end."""
     known = read_state(spark, nights.folder / "1")
     with pytest.raises(CouldNotVerify, match=message):
         rest_of(read_archive(spark, other(nights, tmp_path / "archive"), known.since), known)
 
 
 def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
-    """Of a log that goes on what came since is read, and the file that has each partition's last record: those before may be gone."""
+    """Only the new files of a log that has grown are read, and the file with each partition's last record: older ones may be gone."""
     streams, ends = nights.writer.log.streams, nights.ends
     whole = archive(streams, tmp_path, ends=ends)
     for file in whole.glob("*/*/00000001.parquet"):

@@ -1,4 +1,4 @@
-"""Ordering records in columns have the fields that the checkers read one by one. No Spark is needed for this."""
+"""Tests that ordering records decoded into columns have the same fields as those that the checkers decode. No Spark is needed."""
 
 import random
 from hashlib import sha256
@@ -66,7 +66,7 @@ def _altered(draw: random.Random) -> bytes:
 
 
 def _plain(fields: Fields) -> object:
-    """The fields as the checkers name them."""
+    """Returns the fields as the checkers name them."""
 
     def number(name: str) -> int:
         return int.from_bytes(fields[name], "big")
@@ -108,7 +108,7 @@ def _expected(value: bytes | None) -> object:
 
 
 def test_read_alike() -> None:
-    """Good records, and thousands of altered ones: all numbers, names and ids, and which of them are malformed."""
+    """Good records, and thousands of altered ones, give the same numbers, names and ids, and the same ones are malformed."""
     draw = random.Random(1)
     register = encode(Register(bytes(16), VIEW, 1, "", ""))
     bad_text = [register[:-4] + len(text).to_bytes(2, "big") + text + bytes(2) for text in NOT_UTF_8]
@@ -121,7 +121,7 @@ def test_read_alike() -> None:
 
 
 def test_keys_that_sign_everything() -> None:
-    """A point of small order, with which one signature is good for every message, is no key; nor is one in another form."""
+    """A point of small order, with which one signature is valid for every message, is rejected as a key; so is one in another encoding."""
     identity_point = b"\x01" + bytes(31)
     for key in (identity_point, bytes(32), b"\x01" + bytes(30) + b"\x80", (2**255 - 18).to_bytes(32, "little"), b"", b"\xff" * 32):
         assert not is_signed(key, identity_point + bytes(32), b"anything")

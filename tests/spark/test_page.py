@@ -1,4 +1,4 @@
-"""The page shows what the report says, of any log, and nothing of what somebody wrote into the log is more than text in it."""
+"""Tests that the page shows what the report contains, for any log, and that text from the log stays text."""
 
 import re
 from html.parser import HTMLParser
@@ -42,7 +42,7 @@ VOID = {"meta", "br"}
 
 
 class Reader(HTMLParser):
-    """A page as a browser reads it: tags, attributes and text; fails for a tag that is not closed where it should be."""
+    """A page as a browser parses it: tags, attributes and text. It fails for a tag that is not closed where it should be."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Reader(HTMLParser):
 
 
 def test_hostile_names_are_text() -> None:
-    """A party's and a notary's name that are markup add no tag and no attribute, and what would turn the text around is spelled out."""
+    """A party's or notary's name with markup adds no tag and no attribute, and characters that reverse text are escaped."""
     row = Row(type="bad-signature", position=7, offset=9, id=None, found=HOSTILE, expected="a signature")
     export = {"decisions": 3, "violations": {}}
     before = {"report": "/report.json", "report_sha256": "ab" * 32, "ordering_offset": 9, "decisions": 2, "root": "cd" * 32}
@@ -90,7 +90,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_page_needs_nothing_else() -> None:
-    """No script, no address of anything to fetch, and a browser is told to fetch nothing."""
+    """The page has no script and no address to fetch, and forbids the browser to fetch anything."""
     numbers = Series(0, 1_000, [Moment({**NONE, "committed": 2}, 1.0, 9.0, 3, 0), Moment(NONE, None, None, None, None)], {-1: 1, 0: 2})
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
     text = page({**SAID, "notary": "O=Notary"}, numbers, Violations([row], {"bad-signature": [900, 1]}))
@@ -103,7 +103,7 @@ def test_page_needs_nothing_else() -> None:
 
 
 def test_what_was_verified_before() -> None:
-    """The page of a run that goes on from another names it, how far it had come, and what the numbers are of."""
+    """The page of a run that continues from another names it, its end, and the records that the numbers cover."""
     before = {"report": "/monday/report.json", "report_sha256": "ef" * 32, "ordering_offset": 12_345, "decisions": 2, "root": "cd" * 32}
     clean = {**SAID, "violations": {}}
     found = Reader(page({**clean, "continued_from": {**before, "signatures_checked": False}}, EMPTY, CLEAN)).text
@@ -121,7 +121,7 @@ def test_what_was_verified_before() -> None:
 
 
 def test_exports_and_what_came_of_them() -> None:
-    """Each that was compared is named, with what is wrong with it or that nothing is."""
+    """Each export that was compared is listed, with its differences or their absence."""
     exports = {
         "/exports/w1": {"decisions": 1_000, "violations": {}},
         "/exports/w2": {"decisions": 999, "violations": {"double-spend": 1, "index-mismatch": 2_000}},
@@ -137,7 +137,7 @@ def test_exports_and_what_came_of_them() -> None:
 
 
 def test_violations_are_drawn() -> None:
-    """The page draws how many there are of each type, and where in the log; it says how many are nowhere, and how many the table lacks."""
+    """The page draws the violations by type and by place in the log; it reports how many have no place or are not in the table."""
     said = {**SAID, "violations": {"bad-signature": 100, "sequence-gap": 2}}
     moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0, 0, 0), Moment(NONE, None, None, None, None)]
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
@@ -149,7 +149,7 @@ def test_violations_are_drawn() -> None:
 
 
 def test_settled_differences_are_shown() -> None:
-    """Each is in a table of its own, how many are left out is said, and the page says that there is no violation."""
+    """Settled differences are in a table of their own, with the number left out, and the page reports no violation."""
     shown = {"offset": 7, "offset_last": 9, "records": 3, "found": "a view of 5 <records>", "expected": "another"}
     settled = {"writers": 3, "records": 1_002, "shown": [shown, {**shown, "offset": 8}]}
     found = Reader(page({**SAID, "violations": {}, "settled": settled}, EMPTY, CLEAN)).text
@@ -160,7 +160,7 @@ def test_settled_differences_are_shown() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    """An empty log has a page too, which says so."""
+    """An empty log has a page too, which says that it is empty."""
     nothing = {**SAID, "decisions": 0, "outcomes": dict.fromkeys(OUTCOMES.values(), 0), "violations": {}}
     found = Reader(page(nothing, EMPTY, CLEAN))
     assert "Nothing was asked: there is nothing to draw." in found.text
@@ -169,7 +169,7 @@ def test_nothing_to_draw() -> None:
 
 
 def test_bins_are_bounded(spark: SparkSession) -> None:
-    """Whatever the span is: no more bins than `BINS`, and each decision and batch in one of them."""
+    """For any time span there are no more bins than `BINS`, and each decision and batch is in one of them."""
     entries = spark.range(1_000).select(
         (F.col("id") * F.col("id") * 77 + 5).alias("log_time_ms"),
         (F.col("id") % 9).alias("count"),
@@ -193,7 +193,7 @@ def test_bins_are_bounded(spark: SparkSession) -> None:
 
 
 def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
-    """A violation lies where its offset does, else its position; before or behind all batches it is in the first or last bin."""
+    """A violation is drawn at its offset, else at its position; before or behind all batches it is in the first or last bin."""
     moments = [Moment(NONE, None, None, *firsts) for firsts in ((10, 100), (None, None), (20, 200), (25, None), (30, 300), (None, None))]
     placed = [(0, None), (10, None), (19, 300), (20, 0), (26, 0), (99, None), (None, 5), (None, 299), (None, 10**12), (None, None)]
     rows = [("a", *each) for each in placed] + [("b", None, None), ("c", 20, None)] * 2
@@ -203,7 +203,7 @@ def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
 
 
 def test_one_batch_is_one_bin(spark: SparkSession) -> None:
-    """Log times that are all the same, and a batch whose content was never timed."""
+    """Log times that are all equal, and a batch whose content has no time, make one bin."""
     entries = spark.createDataFrame(
         [(7, 3, 7, None, 9)], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint, offset bigint"
     )
@@ -212,19 +212,19 @@ def test_one_batch_is_one_bin(spark: SparkSession) -> None:
 
 
 def test_no_batch_is_no_bin(spark: SparkSession) -> None:
-    """An empty log."""
+    """An empty log has no bins."""
     entries = spark.createDataFrame([], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint")
     assert series(spark.createDataFrame([], "log_time_ms bigint, outcome int"), entries) == EMPTY
 
 
 @pytest.mark.parametrize(("at_ms", "text"), [(0, "1970-01-01 00:00:00 UTC"), (2**62, f"{2**62} ms"), (-1, "1969-12-31 23:59:59 UTC")])
 def test_moments_that_no_calendar_has(at_ms: int, text: str) -> None:
-    """A log may say any time."""
+    """A log time outside the calendar is shown as a number."""
     assert moment(at_ms) == text
 
 
 def test_bars_stand_on_each_other() -> None:
-    """Heights are in proportion, the highest sum fits, and a name is escaped where the mouse shows it."""
+    """Heights are in proportion, the highest sum fits, and a name is escaped in the tooltip."""
     drawn = stacked("T", "u", {"a<": [1, 0], "b": [3, 2]}, time_ticks(0, 10_000), "axis")
     heights = [float(each) for each in re.findall(r'<rect [^>]*height="([\d.]+)"', drawn)]
     assert heights[1] == pytest.approx(3 * heights[0], abs=0.2)
@@ -235,7 +235,7 @@ def test_bars_stand_on_each_other() -> None:
 
 
 def test_few_among_many_are_seen() -> None:
-    """The longest bar and the highest of a lane fill their room, and one among a hundred million still has a width and a height."""
+    """The longest bar and the highest of a lane fill their space, and one among a hundred million still has a width and a height."""
     drawn = bars("T", "u", {"a<": 100_000_000, "b": 1})
     widths = [float(each) for each in re.findall(r'width="([\d.]+)" height', drawn)]
     assert widths[0] > 500 * widths[1] / 2 > 0
@@ -248,7 +248,7 @@ def test_few_among_many_are_seen() -> None:
 
 
 def test_lines_have_gaps() -> None:
-    """A line ends where there is no value, and a value by itself is seen."""
+    """A line ends where there is no value, and a single value is visible."""
     drawn = lines("T", "u", {"a": [1.0, None, 2.0, 3.0]}, time_ticks(0, 10_000), "axis")
     assert [len(each.split()) for each in re.findall(r'points="([^"]+)"', drawn)] == [2]
     assert drawn.count("<circle") == 1

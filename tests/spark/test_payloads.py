@@ -1,4 +1,4 @@
-"""The second reading of payload values is as strict as the others."""
+"""Tests that the second decoder of payload values is as strict as the others."""
 
 import json
 
@@ -24,7 +24,7 @@ def _expected(value: bytes) -> list[tuple[str, int]] | None:
 
 
 def test_good_value_is_read() -> None:
-    """What is altered below is good before."""
+    """The unaltered value is decoded."""
     assert _read(VALUE) == _expected(VALUE)
     assert len(_read(VALUE) or ()) == 3
 
@@ -32,13 +32,13 @@ def test_good_value_is_read() -> None:
 @SHARED
 @given(altered())
 def test_altered_value_is_read_alike(value: bytes) -> None:
-    """Both read the same requests, or both read nothing."""
+    """For an altered value both decoders return the same requests, or both reject it."""
     assert _read(value) == _expected(value)
 
 
 @pytest.mark.parametrize(("batch", "read"), LIMITS)
 def test_limits_are_alike(batch: object, read: bool) -> None:
-    """At each limit of the contract it is read, or it is not."""
+    """At each limit of the contract the value is decoded or rejected as it should be."""
     value = json.dumps(batch).encode()
     assert (_read(value) is not None) == read
     assert _read(value) == _expected(value)
@@ -46,5 +46,5 @@ def test_limits_are_alike(batch: object, read: bool) -> None:
 
 @pytest.mark.parametrize("value", GARBAGE)
 def test_garbage_is_none(value: bytes) -> None:
-    """What is no batch at all decides nothing, and ends nothing."""
+    """Bytes that are no batch at all decide nothing, and stop nothing."""
     assert READER.read(value) is None

@@ -1,4 +1,4 @@
-"""Whoever waits is told the stage and how far it is, and nobody else is."""
+"""Tests the progress output: stage and fraction done, and nothing when quiet."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ def _until(there: threading.Event, out: StringIO, text: str) -> None:
 
 
 def test_bar_on_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
-    """The stage, and how many tasks of it are done; the line is gone in the end."""
+    """On a terminal a bar shows the stage and its finished tasks; the line is erased at the end."""
     go_on, ended = tmp_path / "go on", threading.Event()
 
     def waiting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,7 +57,7 @@ def test_bar_on_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("quiet", "told"), [(False, "spark_join verify: one\nspark_join verify: two\n"), (True, "")])
 def test_lines_elsewhere(spark: SparkSession, quiet: bool, told: str) -> None:
-    """A line for each stage where there is no terminal, none when quiet; the times are known in any case."""
+    """Without a terminal each stage prints a line, none when quiet; the times are measured in any case."""
     out = StringIO()
     progress = Progress(spark, "verify", quiet=quiet, out=out)
     progress("one")
@@ -68,7 +68,7 @@ def test_lines_elsewhere(spark: SparkSession, quiet: bool, told: str) -> None:
 
 
 def test_quiet_on_a_terminal(spark: SparkSession) -> None:
-    """No bar either."""
+    """A quiet run prints no bar on a terminal."""
     out = Terminal()
     progress = Progress(spark, "verify", quiet=True, out=out)
     progress("one")

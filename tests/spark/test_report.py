@@ -1,4 +1,4 @@
-"""The report of a verification, of whatever size it is, and the rest that an interrupted run leaves."""
+"""Tests the report of a verification, of any size, and the leftovers of an interrupted run."""
 
 import json
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ RECORD = "partition int, offset bigint, append_time_ms bigint, key binary, value
 
 
 def _violations(spark: SparkSession, count: int) -> DataFrame:
-    """Violations of two types and two sources, in no order, some without a place."""
+    """Returns violations of two types and two sources, unordered, some without a place."""
     at = F.when(F.col("id") % 5 > 0, F.col("id") * 7919 % count)
     return spark.range(count).select(
         F.when(F.col("id") % 3 == 0, "bad-signature").otherwise("index-mismatch").alias("type"),
@@ -44,7 +44,7 @@ def _key(row: dict[str, object]) -> tuple[tuple[bool, object], ...]:
 
 
 def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -> None:
-    """No task writes them all; they are in order within each file and from one to the next. The page shows some of each kind."""
+    """Several tasks write many violations, in order within each file and from one to the next. The page shows some of each kind."""
     violations = _violations(spark, 1_000)
     write_violations(violations, 1_000, tmp_path / "many", rows_a_file=100)
     files = sorted((tmp_path / "many").glob("*.parquet"))
@@ -66,7 +66,7 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 
 
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
-    """A log in which there is nothing, and the result of its verification."""
+    """Returns an empty log, and the result of its verification."""
     records = spark.createDataFrame([], RECORD)
     log = Log(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
@@ -93,10 +93,10 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified
 
 
 def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The part that was written before the report is named for what it is, and is no report; the report appears last."""
+    """The part that was written before the report is named as incomplete, and is no report; the report appears last."""
     log, verified = _verified(spark, _violations(spark, 1))
     run = Run(at=datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC), signatures=False, stages_s={}, state=start(spark))
-    (tmp_path / "report.html").mkdir()  # so the run fails when only the Parquet files are there
+    (tmp_path / "report.html").mkdir()  # makes the run fail when only the Parquet files exist
     with pytest.raises(IsADirectoryError):
         write_report(tmp_path, log, verified, run)
     assert not (tmp_path / "report.json").exists()

@@ -1,4 +1,4 @@
-"""The file of the parties' keys, and signatures that are right by one of them."""
+"""Tests the file of the parties' keys, and signatures that one of them verifies."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.checkers.signed_log import NOTARY
 
 
 def test_keys_that_a_party_has_had(tmp_path: Path) -> None:
-    """A name has one key, as in the notary's own file, or several: what one of them has signed is signed."""
+    """A party has one key, as in the notary's own file, or several: a signature by any of them is valid."""
     now, before, other = Party(NOTARY), Party(NOTARY), Party(NOTARY, name="O=Bank B")
     pem = {party: party.public_pem.decode() for party in (now, before, other)}
     (tmp_path / "parties.json").write_text(json.dumps({now.name: [pem[now], pem[before]], other.name: pem[other]}))

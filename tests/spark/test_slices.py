@@ -1,4 +1,4 @@
-"""What a log has grown by is cut into parts that miss nothing."""
+"""Tests that the growth of a log is split into parts that miss nothing."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ lengths = st.integers(0, 40)
 
 @given(lengths, st.lists(st.tuples(st.integers(0, 9), lengths), min_size=1, max_size=4), st.integers(1, 60), st.integers(-9, 60))
 def test_each_offset_once_and_payloads_first(entries: int, payloads: list[tuple[int, int]], records_max: int, ahead: int) -> None:
-    """Parts follow each other in each partition, none is empty or too large, and no entry comes before the payloads of its time."""
+    """Parts are consecutive in each partition, none is empty or too large, and no entry comes before the payloads of its time."""
     payload = {("payload", number): Bounds(first, first + length) for number, (first, length) in enumerate(payloads)}
     wanted = {ORDERING: Bounds(3, 3 + entries), **payload}
 

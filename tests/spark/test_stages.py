@@ -1,4 +1,4 @@
-"""What stages write is there for the next one, or nothing is said of the log."""
+"""Tests that each stage finds the files of the one before, or the log is not verified."""
 
 import shutil
 import time
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_rows_that_the_driver_does_not_find(spark: SparkSession, tmp_path: Path) -> None:
-    """What an executor has written into a folder of its own the driver does not see. It is told, and the rest is not taken for all."""
+    """Rows that an executor wrote to a folder that the driver does not see are reported, and the rest does not count as complete."""
 
     def out_of_reach(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch.column("id")[0].as_py():  # the second task: what the first one wrote goes to where the driver does not look
+            if batch.column("id")[0].as_py():  # the second task: move the first one's files to a place that the driver does not read
                 while not (written := list((tmp_path / "a-stage/_temporary/0").glob("task_*"))):
                     time.sleep(0.05)
                 shutil.move(written[0], tmp_path / "of another machine")
@@ -35,7 +35,7 @@ def test_rows_that_the_driver_does_not_find(spark: SparkSession, tmp_path: Path)
 
 
 def test_executors_elsewhere_need_a_folder_that_all_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A temporary folder of the driver's is none: said before anything is read, and before a cluster is asked for anything."""
+    """With remote executors, a temporary folder of the driver's is rejected before anything is read, and before a cluster is contacted."""
     assert main(["verify", "--archive", str(tmp_path), "--out", str(tmp_path / "out"), "--master", "spark://127.0.0.1:1"]) == 2
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

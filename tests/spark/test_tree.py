@@ -1,4 +1,4 @@
-"""Leaves and roots in parallel are those of RFC 6962 one after the other."""
+"""Tests that leaves and roots computed in parallel are those of RFC 6962."""
 
 from hashlib import sha256
 
@@ -23,7 +23,7 @@ def _id(number: int) -> bytes:
 
 
 def test_leaves(spark: SparkSession) -> None:
-    """Every outcome, positions and times of all lengths, no conflict, one and many."""
+    """Leaves are right for every outcome, positions and times of all lengths, no conflict, one and many."""
     rows, expected = [], []
     for number, position in enumerate((0, 1, 255, 2**32, 2**63 - 1)):
         for outcome, count in ((0, 0), (1, 1), (1, 300), (2, 2), (3, 0)):
@@ -46,7 +46,7 @@ def test_leaves(spark: SparkSession) -> None:
 
 
 CHUNK_BITS = 3
-"""Chunks of 8 leaves."""
+"""The base-2 logarithm of the chunk size: chunks of 8 leaves."""
 
 
 def _hashes(spark: SparkSession, written: list[bytes]) -> DataFrame:
@@ -63,7 +63,7 @@ def _roots(parts: DataFrame) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("decided", [0, 1, 8, 45, 64])
 def test_roots_at_every_size(spark: SparkSession, decided: int) -> None:
-    """All sizes, those that end a chunk, and the last one, which nobody asked for."""
+    """Roots are right at all sizes, at those that end a chunk, and at the last one, which was not requested."""
     written = [b"%d" % position * 7 for position in range(decided)]
     hashes = _hashes(spark, written)
     found = _roots(in_spark.parts(hashes.limit(0), hashes, _sizes(spark, *range(decided)), 0, decided, CHUNK_BITS))
@@ -71,7 +71,7 @@ def test_roots_at_every_size(spark: SparkSession, decided: int) -> None:
 
 
 def test_roots_at_some_sizes(spark: SparkSession) -> None:
-    """Full chunks in which no size is asked for count all the same."""
+    """Full chunks without a requested size still count."""
     written = [b"%d" % position for position in range(75)]
     hashes = _hashes(spark, written)
     found = _roots(in_spark.parts(hashes.limit(0), hashes, _sizes(spark, 41), 0, 75, CHUNK_BITS))
@@ -84,7 +84,7 @@ def test_roots_at_some_sizes(spark: SparkSession) -> None:
     [(43, 75, (2, 16, 41, 43, 44, 74)), (48, 75, ()), (48, 75, (45, 48)), (43, 43, (43,)), (64, 64, (17,)), (43, 47, ())],
 )
 def test_roots_of_a_tree_that_grew(spark: SparkSession, first: int, decided: int, sizes: tuple[int, ...]) -> None:
-    """From the hashes and full chunks of a smaller tree: sizes before, at and behind its own, and the same full chunks as all at once."""
+    """A tree that grew from the hashes and full chunks of a smaller one has the right roots before, at and behind the old size."""
     written = [b"%d" % position for position in range(decided)]
     hashes, none = _hashes(spark, written), _sizes(spark)
     earlier, added = hashes.where(f"position < {first}"), hashes.where(f"position >= {first}")
@@ -99,7 +99,7 @@ def test_roots_of_a_tree_that_grew(spark: SparkSession, first: int, decided: int
 
 
 def test_no_root_of_a_tree_with_gaps(spark: SparkSession) -> None:
-    """Of chunks or leaves that are not there, or there twice, there is none; of nothing there is one."""
+    """If chunks or leaves are missing or duplicated there is no root; an empty tree has one."""
     hashes = _hashes(spark, [b"%d" % position for position in range(11)])
     chunk = spark.createDataFrame([(8, bytes(32))], "size bigint, hash binary")
     assert in_spark.root_of(chunk, hashes, 11, CHUNK_BITS) is not None

@@ -1,4 +1,4 @@
-"""Spark finds nothing wrong with whole honest logs, and finds exactly what is wrong with others."""
+"""Tests that Spark finds nothing wrong with honest logs, and exactly the violations of others."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -41,7 +41,7 @@ def _verified(
     exports: Sequence[Path] = (),
     former: Sequence[Party] = (),
 ) -> Verified:
-    """`former`: the party with keys that it had before."""
+    """Verify a log. `former`: the party with the keys that it had before."""
     log = read_archive(spark, archive(streams, folder / "archive"))
     compared = read_exports(spark, exports) if exports else None
     keys = [each.public_pem.decode() for each in (party, *former)]
@@ -54,7 +54,7 @@ def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
 
 
 def _hold(verified: Verified, replayed: Replayed) -> None:
-    """Every decision is the replay's, member for member, and so is the root."""
+    """Check that every decision, member for member, and the root are the replay's."""
     found = [
         {
             "transaction_id": bytes(row.id).hex(),
@@ -78,7 +78,7 @@ def _hold(verified: Verified, replayed: Replayed) -> None:
 
 
 def honest() -> Writer:
-    """A log as honest workers may leave it: conflicts, repetitions, a fill, an orphan, fences, a rotation, checkpoints of several sizes."""
+    """Returns a log of honest workers: conflicts, repetitions, a fill, an orphan, fences, a rotation, checkpoints of several sizes."""
     writer = Writer()
     log, party = writer.log, writer.party
     log.register("w1")
@@ -95,7 +95,7 @@ def honest() -> Writer:
     log.payload(1, 9, "orphan", partition=1)
     log.register("w2", "second incarnation")
     log.fence(1, 99)
-    writer.checkpoint(2)  # its incarnation is over
+    writer.checkpoint(2)  # its incarnation has ended
     log.rotate("the second key")
     writer.batch(3, 1, spend(state("u")), spend(state("u"), content="double"))
     writer.checkpoint(3)
@@ -104,7 +104,7 @@ def honest() -> Writer:
 
 @pytest.fixture(scope="module")
 def clean_log() -> Writer:
-    """Written once; tests change copies of it."""
+    """The honest log, written once; tests change copies of it."""
     return honest()
 
 
@@ -114,7 +114,7 @@ def writer(clean_log: Writer) -> Writer:
 
 
 def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """No violation is found, each decision is the replay's, and the root of every checkpoint that counts was compared."""
+    """An honest log has no violation, each decision is the replay's, and the root of every checkpoint that counts was compared."""
     verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
     assert _found(verified) == []
     _hold(verified, writer.replayed)
@@ -128,14 +128,14 @@ def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path, writer: Writer
 
 
 def _over(writer: Writer) -> bytes | None:
-    """The checkpoint of the incarnation that is over."""
+    """Returns the checkpoint of the incarnation that has ended."""
     return [record.value for record in writer.log.streams[ORDERING] if record.value and record.value[1] == 4][2]
 
 
 DECIDED = 9
 """The number of decisions in that log"""
 Planted = list[tuple[str, int | None, int | None]]
-"""(type, position, ordering offset) of each violation that was planted."""
+"""(type, position, ordering offset) of each planted violation."""
 
 
 def _wrong_root(writer: Writer) -> Planted:
@@ -158,7 +158,7 @@ def _unknown_party(writer: Writer) -> Planted:
 
 
 def _forged_repetition(writer: Writer) -> Planted:
-    """It asks what was decided at position 0, and something new; only the name of the first is reported."""
+    """Plant a forged submission that repeats the request at position 0 and adds a new one; only the first id is reported."""
     entry = writer.append(3, [Party(NOTARY).submission(spend(state("x"), state("y")), spend(state("new")))], 2)
     return [("bad-signature", 0, entry.offset)]
 
@@ -173,7 +173,7 @@ def _unreadable(writer: Writer) -> Planted:
 
 
 def _other_history(writer: Writer) -> Planted:
-    """An entry that counts all the same, and a checkpoint whose root is not compared: one violation, since one incarnation wrote both."""
+    """Plant an entry that counts and a checkpoint that is not compared, both with a foreign view: one violation, for one incarnation."""
     foreign = View(writer.replayed.seen, bytes(32))
     entry, payload, _ = writer.send(3, 1, spend(state("of another history")), view=foreign)
     payload()
@@ -183,7 +183,7 @@ def _other_history(writer: Writer) -> Planted:
 
 
 def _passed_over(writer: Writer) -> Planted:
-    """A worker that leaves out a sequence."""
+    """Plant a batch of a worker that leaves out a sequence."""
     writer.sequence(3)
     return [("sequence-gap", None, writer.batch(3, 1, spend(state("far"))).offset)]
 
@@ -192,7 +192,7 @@ def _passed_over(writer: Writer) -> Planted:
     "plant", [_wrong_root, _root_of_more_than_there_is, _forged_submission, _unknown_party, _other_ids, _other_history]
 )
 def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer: Writer, plant: Callable[[Writer], Planted]) -> None:
-    """Each kind by itself: the right type, the right place, and nothing else."""
+    """Each planted violation is found alone, with the right type and place, and nothing else."""
     planted = plant(writer)
     verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
     assert _found(verified) == planted
@@ -200,13 +200,13 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer:
 
 
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One log has violations of all kinds, and many of one: the driver gets no list of them."""
+    """One log with violations of all types, and many of one, is reported completely: the driver gets no list of them."""
     planted = [*_wrong_root(writer), *_root_of_more_than_there_is(writer), *_unknown_party(writer), *_other_ids(writer)]
     planted += [*_unreadable(writer), *_other_history(writer)]
     forged = writer.batch(3, 2, spend(state("forged")), party=Party(NOTARY))
     planted.append(("bad-signature", DECIDED + 3, forged.offset))
     planted += _forged_repetition(writer)
-    former = Party(NOTARY)  # the same party, before its key was replaced
+    former = Party(NOTARY)  # the same party, with its former key
     writer.batch(3, 2, spend(state("of another key")), party=former)
     view = writer.log.view()
     for number in range(50):
@@ -223,12 +223,12 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
 
 
 def test_records_without_a_good_signature(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """Whatever somebody without the key appends changes nothing: it is counted, with the place of the first, and is no violation."""
+    """Records by a writer without the key change nothing: they are counted, with the place of the first, and are no violation."""
     log, forger = writer.log, private_key("forger")
     before = writer.replayed
     first = log.write(5, b"\xff\xff", by=forger)
     log.entry(3, 2, "forged", by=forger)
-    log.entry(3, 2, "forged", by=private_key("notary"))  # the former key
+    log.entry(3, 2, "forged", by=private_key("notary"))  # with the former key
     log.payload(3, 2, "forged")
     log.put(1, log.streams[1][-1].key, None)
     log.write(4, bytes(88), by=forger)
@@ -246,9 +246,9 @@ def _without(streams: dict[int, list[Record]], *gone: Record) -> dict[int, list[
 
 
 def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """A batch of an incarnation that is passed over, an entry and a payload record that are gone from between others: each once.
+    """A skipped batch of an incarnation, and an entry and a payload record that are missing from between others, are each reported once.
 
-    Whoever wrote after the entry that is gone had another history.
+    Writers after the missing entry had another history.
     """
     log = writer.log
     planted = _passed_over(writer)
@@ -269,7 +269,7 @@ def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, write
 
 
 def test_swapped_records_are_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """Two entries that change places: all offsets are there, and the next view behind them is of another history."""
+    """Two entries that were swapped are found: all offsets are there, and the next view behind them is foreign."""
     one, other = (writer.batch(3, partition, spend(state("swapped"), content=str(partition))) for partition in (0, 1))
     after = writer.batch(3, 2, spend(state("after")))
     streams = writer.log.streams
@@ -282,7 +282,7 @@ def test_swapped_records_are_found(spark: SparkSession, tmp_path: Path, writer: 
 
 
 def lose_an_entry(writer: Writer) -> int:
-    """Have the log lose a record that two incarnations know, who go on writing; returns where the log ends then."""
+    """Remove a record from the log that two active incarnations know; returns the log end offset at that time."""
     log = writer.log
     log.register("w4", "third incarnation")
     lost = writer.batch(3, 0, spend(state("lost")))
@@ -290,13 +290,13 @@ def lose_an_entry(writer: Writer) -> int:
         writer.checkpoint(3)
         writer.batch(4, 1, spend(state(f"after the loss {number}")))
     rest = [record for record in log.streams[ORDERING] if record.offset != lost.offset]
-    # As if the tail was lost and has grown again: no offset is missing.
+    # As if the tail was lost and grew again: no offset is missing.
     log.streams[ORDERING] = [Record(ORDERING, at, each.append_time_ms, None, each.value) for at, each in enumerate(rest)]
     return len(rest)
 
 
 def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """Every record behind a loss has a foreign view: a row for each incarnation has the first place, the last one, and their number."""
+    """Every record behind a loss has a foreign view: one row per incarnation has the first place, the last one, and their number."""
     end = lose_an_entry(writer)
     verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
     rows = verified.violations.where("type = 'foreign-view'").orderBy("offset").collect()
@@ -310,7 +310,7 @@ def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: 
 
 
 def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """Foreign views before a settle record whose history goes beyond their places are settled; those after it are violations."""
+    """Foreign views before a settle record whose history covers their places are settled; those after it are violations."""
     end, log = lose_an_entry(writer), writer.log
     log.settle()
     verified = _verified(spark, tmp_path / "settled", log.streams, writer.party)
@@ -324,7 +324,7 @@ def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: P
 
 
 def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """A copy of a log that does not keep append times has another history."""
+    """A copy of a log without the original append times has another history."""
     at, record = next((at, each) for at, each in enumerate(writer.log.streams[ORDERING]) if each.value and each.value[1] == 1)
     changed = Record(ORDERING, record.offset, record.append_time_ms + 1, None, record.value)
     writer.log.streams[ORDERING][at] = changed
@@ -356,9 +356,9 @@ def test_lost_payload(spark: SparkSession, tmp_path: Path, writer: Writer) -> No
 
 
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """A payload that is still on its way: what is before it is verified, and where deciding stopped is reported.
+    """A payload that is still in flight is no violation: the log before it is verified, and the place where deciding stopped is reported.
 
-    Roots of what is decided before it are compared wherever they stand, if their views are from before it.
+    Roots of the decisions before it are compared wherever their checkpoints are, if their views cover only earlier records.
     """
     hole = writer.batch(3, 1, spend(state("on its way")))
     writer.log.streams[1].pop()
@@ -379,7 +379,7 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
 
 @pytest.mark.parametrize("seed", [13, 48])
 def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Real workers, crashes, lost and forged records: the replay's decisions, and violations exactly where the replay finds them.
+    """Real workers, crashes, and lost and forged records: the decisions are the replay's, and so are the violations.
 
     Single appends are lost here, which no broker does. Gaps in an incarnation are reported then.
     """

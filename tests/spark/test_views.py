@@ -1,4 +1,4 @@
-"""Foreign views are summed up by writer, and those that the owner has settled stand by themselves."""
+"""Tests that foreign views are summed up by writer, and settled ones reported separately."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 _SCHEMA = "offset bigint, view string, seen binary, history binary, expected string, seen_here bigint, foreign_writer binary"
 Place = tuple[int, int | None, int]
-"""offset, writer, and how many records are in effect there"""
+"""Offset, writer, and the number of records in effect there."""
 
 
 def _row(offset: int, writer: int | None, seen_here: int, view: str = "foreign") -> tuple[object, ...]:
@@ -26,7 +26,7 @@ def _found(spark: SparkSession, carry: Carry, *places: Place) -> list[tuple[obje
 
 
 def test_a_row_for_each_writer(spark: SparkSession) -> None:
-    """The first and the last place and the number, of each incarnation and of the owner; `found` and `expected` are of the first."""
+    """Each incarnation, and the owner, has one row with first and last place and number; `found` and `expected` are of the first."""
     rows = [_row(each, writer, 5) for each, writer in ((9, 2**64 - 1), (3, 1), (7, 1), (5, 1), (8, None))]
     found = differences(spark.createDataFrame(rows, _SCHEMA), Carry()).orderBy("offset").collect()
     assert [(row.offset, row.offset_last, row.records, row.settled) for row in found] == [
@@ -44,7 +44,7 @@ def test_a_row_for_each_writer(spark: SparkSession) -> None:
 
 
 def test_what_a_settle_record_settles(spark: SparkSession) -> None:
-    """A settle record settles the views before it whose places its history reaches, and no others."""
+    """A settle record settles the earlier views whose places its history covers, and no others."""
     carry = Carry(settled=7, settled_offset=20)
     assert _found(spark, carry, (10, 1, 6), (11, 1, 7), (12, 1, 8), (21, 1, 7)) == [(10, 11, 2, True), (12, 21, 2, False)]
     assert _found(spark, Carry(), (0, 1, 0)) == [(0, 0, 1, False)]

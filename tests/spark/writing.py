@@ -1,4 +1,4 @@
-"""Logs of signed requests, written without a worker: genesis, signatures, views, and what honest workers append."""
+"""Logs of signed requests, written without a worker: genesis, signatures, views, and the records of honest workers."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -19,7 +19,7 @@ Append = Callable[[], Record]
 
 
 class Writer:
-    """Writes a log of signed requests. Views are those of a writer that has read all that is there."""
+    """A writer of a log of signed requests. Its views are those of a writer that has read everything."""
 
     def __init__(self, party: Party = PARTY, partitions: int = PARTITIONS) -> None:
         self.log = SignedLog(partitions)
@@ -36,7 +36,7 @@ class Writer:
 
     @property
     def last(self) -> Record:
-        """The last ordering record."""
+        """Returns the last ordering record."""
         return self.log.streams[ORDERING][-1]
 
     def append(
@@ -49,8 +49,10 @@ class Writer:
         fill: bool = False,
         ids: list[str] | None = None,
     ) -> Record:
-        """Append the next batch of an incarnation, its payload first; the entry. `content`: in the place of the submissions; `fill`: a fill
-        before the payload; `ids`: in the place of the content's."""
+        """Append the next batch of an incarnation, its payload first; returns the entry.
+
+        `content` replaces the submissions; `fill` appends a fill before the payload; `ids` replace the content's.
+        """
         value = self.value(submissions) if content is None else content
         sequence = self.sequence(incarnation)
         if fill:
@@ -60,11 +62,11 @@ class Writer:
         return self.log.entry(incarnation, sequence, partition=partition, at=self._now, value=value, ids=asked)
 
     def batch(self, incarnation: int, partition: int, *requests: dict[str, Any], party: Party | None = None) -> Record:
-        """The same with one submission."""
+        """Append the next batch of an incarnation, with one submission; returns the entry."""
         return self.append(incarnation, [(party or self.party).submission(*requests)], partition)
 
     def send(self, incarnation: int, partition: int, *requests: dict[str, Any], view: View | None = None) -> tuple[Append, Append, Append]:
-        """Return what appends the entry, the payload and a fill of an incarnation's next batch. Without `view` it has its place's."""
+        """Returns functions that append entry, payload and fill of an incarnation's next batch, by default with the view at that time."""
         sent = self.party.submission(*requests)
         value, sequence, at = self.value([sent]), self.sequence(incarnation), self._now
         return (
@@ -74,23 +76,23 @@ class Writer:
         )
 
     def fill(self, incarnation: int, sequence: int, value: bytes, partition: int) -> Record:
-        """A fill for the batch whose entry names that payload."""
+        """Append a fill for the batch whose entry names that payload."""
         fill = self.log.fill_value(incarnation, sequence, value, partition)
         return self.log.payload(incarnation, sequence, partition=partition, value=fill)
 
     def checkpoint(self, incarnation: int, size: int | None = None, root: bytes | None = None) -> Record:
-        """A checkpoint of the whole log so far, or of that size, with the right root or another."""
+        """Append a checkpoint of the whole log so far, or of that size, with the right root or another."""
         replayed = self.replayed
         size = len(replayed.decisions) if size is None else size
         return self.log.checkpoint(incarnation, size, replayed.root(size) if root is None else root)
 
     def sequence(self, incarnation: int) -> int:
-        """The next one."""
+        """Returns the next sequence of the incarnation."""
         self.sequences[incarnation] = self.sequences.get(incarnation, 0) + 1
         return self.sequences[incarnation]
 
     def value(self, submissions: list[Submission]) -> bytes:
-        """The payload of these."""
+        """Returns the payload of these submissions."""
         return encode_batch([decode_submission(each.body, NOTARY).encoded for each in submissions])
 
     @property
@@ -99,5 +101,5 @@ class Writer:
 
 
 def nonce(text: str) -> bytes:
-    """The nonce of that name, as `SignedLog` makes it."""
+    """Returns the nonce for that name, as `SignedLog` makes it."""
     return sha256(text.encode()).digest()[:16]

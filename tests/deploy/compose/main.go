@@ -1,5 +1,5 @@
-// Reads a compose file as compose does, with all its profiles, and prints the project as JSON. Exits with 1 and the reason when the file
-// does not conform to the schema, or names what it does not have.
+// Reads a compose file as compose does, with all its profiles, and prints the project as JSON. Exits with 1 and the reason if the file
+// does not conform to the schema, or refers to something that it does not define.
 package main
 
 import (

@@ -1,4 +1,4 @@
-"""A notary of a few lines, honest by the judge of `tests/checkers`, with real receipts; what it says is then spoilt by the tests."""
+"""A minimal notary that is honest by the rules of `tests/checkers`, with real receipts; the tests falsify its answers."""
 
 import json
 from collections.abc import Iterable
@@ -23,16 +23,16 @@ from tests.checkers.judge import hashed, judge
 ORIGIN = "notary.example/honest"
 LOG_TIME = 1_760_000_000_000
 BUSY = Mix(submission_requests=3, inputs=2, inputs_distribution="poisson", double_spends=0.3, references=0.3, windows=0.3, retries=0.2)
-"""Everything happens within a few submissions."""
+"""A mix in which every kind of event happens within a few submissions."""
 
 
 def asked(count: int, mix: Mix = BUSY, seed: str = "s") -> list[Asked]:
-    """What a process asks."""
+    """Returns the submissions of one load process."""
     return list(generate(mix, seed, count, Writer(NOTARY, PARTY, party_key().sign)))
 
 
 class Honest:
-    """Decides in the order in which it is asked."""
+    """A notary that decides requests in the order in which they arrive."""
 
     def __init__(self, position_first: int = 0) -> None:
         self.position_next = position_first
@@ -45,11 +45,11 @@ class Honest:
 
     @property
     def verifier_key(self) -> VerifierKey:
-        """What its receipts are verified with."""
+        """The key that verifies its receipts."""
         return VerifierKey(ORIGIN, self._key.public_key().public_bytes_raw())
 
     def verify(self, told: Told) -> str | None:
-        """As a checker wants it."""
+        """Verify a receipt, with the result that a checker expects."""
         decision = msgspec.to_builtins(told)
         try:
             verify_receipt(decision.pop("receipt"), decision, self.verifier_key)
@@ -58,7 +58,7 @@ class Honest:
         return None
 
     def answer(self, asked: Asked, *, receipts: bool = False) -> list[Told]:
-        """Its decisions; receipts only for the first 256 of all."""
+        """Returns its decisions; receipts only for the first 256 of all."""
         requests = json.loads(asked.body)["requests"]
         ids = [asked.ids[start : start + 32].hex() for start in range(0, len(asked.ids), 32)]
         decisions = [dict(self._decide(id_, request)) for id_, request in zip(ids, requests, strict=True)]
@@ -84,7 +84,7 @@ class Honest:
 
 
 def checked(answered: Iterable[tuple[Asked, list[Told]]]) -> list[str]:
-    """What a checker without receipts has against these answers, in their order, one after the other."""
+    """Returns the violations that a checker without receipts finds in these answers, in their order."""
     checker = Checker(receipts=False)
     for one, answers in answered:
         checker.answered(one, answers, checker.position_highest)

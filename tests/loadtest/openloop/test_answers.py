@@ -1,4 +1,4 @@
-"""Reading answers: what breaks the contract, or is about something else, is a wrong answer."""
+"""Tests the parsing of answers: one that breaks the contract, or is about something else, is a wrong answer."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _body(decisions: list[Any]) -> bytes:
 
 
 def test_an_honest_answer_is_read() -> None:
-    """Every member is there, in the order of the requests."""
+    """An honest answer is parsed with every member, in the order of the requests."""
     one = asked(1)[0]
     told = Honest().answer(one)
     assert read(_body(msgspec.to_builtins(told)), one.ids, complete=True) == told
@@ -41,7 +41,7 @@ def test_an_honest_answer_is_read() -> None:
     ids=["order", "one too few", "one too many", "null", "id", "no reason", "reason", "no conflicts", "unknown", "position", "text"],
 )
 def test_wrong_answers(spoil: Callable[[list[Any]], list[Any]]) -> None:
-    """Another order, number, id or form is refused."""
+    """An answer with another order, number, id or form is rejected."""
     one = asked(1)[0]
     body = _body(spoil(msgspec.to_builtins(Honest().answer(one))))
     with pytest.raises(WrongAnswer):
@@ -49,7 +49,7 @@ def test_wrong_answers(spoil: Callable[[list[Any]], list[Any]]) -> None:
 
 
 def test_what_a_202_has_decided_stays_decided() -> None:
-    """A later answer may know more or less, and must not know otherwise."""
+    """After a 202 a later answer may decide more or fewer requests, but none differently."""
     one = asked(1)[0]
     told = Honest().answer(one)
     half = [told[0], None, None]

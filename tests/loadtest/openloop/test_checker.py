@@ -1,4 +1,4 @@
-"""The checker has nothing against an honest notary, and something against each lie."""
+"""Tests that the checker finds nothing against an honest notary, and each false answer."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ def _run(count: int = 150) -> list[tuple[Asked, list[Told]]]:
 
 
 def _first(run: list[tuple[Asked, list[Told]]], reason: str | None, *, marked: bool | None = None) -> tuple[int, int]:
-    """Where the first decision of that reason is that was told once; `marked`: whether its request bears a mark."""
+    """Returns the place of the first decision with that reason that was returned once; `marked`: whether its request has a mark."""
     for number, (one, answers) in enumerate(run):
         for at, told in enumerate(answers):
             if told.reason == reason and not one.twice and (marked is None or marked == (at in one.marks)):
@@ -30,13 +30,13 @@ def _first(run: list[tuple[Asked, list[Told]]], reason: str | None, *, marked: b
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_an_honest_notary_is_clean(shuffled: bool) -> None:
-    """Whatever was asked, and however the answers overtake each other on their way."""
+    """The answers of an honest notary are clean for any requests, and in any order of arrival."""
     checker = Checker(receipts=False)
     run = _run()
     if shuffled:
         Random(1).shuffle(run)
     for one, answers in run:
-        # All of them were under way when the first answer came.
+        # All of them were in flight when the first answer came.
         checker.answered(one, answers, -1)
     checker.settle()
     assert checker.violations == []
@@ -45,7 +45,7 @@ def test_an_honest_notary_is_clean(shuffled: bool) -> None:
 
 
 def test_a_double_spend_that_commits() -> None:
-    """Both transactions are named, at once: not only when all is settled."""
+    """Two committed transactions with a common input are both named, at once and not only at the end."""
     run = _run()
     number, at = _first(run, "input-conflict")
     one, answers = run[number]
@@ -57,7 +57,7 @@ def test_a_double_spend_that_commits() -> None:
 
 
 def test_a_lone_request_that_is_rejected() -> None:
-    """Nobody else names its states, so that nothing could have consumed them."""
+    """A request whose states no other request names cannot be rejected for a conflict."""
     run = _run()
     number, at = _first(run, None, marked=False)
     refused = run[_first(run, "input-conflict")[0]][1][_first(run, "input-conflict")[1]]
@@ -67,7 +67,7 @@ def test_a_lone_request_that_is_rejected() -> None:
 
 @pytest.mark.parametrize("reason", ["input-conflict", "reference-conflict", "outside-time-window"])
 def test_each_rejection_must_follow_from_what_came_before(reason: str) -> None:
-    """A request that was rejected with good reason is found out when it is told to be committed."""
+    """A request that was rightly rejected and is reported as committed is found."""
     run = _run()
     number, at = _first(run, reason)
     run[number][1][at] = replace(run[number][1][at], outcome="committed", reason=None, conflicts=())
@@ -75,7 +75,7 @@ def test_each_rejection_must_follow_from_what_came_before(reason: str) -> None:
 
 
 def test_conflicts_are_held_to_the_letter() -> None:
-    """Another consumer than the one that did consume the state is found out."""
+    """A conflict with another consumer than the real one is found."""
     run = _run()
     number, at = _first(run, "input-conflict")
     told = run[number][1][at]
@@ -86,7 +86,7 @@ def test_conflicts_are_held_to_the_letter() -> None:
 
 @pytest.mark.parametrize("member", ["position", "log_time"])
 def test_a_retry_that_is_decided_otherwise(member: str) -> None:
-    """The same bytes again must be told the same, member for member."""
+    """A retry with the same bytes must get the same answer, member for member."""
     run = _run()
     number = next(number for number, (one, _) in enumerate(run) if one.again)
     run[number][1][0] = replace(run[number][1][0], **{member: 10**6})
@@ -94,7 +94,7 @@ def test_a_retry_that_is_decided_otherwise(member: str) -> None:
 
 
 def test_a_decision_from_before_it_was_asked() -> None:
-    """Whoever was answered before another was sent stands before it in the order."""
+    """A decision that was answered before another was sent must have the lower position."""
     one, other = asked(2, Mix(double_spends=0, references=0, windows=0, retries=0))
     honest = Honest()
     late, early = honest.answer(other), honest.answer(one)
@@ -105,7 +105,7 @@ def test_a_decision_from_before_it_was_asked() -> None:
 
 
 def test_receipts_of_the_sample_are_verified() -> None:
-    """All of an honest notary's verify, and as many as were to be are."""
+    """All sampled receipts of an honest notary verify, and their number is right."""
     honest = Honest()
     checker = Checker(verify=honest.verify)
     for one in asked(30):
@@ -115,7 +115,7 @@ def test_receipts_of_the_sample_are_verified() -> None:
 
 
 def test_a_receipt_of_another_decision() -> None:
-    """A receipt that proves something else than what is told is found out."""
+    """A receipt that proves another decision than the answer's is found."""
     honest = Honest()
     checker = Checker(verify=honest.verify)
     [one] = asked(1)
@@ -126,7 +126,7 @@ def test_a_receipt_of_another_decision() -> None:
 
 @pytest.mark.parametrize("receipts", [True, False])
 def test_receipts_are_there_when_they_were_asked_for(receipts: bool) -> None:
-    """One that is missing, and one that nobody wanted, make the answer a wrong one."""
+    """An answer without a requested receipt, or with one that was not requested, is a wrong answer."""
     honest = Honest()
     [one] = asked(1)
     checker = Checker(receipts=receipts, verify=honest.verify)

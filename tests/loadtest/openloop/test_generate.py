@@ -1,4 +1,4 @@
-"""What a load asks: to the byte what a party signs, and marked where something can happen to it."""
+"""Tests the requests of a load: signed to the byte as a party signs, and marked where conflicts are possible."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.loadtest.openloop.honest import BUSY, asked
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    """Signatures, marks and repetitions included; another seed shares no transaction."""
+    """The same seed gives the same bytes, signatures, marks and repetitions; another seed shares no transaction."""
     assert asked(40) == asked(40)
     assert not {one.ids for one in asked(40)} & {one.ids for one in asked(40, seed="t")}
 
@@ -33,7 +33,7 @@ def test_bodies_are_what_another_party_would_sign() -> None:
 
 
 def test_workers_take_them() -> None:
-    """The workers' own decoder and signature check pass every submission, and would log the very bytes that were sent."""
+    """The worker's own decoder and signature check accept every submission, and would log exactly the bytes that were sent."""
     verify = verifier(party_key().public_key())
     for one in asked(60):
         submission = decode_submission(one.body, NOTARY)
@@ -44,7 +44,7 @@ def test_workers_take_them() -> None:
 
 
 def test_marks_say_all_that_can_happen() -> None:
-    """A state in two requests is marked in each of them, as are all references and windows; what bears no mark stands alone."""
+    """A state in two requests is marked in each, as are all references and windows; an unmarked state occurs once."""
     named: Counter[str] = Counter()
     requests = []
     for one in asked(300):
@@ -63,7 +63,7 @@ def test_marks_say_all_that_can_happen() -> None:
 
 
 def test_shares_are_kept() -> None:
-    """Of many requests as many are double spends, name references and windows, and of submissions as many are repeated, as was asked."""
+    """The shares of double spends, references, windows and repeated submissions are as requested."""
     mix = Mix(double_spends=0.1, references=0.2, windows=0.3, retries=0.25)
     made = asked(4_000, mix)
     first = [json.loads(one.body)["requests"][0] for one in made if not one.again]
@@ -75,7 +75,7 @@ def test_shares_are_kept() -> None:
 
 
 def test_a_repetition_is_the_same_bytes() -> None:
-    """What is sent again was sent before, to the byte, and the first of the two says so."""
+    """A repeated submission has the same bytes as the first, which is marked as repeated."""
     seen: dict[bytes, bool] = {}
     for one in asked(200):
         if one.again:
@@ -85,7 +85,7 @@ def test_a_repetition_is_the_same_bytes() -> None:
 
 
 def test_without_shares_all_commit() -> None:
-    """Nothing bears a mark, and nothing is sent twice."""
+    """Without shares nothing is marked, and nothing is sent twice."""
     plain = Mix(submission_requests=5, double_spends=0, references=0, windows=0, retries=0)
     assert not any(one.marks or one.twice for one in asked(50, plain))
 
@@ -93,7 +93,7 @@ def test_without_shares_all_commit() -> None:
 @pytest.mark.parametrize("distribution", ["fixed", "poisson", "uniform", "geometric"])
 @pytest.mark.parametrize("mean", [1.0, 4.0, 2.5, 80.0])
 def test_distributions_have_their_mean(distribution: Distribution, mean: float) -> None:
-    """Whatever the distribution, the mean is the one that was asked for, and no request is without inputs."""
+    """Each distribution has the requested mean, and no request is without inputs."""
     draw = drawing(distribution, mean, Random(1))
     drawn = [draw() for _ in range(4_000)]
     assert min(drawn) >= 1
@@ -101,7 +101,7 @@ def test_distributions_have_their_mean(distribution: Distribution, mean: float) 
 
 
 def test_a_pool_gives_back_what_was_put_in() -> None:
-    """In the same order, member for member."""
+    """A pool returns what was put in, in the same order, member for member."""
     made = asked(30, BUSY)
     with Pool() as pool:
         for one in made:

@@ -1,4 +1,4 @@
-"""Positions of all processes."""
+"""Tests the ledger: the positions that all processes have received."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.loadtest.openloop.honest import Honest, asked
 
 
 def _heard(*records: tuple[int, int]) -> bytes:
-    """(position, log time) each, of a transaction that is named after the position."""
+    """Returns encoded (position, log time) pairs, of transactions that are named after their positions."""
     return b"".join([HEARD.pack(position, b"%8d" % position, log_time) for position, log_time in records])
 
 
@@ -20,7 +20,7 @@ def _violations(heard: bytes, *, first: int = 0, alone: bool = True) -> list[str
 
 
 def test_what_checkers_hear_is_dense() -> None:
-    """Two processes of one honest notary fill all positions from the first on, repeated answers included."""
+    """Two processes of one honest notary receive all positions from the first on, repeated answers included."""
     honest, ledger, checkers = Honest(17), Ledger(17), [Checker(receipts=False) for _ in range(2)]
     for pair in zip(asked(100), asked(100, seed="t"), strict=True):
         for checker, one in zip(checkers, pair, strict=True):
@@ -34,24 +34,24 @@ def test_what_checkers_hear_is_dense() -> None:
 
 @pytest.mark.parametrize("at", [0, 5, PAGE - 1, PAGE, 2 * PAGE])
 def test_a_gap(at: int) -> None:
-    """A position that nobody was told of is found, wherever it is; when others ask too, it may be theirs."""
+    """A position that no process received is found anywhere; if other clients submit too, it may be theirs."""
     heard = _heard(*[(position, 1) for position in range(2 * PAGE + 9) if position != at])
     assert any("gaps" in text for text in _violations(heard))
     assert _violations(heard, alone=False) == []
 
 
 def test_one_position_of_two_transactions() -> None:
-    """Two processes that are told one position for different transactions."""
+    """Two processes that receive one position for different transactions are found."""
     assert any(
         "position 3 was told of" in text for text in _violations(HEARD.pack(3, b"one     ", 1) + HEARD.pack(3, b"other   ", 1), first=3)
     )
 
 
 def test_a_position_from_before_the_run() -> None:
-    """What was decided before the run began was asked before: the seed is an old one."""
+    """A position from before the run means that its request was sent before: the message says that the seed was used already."""
     assert any("--seed" in text for text in _violations(_heard((4, 1), (5, 1)), first=5))
 
 
 def test_log_time_that_falls() -> None:
-    """Log time never falls as position rises, whoever was told of it first."""
+    """Log times that fall as positions rise are found, in whatever order the processes received them."""
     assert any("log time falls" in text for text in _violations(_heard((2, 30), (0, 20), (1, 31))))

@@ -1,4 +1,4 @@
-"""Locust itself, as a process: nothing here is timed, only whether a run has a figure. In this process the library stays as it is."""
+"""Tests Locust itself, in a process of its own: it checks no times, only whether a run has a result. This process is not patched."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def _decisions(url: str) -> int:
 
 
 def _page(locust: "subprocess.Popen[str]", url: str, form: bytes | None = None) -> bytes:
-    """What Locust's web server says; nothing while it is not there yet."""
+    """Returns the page of Locust's web server, an empty text while it does not answer yet."""
     assert locust.poll() is None
     try:
         with urllib.request.urlopen(url, form) as reply:  # noqa: S310 - the Locust of this test
@@ -67,7 +67,7 @@ def _page(locust: "subprocess.Popen[str]", url: str, form: bytes | None = None) 
 
 
 def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
-    """Two processes, two steps, everything in the mix and every receipt verified: a figure, Locust's own reports, and exit code 0."""
+    """Two processes, two steps, every event in the mix and every receipt verified give a result, Locust's own reports, and exit code 0."""
     port = _free_port()
     options = ["--processes", "2", "--master-port", port, "--master-bind-port", port, "--shape", "steps", "--steps", "20,60"]
     options += [
@@ -98,7 +98,7 @@ def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
 
 
 def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
-    """Killed midway: what it did not answer are failures, the exit code is 1, and a figure of an earlier run is gone."""
+    """After the server is killed midway its missing answers are failures, the exit code is 1, and an earlier run's result is removed."""
     (tmp_path / "figure.json").write_text("an earlier run's")
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "6", "--deadline", "2")
     while _decisions(service.url) < 20:
@@ -113,7 +113,7 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
 
 
 def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
-    """Ctrl-C midway: nothing has failed, and still there is no figure."""
+    """After Ctrl-C midway there is no result, although nothing has failed."""
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
     while _decisions(service.url) < 20:
         assert locust.poll() is None
@@ -126,7 +126,7 @@ def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service)
 
 
 def test_a_run_from_the_web_form(tmp_path: Path, service: Service) -> None:
-    """The page knows the load's options; a run that it starts ends by itself and has a figure; so has the next one, with other requests."""
+    """The web form has the load's options; a run from it ends by itself and has a result; the next one too, with other requests."""
     port = _free_port()
     locust = _locust(tmp_path, service.url, "--seed", "form", "--web-host", "127.0.0.1", "--web-port", port, headless=False)
     web = f"http://127.0.0.1:{port}"
@@ -148,7 +148,7 @@ def test_a_run_from_the_web_form(tmp_path: Path, service: Service) -> None:
 
 
 async def test_a_notary_that_commits_everything_has_no_figure(tmp_path: Path) -> None:
-    """Every submission is answered, at any speed; but two transactions that spent one state were committed, and are named."""
+    """If every submission is answered but two transactions with a common input were committed, there is no result, and both are named."""
     positions: dict[bytes, int] = {}
 
     def decide(id_: bytes) -> dict[str, object]:
@@ -168,7 +168,7 @@ async def test_a_notary_that_commits_everything_has_no_figure(tmp_path: Path) ->
 
 
 async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
-    """After a 503, a 202 that knows half of it, and a broken connection, the same bytes are sent to the other URL, and it is counted."""
+    """After a 503, a partial 202, or a broken connection the same bytes are sent to the other URL, and this is counted."""
     honest, turns, bodies = Honest(), cycle((503, 202, 0)), dict[bytes, bytes]()
 
     def reply(body: bytes, ids: list[bytes]) -> Reply:
@@ -191,7 +191,7 @@ async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_says_so(tmp_path: Path) -> None:
-    """Nobody there, and a schedule that is none: exit code 1 and the reason."""
+    """An unreachable notary, and an invalid schedule, give exit code 1 and the reason."""
     for options, why in ((["--rate", "1"], "refused"), (["--rate", "0"], "")):
         locust = _locust(tmp_path, f"http://127.0.0.1:{_free_port()}", *options)
         _, errors = locust.communicate()
@@ -201,7 +201,7 @@ def test_what_cannot_be_loaded_says_so(tmp_path: Path) -> None:
 
 
 def test_this_process_is_not_patched() -> None:
-    """What the tests import of the load leaves sockets, threads and clocks alone."""
+    """The parts of the load that the tests import do not patch sockets, threads or clocks."""
     assert not {"gevent", "locust", "geventhttpclient"} & sys.modules.keys()
 
 
@@ -211,7 +211,7 @@ Reply = tuple[int, bytes]
 
 @asynccontextmanager
 async def _notary(reply: Callable[[bytes, list[bytes]], Reply]) -> AsyncIterator[str]:
-    """A server that has no decisions at first; `reply` gets a submission and its ids."""
+    """A server that starts without decisions; `reply` gets a submission and its ids."""
 
     def about(path: bytes) -> bytes:
         return b"origin\n0\nroot\n" if path == b"/v1/checkpoint" else json.dumps({"name": NOTARY, "verifier_key": ""}).encode()

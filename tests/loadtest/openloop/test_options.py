@@ -1,4 +1,4 @@
-"""Options come to a plan, or to a line that says why not."""
+"""Tests that options become a plan, or a line with the reason why not."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -20,7 +20,7 @@ def _plan(*arguments: str) -> Plan:
 
 
 def test_defaults() -> None:
-    """Four inputs a request, one request a submission, a thousand a second; names and key are what the notary says."""
+    """The defaults are four inputs a request, one request a submission, a thousand a second; names and key are the notary's."""
     plan = _plan()
     assert (plan.mix.inputs, plan.mix.inputs_distribution, plan.mix.submission_requests) == (4.0, "fixed", 1)
     assert [stage.requests_per_s for stage in plan.stages] == [1_000.0]
@@ -28,7 +28,7 @@ def test_defaults() -> None:
 
 
 def test_every_option_arrives() -> None:
-    """What is given stands in the plan."""
+    """The plan has the value of every option."""
     text = """--shape steps --steps 10,20 --run-time 8 --warm-up 1 --deadline 3 --requests-per-submission 7
         --inputs 5 --inputs-distribution poisson --double-spends .1 --references .2 --windows .3 --retries .4
         --notary-name M --party P --key F --verifier-key V --receipt-sample 1"""
@@ -42,7 +42,7 @@ def test_every_option_arrives() -> None:
 
 
 def test_defaults_keep_their_types() -> None:
-    """No default of an option that the web form shows is None: Locust's form would make text of it."""
+    """No option that the web form shows has the default None: Locust's form would turn it into text."""
     own = vars(_parsed())
     assert [name for name, value in own.items() if value is None] == ["run_time"]
 
@@ -60,18 +60,18 @@ def test_defaults_keep_their_types() -> None:
     ],
 )
 def test_what_makes_no_load(wrong: str) -> None:
-    """Values out of bounds are refused before anything is made."""
+    """Values out of range are rejected before anything is created."""
     with pytest.raises(Unusable):
         _plan(*wrong.split())
 
 
 @pytest.mark.parametrize("host", [None, "", "localhost:80", "ftp://a", "http://a/path"])
 def test_hosts_that_are_none(host: str | None) -> None:
-    """Without a usable URL there is nothing to load."""
+    """Without a usable URL the options are rejected."""
     with pytest.raises(Unusable):
         urls_of(host)
 
 
 def test_several_hosts() -> None:
-    """`--host` takes several URLs, parted by commas."""
+    """`--host` takes several URLs, separated by commas."""
     assert urls_of("http://a:1, http://b:2/") == ("http://a:1", "http://b:2")

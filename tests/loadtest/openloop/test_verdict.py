@@ -1,4 +1,4 @@
-"""A figure is told of a whole and clean run alone."""
+"""Tests that only a complete and clean run has a result."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def _reasons(tally: Tally, heard: int = 30) -> list[str]:
 
 
 def test_a_whole_run_has_a_figure() -> None:
-    """It tells requests and submissions apart, leaves the warm-up out, and counts the time until the last answer."""
+    """A result separates requests from submissions, leaves the warm-up out, and counts the time until the last answer."""
     assert _reasons(_whole()) == []
     told = figure(PLAN, _whole())
     assert (told["requests"], told["submissions"]) == (20, 10)
@@ -60,14 +60,14 @@ def _spoil(name: str, value: object) -> Callable[[Tally], None]:
     ],
 )
 def test_anything_wrong_has_none(spoil: Callable[[Tally], None], why: str) -> None:
-    """The reason is told, not the figure."""
+    """After any failure there is the reason instead of a result."""
     tally = _whole()
     spoil(tally)
     assert any(why in reason for reason in _reasons(tally))
 
 
 def test_a_gap_has_none() -> None:
-    """What the ledger found counts like what any process found."""
+    """A violation that the ledger found counts like that of any process."""
     ledger = Ledger(0)
     ledger.hear(_heard((0, 1), (2, 1)))
     ledger.close(alone=True)
@@ -75,7 +75,7 @@ def test_a_gap_has_none() -> None:
 
 
 def test_processes_add_up() -> None:
-    """Counts, times and failures of all; finished when all are."""
+    """Counts, times and failures of all processes are added; the run is finished when all are."""
     one, other = _whole(), _whole()
     other.fail("it failed")
     other.finished = False
@@ -89,7 +89,7 @@ def test_processes_add_up() -> None:
 
 @pytest.mark.parametrize(("percent", "wanted"), [(0, 1), (50, 500), (99, 990), (100, 1_000)])
 def test_percentiles_are_one_percent_exact(percent: float, wanted: float) -> None:
-    """A percentile is at most one percent above the true one, and never beyond the largest."""
+    """A percentile is at most one percent above the true one, and never above the maximum."""
     times = Times()
     for ms in range(1, 1_001):
         times.add(ms)
