@@ -9,16 +9,18 @@ PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
 # processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
-ALONE := (kafka or chaos or peers) and not (spark or nightly)
-COMPUTES := (spark or exhaustive or image) and not nightly
-OTHERS := not (kafka or chaos or peers or spark or exhaustive or image or nightly)
+# What installs packages of Debian (`peers`, `image`) or needs hours (`nightly`) is left to `make nightly`.
+APART := peers or image or nightly
+ALONE := (kafka or chaos) and not (spark or $(APART))
+COMPUTES := (spark or exhaustive) and not ($(APART))
+OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # The folders of tests, first those that take longest. The first of the two processes has those of FAULT_FOLDERS.
 LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAULT_FOLDERS := tests/chaos tests/deploy
 
-.PHONY: help demo test test-faults test-brokers test-computes check nightly test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-faults test-brokers test-computes check nightly test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,7 +28,7 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka peers manifests-tools image-tools lint  ## everything: lint, types, all tests, on real brokers
+test: $(VENV)/.dev kafka manifests-tools lint  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
 	$(PYTEST) $(TWO) -m "$(OTHERS)" --durations 10
 	$(MAKE) --jobs 3 test-faults test-brokers test-computes
 
@@ -42,12 +44,18 @@ test-computes:
 check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
 	$(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"
 
-nightly: $(VENV)/.dev kafka manifests-tools  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
+nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
 	$(PYTEST) -m nightly -rP --durations 10
 	$(MAKE) mutants
 	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
 	$(MAKE) chaos
 	$(MAKE) sites
+
+test-peers: $(VENV)/.dev kafka peers  ## as root: the others at the same work do what the comparison takes for granted
+	$(PYTEST) tests/loadtest -m peers --durations 10
+
+test-image: $(VENV)/.dev kafka image-tools  ## as root: the container images are built and used
+	$(PYTEST) tests/deploy/test_image.py -m image --durations 10
 
 test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
 	$(PYTEST) tests/spark
