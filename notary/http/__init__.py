@@ -18,7 +18,7 @@ and `not-ready`.
 """
 
 from notary.http.app import App
-from notary.http.connection import times_of
+from notary.http.machine import times_of
 from notary.http.server import Server, bind
 
 __all__ = ["App", "Server", "bind", "times_of"]

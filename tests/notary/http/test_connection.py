@@ -11,7 +11,9 @@ import pytest
 
 from notary.http import Server, bind
 from notary.http.call import TEXT, Call
-from notary.http.connection import HEAD_BYTES_MAX, SLICE_BYTES, TRANSITIONS, Event, State, Times
+from notary.http.connection import SLICE_BYTES
+from notary.http.machine import TRANSITIONS, Event, State, Times
+from notary.http.parsing import HEAD_BYTES_MAX
 
 LARGE = b"x" * (16 << 20)
 """More than the kernel keeps for a client that does not read."""
