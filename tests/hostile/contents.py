@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from hashlib import sha256
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -32,6 +33,24 @@ def post(body: bytes) -> bytes:
     return post_head(len(body)) + body
 
 
+def prepared(wire: Wire, name: str) -> bytes:
+    """A call with a prepared body."""
+    return post(body_of(Path(wire.target.folder) / name))
+
+
+def _filled(head: bytes, tail: bytes) -> bytes:
+    """A call with the largest body that there may be."""
+    return post(head + b"x" * (SUBMISSION_BYTES - len(head) - len(tail)) + tail)
+
+
+UNKNOWN = _filled(b'{"party":"O=Nobody","signature":"' + b"A" * 86 + b'==","requests":["', b'"]}')
+NAMELESS = _filled(b'{"requests":["', b'"],"party":"O=Nobody"}')
+DEEP = [
+    post(body) for body in (b"[" * SUBMISSION_BYTES, b'{"party":' * 200_000, b'{"x":' * 1_000 + b"[" * 100_000 + b'],"party":"O=Nobody"}')
+]
+NUMBERS = post(b'{"requests":[' + b"1," * (SUBMISSION_BYTES // 2 - 20) + b'1],"party":"O=Nobody"}')
+
+
 async def _again_and_again(wire: Wire, data: bytes) -> None:
     while True:
         wire.tally.calls += 1
@@ -53,48 +72,45 @@ async def party_flood(wire: Wire) -> None:
 @kind(16)
 async def unknown_parties(wire: Wire) -> None:
     """2 MiB of somebody who is not registered."""
-    head = b'{"party":"O=Nobody","signature":"' + b"A" * 86 + b'==","requests":['
-    await _again_and_again(wire, post(head + b'"' + b"x" * (SUBMISSION_BYTES - len(head) - 4) + b'"]}'))
+    await _again_and_again(wire, UNKNOWN)
 
 
 @kind(16)
 async def nameless_parties(wire: Wire) -> None:
     """2 MiB whose party comes last, of somebody who is not registered."""
-    head, tail = b'{"requests":["', b'"],"party":"O=Nobody"}'
-    await _again_and_again(wire, post(head + b"x" * (SUBMISSION_BYTES - len(head) - len(tail)) + tail))
+    await _again_and_again(wire, NAMELESS)
 
 
 @kind(16)
 async def bad_signatures(wire: Wire) -> None:
     """1,000 requests of a registered party, signed by another."""
-    await _again_and_again(wire, post(body_of(wire.target, "bad-signature")))
+    await _again_and_again(wire, prepared(wire, "bad-signature"))
 
 
 @kind(8)
 async def deep_json(wire: Wire) -> None:
     """Lists in lists in lists."""
-    deep = (b"[" * (SUBMISSION_BYTES - 1), b'{"party":' * 200_000, b'{"x":' * 1_000 + b"[" * 100_000 + b'],"party":"O=Nobody"}')
-    for body in itertools.cycle(deep):
+    for call in itertools.cycle(DEEP):
         wire.tally.calls += 1
-        await wire.call(post(body))
+        await wire.call(call)
 
 
 @kind(16)
 async def many_numbers(wire: Wire) -> None:
     """A body of numbers, which is no submission."""
-    await _again_and_again(wire, post(b'{"requests":[' + b"1," * (SUBMISSION_BYTES // 2 - 20) + b'1],"party":"O=Nobody"}'))
+    await _again_and_again(wire, NUMBERS)
 
 
 @kind(16)
 async def old_retries(wire: Wire) -> None:
     """1,000 requests that were decided long ago, with their receipts."""
-    await _again_and_again(wire, post(body_of(wire.target, "retry")))
+    await _again_and_again(wire, prepared(wire, "retry"))
 
 
 @kind(16)
 async def conflicting_retries(wire: Wire) -> None:
     """A request that was rejected with 10,000 conflicts, which its answer tells again."""
-    await _again_and_again(wire, post(body_of(wire.target, "conflicts")))
+    await _again_and_again(wire, prepared(wire, "conflicts"))
 
 
 @kind(16)
@@ -119,7 +135,7 @@ async def receipts(wire: Wire) -> None:
         await wire.call(get(f"/v1/transactions/{id_}/receipt"))
 
 
-@kind(600, addresses=4)
+@kind(520, addresses=4)
 async def long_polls(wire: Wire) -> None:
     """Waits for transactions that nobody sends; more than may wait."""
     while True:

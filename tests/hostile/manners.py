@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from tests.hostile.wire import Wire, kind
+from tests.hostile.wire import ADDRESS_MAX, Wire, kind
 from tests.notary.http.asking import post_head
 
 CHUNKED = post_head(None, "Transfer-Encoding: chunked")
@@ -12,6 +12,7 @@ LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: n\r\n\r\n"
 BLOCK = 4 << 10
 DRIP_S = 0.25
 DECLARED_BYTES = 2_000_000
+STOPPED = post_head(DECLARED_BYTES) + b'{"party":"' + b"x" * (1 << 20)
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(32)
 """The start of one; the rest never comes."""
 
@@ -68,7 +69,7 @@ async def slow_bodies(wire: Wire) -> None:
 @kind(80, addresses=4, ended=True)
 async def stopped_bodies(wire: Wire) -> None:
     """A MiB of a body, and nothing more: all of them together fill the memory that bodies may have."""
-    await wire.send(post_head(DECLARED_BYTES) + b'{"party":"' + b"x" * (1 << 20))
+    await wire.send(STOPPED)
     await wire.until_ended()
 
 
@@ -86,13 +87,13 @@ async def never_readers(wire: Wire) -> None:
     await _without_end(wire, LARGE * 50)
 
 
-@kind(1_200, ended=True)
+@kind(ADDRESS_MAX + 100, ended=True)
 async def left_open(wire: Wire) -> None:
     """Connections from one address, more than it may have, on which nothing is said."""
     await wire.until_ended()
 
 
-@kind(600, addresses=8)
+@kind(160, addresses=4)
 async def left_open_by_many(wire: Wire) -> None:
     """Connections from several addresses that are left after a call."""
     await wire.call(GET)

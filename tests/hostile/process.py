@@ -30,6 +30,8 @@ class Attack(msgspec.Struct, frozen=True):
 
     target: Target
     kinds: Sequence[str]
+    ended_s_max: float = 0.0
+    """After SIGTERM it goes on until the worker has ended a connection of each kind that it has to end, and so long at most."""
 
 
 async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
@@ -50,8 +52,9 @@ async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
 async def attack(told: Attack) -> dict[str, Tally]:
     """All clients of these kinds, until SIGTERM."""
     tallies = {name: Tally() for name in told.kinds}
-    over = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # of what is cancelled in the end, nothing is to be heard
+    loop.add_signal_handler(signal.SIGTERM, over.set)
     async with asyncio.TaskGroup() as tasks:
         clients = [
             tasks.create_task(client(KINDS[name], told.target, tally, number))
@@ -61,6 +64,9 @@ async def attack(told: Attack) -> dict[str, Tally]:
         sys.stdout.buffer.write(b"\n")  # they are on their way
         sys.stdout.buffer.flush()
         await over.wait()
+        until_s = loop.time() + told.ended_s_max
+        while loop.time() < until_s and {name for name, tally in tallies.items() if KINDS[name].ended and not tally.ended}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # nobody is told of a count
         for each in clients:
             each.cancel()
     return tallies

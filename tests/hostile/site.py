@@ -25,7 +25,7 @@ from loadtest.bench.process import run_module
 from loadtest.signing import Made, Writer
 from tests.hostile.contents import PARTY, party_key
 from tests.hostile.process import Attack
-from tests.hostile.wire import Tally, Target
+from tests.hostile.wire import ADDRESS_MAX, Tally, Target
 from tests.notary.certificates import Authority
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -63,14 +63,14 @@ class Seen(msgspec.Struct):
 class Site:
     """A worker on a log of its own, with two parties."""
 
-    def __init__(self, process: NotaryProcess, target: Target, intake: int) -> None:
+    def __init__(self, process: NotaryProcess, target: Target) -> None:
         """Use `made`."""
         self.process = process
         self.target = target
         self._seeds = iter(range(1, 1 << 30))
 
-    def phase(self, kinds: Sequence[str], rate: float, seconds: float) -> Seen:
-        """The well-behaved load for so long, while clients of these kinds attack."""
+    def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0) -> Seen:
+        """The well-behaved load for so long, while clients of these kinds attack; they go on as `Attack` says."""
         pid = self.process.process.pid
         offer = Offer(
             urls=[self.target.url],
@@ -83,7 +83,7 @@ class Site:
             connections_max=CONNECTIONS,
             pids={"worker": [pid]},
         )
-        with Attackers(self.target, kinds) as attackers, Watch(pid) as watch:
+        with Attackers(Attack(self.target, kinds, ended_s_max)) as attackers, Watch(pid) as watch:
             load = run_module("loadtest.bench.offered", offer, Offered, seconds * 10 + 180)
         return Seen(
             kinds=list(kinds),
@@ -110,19 +110,15 @@ class Site:
 
 
 class Attackers:
-    """A process of hostile clients for the length of a block; it has a lower priority, since it shares the machine with what it attacks."""
+    """A process of hostile clients for the length of a block."""
 
-    def __init__(self, target: Target, kinds: Sequence[str]) -> None:
+    def __init__(self, attack: Attack) -> None:
         self.tallies: dict[str, Tally] = {}
-        self._target = target
-        self._kinds = kinds
+        self._attack = attack
 
     def __enter__(self) -> Self:
-        told = msgspec.json.encode(Attack(self._target, self._kinds)).decode()
-        command = [sys.executable, "-P", "-m", "tests.hostile.process", told]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, env=service.environment(), preexec_fn=lambda: os.nice(5), start_new_session=True
-        )
+        command = [sys.executable, "-P", "-m", "tests.hostile.process", msgspec.json.encode(self._attack).decode()]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=service.environment(), start_new_session=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()
         return self
@@ -130,7 +126,7 @@ class Attackers:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            told, _ = self._process.communicate(timeout=END_S_MAX)
+            told, _ = self._process.communicate(timeout=END_S_MAX + self._attack.ended_s_max)
         finally:
             self._process.kill()
         if error is None:
@@ -189,14 +185,14 @@ def made(
     NotaryDirectory(folder / "notary").register_pem(
         PARTY, party_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
-    added: dict[str, object] = {}
+    added: dict[str, object] = {"HTTP_CONNECTIONS_PER_ADDRESS_MAX": ADDRESS_MAX}
     if tls:
         authority = Authority()
         authority.server().put(folder / "notary", "server")
         os.environ["SSL_CERT_FILE"] = str(authority.put(folder / "ca.pem"))  # for all that this process starts
-        added = {"HTTP_TLS_CERT_FILE": "server.pem", "HTTP_TLS_KEY_FILE": "server-key.pem"}
+        added |= {"HTTP_TLS_CERT_FILE": "server.pem", "HTTP_TLS_KEY_FILE": "server-key.pem"}
     with NotaryProcess.start(config, settings=added | dict(settings or {})) as process:
-        yield Site(process, prepare(process.url, folder, rejections), 0)
+        yield Site(process, prepare(process.url, folder, rejections))
         assert process.stop() == 0
 
 

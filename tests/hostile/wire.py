@@ -1,6 +1,7 @@
 """A connection that can be misused, and what came of it."""
 
 import asyncio
+import functools
 import re
 import socket
 import ssl
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 READ_BYTES: Final = 1 << 16
+ADDRESS_MAX: Final = 200
+"""Connections that the worker takes from one address; all kinds together have fewer than it takes at all, or nobody else could come in."""
 ANSWERS: Final = frozenset((100, 200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503))
 """What a worker may answer, whatever comes; 503 is `overloaded` or `not-ready`."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
@@ -67,9 +70,10 @@ class Wire:
 
     async def send(self, data: bytes) -> None:
         """Send, and wait until the kernel has it. Raises `Ended`."""
-        if self._reader.at_eof():
+        if self._reader.at_eof() or self._writer.is_closing():
             raise Ended
         self._writer.write(data)
+        await asyncio.sleep(0)  # `drain` gives others no turn, nor hears of the end, while there is room
         await self._writer.drain()
 
     async def call(self, data: bytes) -> bytes:
@@ -102,8 +106,10 @@ class Wire:
             self._writer.write_eof()
 
     def reset(self) -> None:
-        """End with a RST."""
-        plain: socket.socket = self._writer.get_extra_info("socket")
+        """End with a RST. Raises `Ended`."""
+        plain: socket.socket | None = self._writer.get_extra_info("socket")
+        if plain is None:
+            raise Ended
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
@@ -154,9 +160,10 @@ async def connected(target: Target, tally: Tally, source: str, *, plain: bool) -
         writer.transport.abort()
 
 
-def body_of(target: Target, name: str) -> bytes:
+@functools.cache
+def body_of(file: Path) -> bytes:
     """A prepared body."""
-    return (Path(target.folder) / name).read_bytes()
+    return file.read_bytes()
 
 
 def total(tallies: list[Tally]) -> Tally:
