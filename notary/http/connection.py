@@ -27,6 +27,9 @@ log = logging.getLogger("notary.http")
 
 SLICE_BYTES: Final = 4 << 10
 """The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
+TURN_BYTES_MAX: Final = 64 << 10
+"""After so many bytes of answers in one turn of the loop no other call of a connection is taken in it: one read of the socket holds
+thousands of calls, and a transport with TLS says only after the turn that its client does not read."""
 
 
 class Host(Protocol):
@@ -82,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._unread = b""
         self._reading_paused = False
         self._working = False  # in the parser, or going on: what is answered meanwhile does not start either again
+        self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
         self._last = False  # the call that is being decided is the last one
         self._eof = False
 
@@ -192,7 +196,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _is_held(self) -> bool:
-        return self._state is State.DECIDING or self._writer.held or self._host.paused
+        return self._state is State.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        self.go_on()
 
     # ---- the machine ----
 
@@ -244,7 +252,11 @@ class Connection(asyncio.Protocol):
             self._go(Event.REFUSE)
             return
         last = self._last or (self._eof and not self._behind and not self._unread)
-        self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
+        size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
+        if self._working:  # others may come in the same turn
+            if not self._turn_bytes:
+                self._loop.call_soon(self._next_turn)
+            self._turn_bytes += size
         self._last = last
         self._go(Event.ANSWER)
         if self._behind or self._unread or self._parser.in_head or self._eof:
@@ -293,7 +305,7 @@ class Connection(asyncio.Protocol):
 
     def called(self, call: Head) -> None:
         """A head is complete: hand the call to the application, if it is its turn."""
-        if self._state <= State.HEAD and not self._behind and not self._writer.held:
+        if self._state <= State.HEAD and not self._behind and not self._is_held():
             self._start(call)
         elif self._state < State.CLOSING:
             self._behind.append(call)

@@ -27,8 +27,8 @@ class Writer:
         self.until_s = inf
         """The time by which it must have read, while it is held."""
 
-    def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> None:
-        """Write one; without its body to a HEAD."""
+    def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
+        """Write one, without its body to a HEAD; return its bytes."""
         status, headers, body = answer
         lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
         lines.append(
@@ -36,7 +36,9 @@ class Writer:
         )
         if not without_body:
             lines.append(body)
-        self._transport.write(b"".join(lines))
+        data = b"".join(lines)
+        self._transport.write(data)
+        return len(data)
 
     def go_ahead(self) -> None:
         """Have a client send the body that it has announced."""

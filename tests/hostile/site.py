@@ -43,7 +43,9 @@ class Seen(msgspec.Struct):
 
     kinds: list[str]
     share: float
-    """Requests decided, of those that were due."""
+    """Requests decided in the steady part of the load, of those that were due in it."""
+    decided: int
+    """Of those, whenever that was."""
     p50_ms: float
     p99_ms: float
     errors: int
@@ -88,6 +90,7 @@ class Site:
         return Seen(
             kinds=list(kinds),
             share=load.decided / load.due if load.due else 0.0,
+            decided=load.decided_ms.count,
             p50_ms=load.decided_ms.p50,
             p99_ms=load.decided_ms.p99,
             errors=load.errors,

@@ -7,7 +7,7 @@ import pytest
 from tests.hostile.site import Seen, made
 from tests.hostile.wire import KINDS
 
-pytestmark = pytest.mark.seconds
+pytestmark = [pytest.mark.seconds, pytest.mark.timeout(600)]
 
 RATE = 40.0
 SECONDS = 6.0
@@ -22,7 +22,6 @@ def check(seen: Seen) -> None:
     """What holds on any machine, however slow."""
     assert not seen.failures
     assert (seen.errors, seen.dropped) == (0, 0)
-    assert seen.share > 0
     assert seen.worker_mib_max < MIB_MAX
     assert seen.connections_after == 0
     for name, tally in seen.attack.items():
@@ -36,6 +35,7 @@ def test_well_behaved_clients_are_served_among_hostile_ones(tmp_path: Path) -> N
     """Nobody else is told anything wrong or loses a connection; memory is bounded; what nobody ends, the worker ends; no bug is logged."""
     with made(tmp_path, rejections=8, settings=IMPATIENT) as site:
         check(site.phase([name for name, kind in KINDS.items() if kind.needs != "tls"], RATE, SECONDS, ended_s_max=ENDED_S_MAX))
+        assert site.phase([], RATE, SECONDS / 3).decided > 0
 
 
 def test_handshakes_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
