@@ -8,10 +8,22 @@ import msgspec
 from notary.decision import KINDS, REASONS
 from notary.http.problems import NAMES
 from notary.version import VERSION
+from ordering.ids import INDEX_MAX
 from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX, TIME_MAX_MS
 
 _HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_STATE = {"type": "string", "pattern": "^[0-9a-f]{64}:(0|[1-9][0-9]{0,9})$", "description": "`<transaction id>:<index>`"}
+_MOST = str(INDEX_MAX)
+# Shorter than the largest index, or as long and smaller at its first other digit, or the largest.
+_INDEX = "|".join(
+    ["0", f"[1-9][0-9]{{0,{len(_MOST) - 2}}}"]
+    + [
+        f"{_MOST[:at]}[{int(not at)}-{int(digit) - 1}][0-9]{{{len(_MOST) - at - 1}}}"
+        for at, digit in enumerate(_MOST)
+        if int(digit) > int(not at)
+    ]
+    + [_MOST]
+)
+_STATE = {"type": "string", "pattern": f"^[0-9a-f]{{64}}:({_INDEX})$", "description": f"`<transaction id>:<index>`, up to {_MOST}"}
 _TIME = {"type": "integer", "minimum": -TIME_MAX_MS, "maximum": TIME_MAX_MS, "description": "ms since 1970-01-01 UTC"}
 _TIME_OR_NULL = {**_TIME, "type": ["integer", "null"]}
 
@@ -51,18 +63,24 @@ _SCHEMAS = {
             "inputs": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
             "references": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
             "time_window": _object(
-                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL}, description="At least one end; from < until when it has both."
+                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL},
+                description="At least one end; from < until when it has both.",
+                anyOf=[{"properties": {end: {"type": "integer"}}} for end in ("from", "until")],
             ),
             "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
         },
         ["content_hash"],
         description=f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
+        anyOf=[
+            *[{"properties": {states: {"minItems": 1}}, "required": [states]} for states in ("inputs", "references")],
+            {"required": ["time_window"]},
+        ],
     ),
     "Submission": _object(
         {
             "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
             "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
-            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX},
+            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX, "description": "none twice"},
         },
         description=f"At most {SUBMISSION_BYTES_MAX} bytes.",
     ),
