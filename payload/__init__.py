@@ -37,6 +37,7 @@ from payload.submission import (
     SUBMISSION_BYTES_MAX,
     Submission,
     check_party,
+    decode_in_pieces,
     decode_submission,
     signed_message,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Submission",
     "check_party",
     "decode_batch",
+    "decode_in_pieces",
     "decode_request",
     "decode_requests",
     "decode_submission",

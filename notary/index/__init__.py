@@ -22,9 +22,9 @@ again from the log. What it must never do is run ahead of its log, or belong to 
 | `view` | `viewing`: all rows as of one moment, beside the worker that writes them |
 """
 
-from notary.index.index import Consumed, Index
+from notary.index.index import ROW_US, TILE_US, Consumed, Index
 from notary.index.rocks import IndexSettings
 from notary.index.store import INDEX_FORMAT_VERSION
 from notary.index.view import IndexView, viewing
 
-__all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]
+__all__ = ["INDEX_FORMAT_VERSION", "ROW_US", "TILE_US", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]
