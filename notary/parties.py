@@ -87,6 +87,7 @@ class Parties:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._verify: Mapping[str, Verify] = {}
+        self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, int, int] | None = None
         self._reported = ""
         self.reload()
@@ -94,6 +95,10 @@ class Parties:
     def get(self, party: str) -> Verify | None:
         """The party's check; None for one that is not registered."""
         return self._verify.get(party)
+
+    def has_key(self, public_key: bytes) -> bool:
+        """Whether it is the key of a registered party (DER, SubjectPublicKeyInfo)."""
+        return public_key in self._keys
 
     def __len__(self) -> int:
         return len(self._verify)
@@ -133,11 +138,14 @@ class Parties:
         if seen == self._seen:
             return
         verify: dict[str, Verify] = {}
+        keys: set[bytes] = set()
         for name, pem in read(self._file).items():
-            verify[name] = verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}"))
+            key = load_public_key(pem.encode(), f"{self._file}, party {name!r}")
+            keys.add(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+            verify[name] = verifier(key)
             if len(verify) % LOADED_AT_ONCE == 0:
                 yield  # thousands of keys would hold the loop for long
-        self._verify = verify
+        self._verify, self._keys = verify, frozenset(keys)
         self._seen = seen
         log.info("parties read file=%s parties=%d", self._file, len(self._verify))
 

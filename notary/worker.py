@@ -100,6 +100,7 @@ class Worker:
     def __init__(self, config: Config, log: Log, index: Index, surroundings: Surroundings | None = None) -> None:
         around = surroundings or Surroundings()
         self.config = config
+        self.clock_ms = around.clock_ms
         self.log = log
         self.index = index
         state = index.joiner_state()

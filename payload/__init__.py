@@ -14,6 +14,7 @@ bytes and the notary's name only, and what was accepted once is accepted by all,
 | `strict_json` | JSON read strictly; where an error is, in the contract's words |
 | `request` | a request and its transaction id |
 | `submission` | what one party asks at once, and what it signs |
+| `signed_read` | the signature of a call that only reads |
 | `codec` | a batch's submissions as the value of a payload record |
 | `partitions` | which payload partition a batch goes to |
 

@@ -23,7 +23,7 @@ from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, U
 from notary.client.requests import Prepared, RequestLike, prepare
 from notary.client.route import Patience
 from notary.client.signer import Signer
-from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused
+from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused, wall_clock_s
 from notary.client.trust import KnownNotaries, Trust
 from notary.receipts.refusal import NotVerified
 from ordering.errors import ConfigurationError
@@ -38,8 +38,9 @@ LOOKUP_DEADLINE_S = 10.0
 class AsyncClient:
     """A party's client of one notary, over any number of its workers' URLs, which are asked in the order given until one answers.
 
-    `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; left out, it is asked of the
-    notary once. `tls` (see `tls_context`) is for an authority or a certificate of one's own.
+    `party` and `signer` are only needed to submit, and to look up where a notary keeps that for its parties (docs/http.md, Who may read).
+    `notary_name` goes into every transaction id; left out, it is asked of the notary once. `tls` (see `tls_context`) is for an authority or
+    a certificate of one's own.
 
     Each outcome comes with a receipt, which is checked by `verifier_keys`; without them by the key that is trusted on first use, which
     `known_notaries` says and keeps (`KnownNotaries`). An outcome that no receipt proves is no outcome: `Unproven`.
@@ -205,8 +206,13 @@ class AsyncClient:
 
     async def _look_up(self, path: str, read: Callable[[Reply], T | None], deadline_s: float) -> T:
         ends = asyncio.get_running_loop().time() + deadline_s
+        headers = None
+        if self._signer is not None:
+            # Workers may keep what they know for parties; those that do not pass the signature over.
+            name = await self._name(ends, trusted=False)
+            headers = self._signer.sign_read(self.party, name, path, wall_clock_s())
         try:
-            return await self._transport.exchange("GET", path, read, ends)
+            return await self._transport.exchange("GET", path, read, ends, headers=headers)
         except Exhausted as problem:
             raise Unreachable(f"no answer to {path} within {deadline_s:g} s", problem.reasons) from None
 

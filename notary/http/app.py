@@ -18,10 +18,11 @@ from joiner import AdmittedSubmission, Pending
 from notary.decision import Decision, DecisionJson, Pieces
 from notary.gate import SHUTTING_DOWN
 from notary.http.call import JSON, METRICS, TEXT, Answer, Call
-from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction
+from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction, shows_decisions
 from notary.http.openapi import document
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
 from notary.http.query import asked_wait_s
+from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, Asked, Handed
 from notary.index import ROW_US
 from notary.metrics import Metrics
@@ -97,6 +98,7 @@ class App:
     def __init__(self, *, service: bool = True, health: bool = True) -> None:
         self._worker: Worker | None = None
         self._metrics: Metrics | None = None  # told even after the worker has ended
+        self._readers: Readers | None = None
         self._no_worker = "this worker is starting"
         self._stopping = False
         self._under_way = 0
@@ -116,6 +118,7 @@ class App:
         """From now on calls are answered from this worker."""
         self._worker = worker
         self._metrics = worker.metrics
+        self._readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
 
     def starting(self, why: str) -> None:
         """What `/readyz` says while there is no worker."""
@@ -389,6 +392,8 @@ class App:
             raise NotFound(f"there is nothing at {excerpt(call.path)} on this port")
         if call.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("this address is only read", "GET, HEAD")
+        if self._readers is not None and not call.may_read and shows_decisions(call.path):
+            self._readers.check(call)
         if route == TRANSACTIONS and self._waits(call):
             return
         self._show(route, call)
@@ -397,7 +402,7 @@ class App:
         """Answer it as of now, or from pieces soon."""
         found = self._seen(route, call)
         if isinstance(found, tuple):
-            self._answer(call, route, found)
+            self._answer(call, route, self._kept(call, found))
         else:
             self._do(self._shown(route, call, found, self._worker))
 
@@ -412,10 +417,17 @@ class App:
                 try:
                     yield next(pieces)
                 except StopIteration as done:
-                    self._answer(call, route, done.value)
+                    self._answer(call, route, self._kept(call, done.value))
                     return
         except Exception as problem:
             self._refuse(call, route, problem)
+
+    def _kept(self, call: Call, answer: Answer) -> Answer:
+        """The answer, which no cache keeps for others where it is for parties alone."""
+        status, headers, body = answer
+        if self._readers is None or not shows_decisions(call.path):
+            return answer
+        return status, [*[each for each in headers if each[0] != b"cache-control"], (b"cache-control", b"no-store")], body
 
     def _seen(self, route: str, call: Call) -> Answer | Pieces[Answer]:
         """The answer as of now."""

@@ -167,16 +167,32 @@ class Host(Protocol):
 class _Head(Call):
     """A call of this connection; what has come of its body before it was its turn is kept with it."""
 
-    __slots__ = ("expects", "keep_alive", "pieces", "whole")
+    __slots__ = ("_transport", "expects", "keep_alive", "pieces", "whole")
 
     def __init__(
-        self, method: str, path: str, query: bytes, headers: Headers, respond: Callable[[Call, Answer, bool], None], *, keep_alive: bool
+        self,
+        method: str,
+        path: str,
+        query: bytes,
+        headers: Headers,
+        respond: Callable[[Call, Answer, bool], None],
+        transport: asyncio.Transport | None,
+        *,
+        keep_alive: bool,
     ) -> None:
-        super().__init__(method, path, query, headers, respond)
+        super().__init__(method, unquote(path) if "%" in path else path, query, headers, respond)
+        self.raw_path = path
+        self._transport = transport
         self.keep_alive = keep_alive
         self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
         self.whole = False
+
+    def certificate(self) -> bytes | None:
+        """That of the connection. The handshake ends with an error where one is shown that is not accepted."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        shown: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return shown
 
 
 class Connection(asyncio.Protocol):
@@ -529,7 +545,7 @@ class Connection(asyncio.Protocol):
         path, query = _split(self._url)
         method = parser.get_method().decode()
         keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        call = self._arriving = _Head(method, path, query, self._headers, self._answer, keep_alive=keep_alive)
+        call = self._arriving = _Head(method, path, query, self._headers, self._answer, self._transport, keep_alive=keep_alive)
         self._in_head, self._moved = False, True
         if self._state <= State.HEAD and not self._behind and self._unwritten_bytes < 0:
             self._start(call)
@@ -580,7 +596,7 @@ def _head_too_large() -> Malformed:
 
 
 def _split(url: bytes) -> tuple[str, bytes]:
-    """Path and query of a request's target."""
+    """Path and query of a request's target, as they are sent."""
     if url[:1] == b"/" and b"#" not in url:
         raw, _, query = url.partition(b"?")
     else:
@@ -588,8 +604,7 @@ def _split(url: bytes) -> tuple[str, bytes]:
         raw, query = parsed.path, parsed.query or b""
         if not raw:
             raise Malformed("the address has no path")
-    path = raw.decode("ascii")
-    return (unquote(path) if "%" in path else path), query
+    return raw.decode("ascii"), query
 
 
 @functools.cache

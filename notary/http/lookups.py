@@ -24,6 +24,8 @@ from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MA
 LookUp: TypeAlias = Callable[[Worker, str], Answer | Pieces[Answer]]
 
 TRANSACTIONS: Final = "/v1/transactions/"
+STATES: Final = "/v1/states/"
+ENTRIES: Final = "/tile/entries/"
 NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
@@ -104,6 +106,7 @@ def _notary(worker: Worker, rest: str) -> Answer:
         "software_version": VERSION,
         "format_version": FORMAT_VERSION,
         "worker": worker.config.worker.name,
+        "reads": worker.config.http.reads,
         "limits": limits,
     }
     return 200, JSON, _encode(told)
@@ -111,10 +114,15 @@ def _notary(worker: Worker, rest: str) -> Answer:
 
 LOOK_UPS: Final[dict[str, LookUp]] = {
     TRANSACTIONS: _transaction,
-    "/v1/states/": _state,
+    STATES: _state,
     "/v1/checkpoint": _checkpoint,
     NOTARY: _notary,
     "/checkpoint": _checkpoint,
     "/tile/": _tile,
 }
 """By path; one that ends in a slash takes what follows it."""
+
+
+def shows_decisions(path: str) -> bool:
+    """Whether what is at this address is kept for parties where reads are: all that is more than hashes."""
+    return path.startswith((TRANSACTIONS, STATES, ENTRIES))

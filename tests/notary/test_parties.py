@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,19 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         parties.write(tmp_path / "no" / "parties.json", {})
     with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
         parties.add(tmp_path / "no" / "parties.json", "O=A", Bank().public_pem, "x")
+
+
+def test_the_keys_are_those_of_the_parties(file: Path) -> None:
+    """As DER, and as the file is now: whoever leaves it has no key there any more."""
+    known, bank = Parties(file), Bank("O=B", p256=True)
+    key = bank.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert not known.has_key(key)
+    parties.write(file, {"O=B": bank.certificate_pem().decode()})
+    known.reload()
+    assert known.has_key(key)
+    parties.write(file, {})
+    known.reload()
+    assert not known.has_key(key)
 
 
 async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
