@@ -8,7 +8,8 @@ from ordering.errors import Malformed
 from payload.signed_read import message_to_sign, parameters_of, read_signature, signature_headers
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
-PIECES = """sig= ("@method"·"@path"·"@query") ("@method") () ;created= ;keyid= ;tag= ;expires= ;alg= "a" "%ff" " 1 9999999999999999 -1 : AAAA = , ; \\ ÿ ·"""
+PIECES = """sig= ("@method"·"@path"·"@query") ("@method") () ;created= ;keyid= ;tag= ;expires= ;alg= "a" "%ff" "
+1 9999999999999999 -1 : AAAA = , ; \\ \xff ·"""
 pieces = st.sampled_from([piece.replace("·", " ") for piece in PIECES.split()])
 texts = st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode("latin-1")) | st.binary(max_size=60)
 
