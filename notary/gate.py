@@ -21,7 +21,7 @@ room and quota (`Gate.admit_verified`).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,7 @@ from joiner import AdmittedSubmission, SubmissionQueue
 from notary.parties import Parties, Verify
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 from ordering.ids import excerpt
-from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_submission, signed_message
+from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, decode_submission, signed_message
 
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 _BAD_SIGNATURE: Final = (
@@ -120,20 +120,25 @@ class Body:
     def left(self) -> None:
         """The client went away."""
         self._gate.forget(self)
-        self.take()
+        self.drop()
 
     def refuse(self, problem: NotaryError) -> None:
         """It is not read on."""
         self._gate.forget(self)
-        self.take()
+        self.drop()
         self.refused(problem)
 
-    def take(self) -> bytes:
-        """What has come of it; it does not count any more."""
-        pieces, self._pieces = self._pieces, []
+    def data(self) -> bytes:
+        """What has come of it."""
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    def drop(self) -> None:
+        """Its bytes do not count any more."""
+        self._pieces = []
         self._gate.body_bytes -= self._size
         self._size = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 _FEWER: Final = "send fewer requests at a time"
@@ -164,7 +169,8 @@ class Gate:
         queue: SubmissionQueue[Any] | None = None,
         quota: "Quota | None" = None,
     ) -> None:
-        """`closed` returns why nothing is taken in, whatever it is. What came at once is looked at for `turn_s_max`, the rest a turn later.
+        """`closed` returns why nothing is taken in, whatever it is. What came at once is looked at for `turn_s_max`, the rest a turn later;
+        a large body is decoded in pieces of a millisecond or two.
 
         An intake process has no queue and no quota.
         """
@@ -182,6 +188,8 @@ class Gate:
         """Of all bodies that are not complete, or not looked at."""
         self._bodies: set[Body] = set()
         self._asked: deque[Body] = deque()
+        self._reading: Generator[None, None, AdmittedSubmission] | None = None
+        """The first of those that are asked, as far as it is decoded."""
 
     # ---- the head ----
 
@@ -205,6 +213,7 @@ class Gate:
     def stop(self) -> None:
         """Refuse all that is not in yet: bodies that are only half here are not waited for."""
         self._asked.clear()
+        self._reading = None
         for body in list(self._bodies):
             body.refuse(NotReady(SHUTTING_DOWN))
 
@@ -225,38 +234,64 @@ class Gate:
         self._bodies.discard(body)
 
     def _look(self) -> None:
-        """Look at what has come. The log, and in an intake process the worker, have their turns in between."""
+        """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
         until_s = self._clock_s() + self._turn_s_max
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
         while self._asked:
-            body = self._asked.popleft()
-            if body not in self._bodies:
-                continue  # it was refused, or its client left
-            self._bodies.remove(body)
-            try:
-                data = body.take()
-                if closed is not None:
-                    raise closed
-                body.admitted(self._admit(data))
-            except Exception as problem:  # a bug costs one call
-                body.refused(problem)
+            body = self._asked[0]
+            if body in self._bodies:
+                self._look_at(body, closed)
+            if body not in self._bodies:  # it was let in or refused, now or before, or its client left
+                self._asked.popleft()
+                self._reading = None
             if self._clock_s() > until_s:
                 break
         if self._asked:
             asyncio.get_running_loop().call_soon(self._look)
 
+    def _look_at(self, body: Body, closed: NotaryError | None) -> None:
+        """Decode one piece more of it; after the last one it is let in."""
+        submission: AdmittedSubmission | None = None
+        found: Exception | None = closed
+        if closed is None:
+            try:
+                if self._reading is None:
+                    self._reading = self._admit(body.data())
+                next(self._reading)
+                return
+            except StopIteration as done:
+                submission = done.value
+            except Exception as problem:  # a bug costs one call
+                found = problem
+        self._bodies.remove(body)
+        body.drop()
+        try:
+            if submission is not None:
+                body.admitted(submission)
+        except Exception as problem:
+            found = problem
+        if found is not None:
+            body.refused(found)
+
     def admit(self, body: bytes) -> AdmittedSubmission:
         """The submission that `body` is, if it may come in."""
         if (problem := self._closed()) is not None:
             raise problem
-        return self._admit(body)
+        pieces = self._admit(body)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as done:
+                admitted: AdmittedSubmission = done.value
+                return admitted
 
-    def _admit(self, body: bytes) -> AdmittedSubmission:
+    def _admit(self, body: bytes) -> Generator[None, None, AdmittedSubmission]:
+        """The same in pieces. What a body of any size may cost at once is its party, one decoding of its JSON, or one piece of that."""
         if self._queue is not None:
             self._queue.check_room(1, len(body))
         party, verify = self._party_of(body)
-        submission = decode_submission(body, self._notary_name)
+        submission = yield from decode_in_pieces(body, self._notary_name)
         if submission.party != party:  # two decoders that do not agree; a signature must never be checked with another party's key
             raise Malformed("it names its party in a way that is not read alike everywhere", "party")
         return self._let_in(submission, verify)

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from joiner import Driver, Ready, Sender
 from notary.decision import REASONS, Decision
 from notary.index import Index
+from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
 from notary.tls import Certificates
@@ -150,6 +151,11 @@ class Metrics:
             ("notary_tls_handshakes_failed", "Connections that ended before a request.", lambda: certificates.handshakes_failed),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_loop(self, watch: LoopWatch) -> None:
+        """A gauge of the longest turn of the event loop."""
+        text = "Longest turn of the event loop in the last 30 to 60 s."
+        Gauge("notary_loop_turn_seconds", text, registry=self.registry).set_function(lambda: watch.longest_s)
 
     def watch_spans(self, spans: Spans) -> None:
         """Add the gauges of exported and dropped trace spans."""

@@ -30,6 +30,7 @@ from payload import PARTY_BYTES_MAX
 log = logging.getLogger("notary.parties")
 
 LOOK_S = 2.0
+LOADED_AT_ONCE = 200
 
 PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
@@ -86,6 +87,7 @@ class Parties:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._verify: Mapping[str, Verify] = {}
+        self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, int, int] | None = None
         self._reported = ""
         self.reload()
@@ -94,6 +96,10 @@ class Parties:
         """The party's check; None for one that is not registered."""
         return self._verify.get(party)
 
+    def has_key(self, public_key: bytes) -> bool:
+        """Whether it is the key of a registered party (DER, SubjectPublicKeyInfo)."""
+        return public_key in self._keys
+
     def __len__(self) -> int:
         return len(self._verify)
 
@@ -101,13 +107,18 @@ class Parties:
         """Read the file again whenever it has changed, for ever; while it cannot be read, the parties stay as they were."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            for _ in self._look(self._reported):
+                await asyncio.sleep(0)
 
     def look(self, *, report_again: bool = False) -> None:
         """Read the file if it changed, and log what is wrong with it: once, unless it is to be reported again."""
-        reported, self._reported = "" if report_again else self._reported, ""
+        for _ in self._look("" if report_again else self._reported):
+            pass
+
+    def _look(self, reported: str) -> Iterator[None]:
+        self._reported = ""
         try:
-            self.reload()
+            yield from self._reload()
         except ConfigurationError as problem:
             self._reported = str(problem)
             if self._reported != reported:
@@ -115,6 +126,10 @@ class Parties:
 
     def reload(self) -> None:
         """Read the file if it changed. Raises `ConfigurationError`; what was known before stays in force then."""
+        for _ in self._reload():
+            pass
+
+    def _reload(self) -> Iterator[None]:
         try:
             state = self._file.stat()
         except OSError as problem:
@@ -122,8 +137,15 @@ class Parties:
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         if seen == self._seen:
             return
-        parties = read(self._file)
-        self._verify = {name: verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}")) for name, pem in parties.items()}
+        verify: dict[str, Verify] = {}
+        keys: set[bytes] = set()
+        for name, pem in read(self._file).items():
+            key = load_public_key(pem.encode(), f"{self._file}, party {name!r}")
+            keys.add(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+            verify[name] = verifier(key)
+            if len(verify) % LOADED_AT_ONCE == 0:
+                yield  # thousands of keys would hold the loop for long
+        self._verify, self._keys = verify, frozenset(keys)
         self._seen = seen
         log.info("parties read file=%s parties=%d", self._file, len(self._verify))
 

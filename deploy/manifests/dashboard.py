@@ -93,6 +93,7 @@ PANELS: Final = (
         "none",
         (("notary_interruptions", "interruptions of {{pod}}"), ("notary_readers_remade", "readers of {{pod}}")),
     ),
+    Panel("Log", "Longest turn of the event loop", "s", _each("notary_loop_turn_seconds")),
     Panel("Memory", "Resident memory", "bytes", _each("notary_memory_bytes")),
     Panel("Memory", "Payloads without an entry yet", "bytes", _each("notary_buffered_bytes")),
     Panel("Memory", "The same, in records", "none", _each("notary_buffered_records")),

@@ -113,6 +113,11 @@ def current_traceparent() -> str:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}" if span.is_valid else ""
 
 
+def wall_clock_s() -> int:
+    """Seconds since 1970, by which a worker judges when a look-up was signed."""
+    return int(datetime.now(UTC).timestamp())
+
+
 class Transport:
     """The URLs of a notary and the connections to them. Any number of tasks of one event loop may use it."""
 

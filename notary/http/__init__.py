@@ -15,6 +15,7 @@ and `not-ready`.
 | `call` | a call and its answer, as connections, applications and intake processes see them |
 | `app` | routes, and what each call answers |
 | `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
+| `readers` | who may read, where reads are kept for parties |
 | `lookups`, `query` | the calls that only look |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |

@@ -332,6 +332,12 @@ class Connection(asyncio.Protocol):
         if self._state is not State.CLOSING:
             self._go(Event.END)
 
+    def certificate(self) -> bytes | None:
+        """Returns the client certificate in DER. A handshake with a certificate that is not accepted fails, so this one was accepted."""
+        tls = self._transport.get_extra_info("ssl_object")
+        shown: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return shown
+
     # ---- bytes ----
 
     def _keep(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The machine of a connection: its states, its events, the state that follows each of them, and the time that each state may take.
+"""The state machine of a connection: states, events, transitions, and the time limit of each state.
 
               bytes          call             end            answer
 opened -> HEAD <---- IDLE    HEAD ----> BODY ----> DECIDING ----> IDLE
@@ -18,31 +18,31 @@ from notary.config import HttpConfig
 
 
 class State(IntEnum):
-    """The place of the connection in the call that it is at."""
+    """States of a connection, relative to its current call."""
 
     IDLE = 0
     """Between calls."""
     HEAD = 1
-    """A head is awaited, or a part of it is there."""
+    """A head is expected, or a part of it has come."""
     BODY = 2
     """The application has the head, and the body is coming."""
     REFUSED = 3
-    """The application has refused it; the answer leaves when the body has come."""
+    """The application has refused the call; the answer leaves when the body has come."""
     ANSWERED = 4
     """The answer has left; the rest of the body is coming."""
     DECIDING = 5
-    """The body has come, and the application decides."""
+    """The body is complete, and the application decides."""
     CLOSING = 6
     """The last answer is on its way out."""
     CLOSED = 7
-    """The connection is no more."""
+    """The transport is gone."""
 
 
 class Event(IntEnum):
-    """What can happen to it."""
+    """Events of a connection."""
 
     BYTES = 0
-    """Bytes that are not of the call before."""
+    """Bytes of a next call have come."""
     CALL = 1
     """A head is complete and is handed to the application."""
     ANSWER = 2
@@ -54,13 +54,13 @@ class Event(IntEnum):
     LATE = 5
     """The state's deadline has passed."""
     BREAK = 6
-    """What came is no HTTP/1.1, or too much of it."""
+    """The bytes are not HTTP/1.1, or too many."""
     EOF = 7
     """The client sends no more."""
     STOP = 8
     """The server stops, or the connection has answered its last call."""
     LOST = 9
-    """The transport is gone."""
+    """The transport was closed."""
 
 
 _S, _E = State, Event
@@ -70,33 +70,33 @@ _STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.ST
 TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
-    # The application answers what is late. What the server has begun to read when it stops is answered.
+    # The application answers a call whose body is late. A call that the server has begun to read when it stops is answered.
     _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REFUSE: _S.REFUSED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
     _S.REFUSED: {_E.END: _S.IDLE} | _ENDS,
     _S.ANSWERED: {_E.END: _S.IDLE} | _ENDS,
-    # The application has its own deadline, and its answer leaves whatever comes behind it.
+    # The application has its own deadline, and its answer leaves no matter what comes after the body.
     _S.DECIDING: {_E.ANSWER: _S.IDLE, _E.LOST: _S.CLOSED} | dict.fromkeys((_E.BYTES, _E.BREAK, _E.EOF, _E.STOP), _S.DECIDING),
     _S.CLOSING: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSING),
     _S.CLOSED: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSED),
 }
-"""State and event to state. What is not here cannot happen."""
+"""The next state for each state and event. Any other event cannot happen in that state."""
 
 
 class Times(msgspec.Struct, frozen=True):
-    """The time that each step of a call may take, in seconds."""
+    """Time limits for the steps of a call, in seconds."""
 
     head_s: float = 10.0
-    """A head; the rest of a body that is passed over; the reading of an answer."""
+    """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
     body_s: float = 20.0
     keep_alive_s: float = 75.0
     goodbye_s: float = 1.0
-    """The end of a connection when the server stops."""
+    """Limit for closing a connection when the server stops."""
 
     def of(self, state: State) -> float:
-        """The time of a state."""
+        """Returns the time limit of a state."""
         return {State.IDLE: self.keep_alive_s, State.BODY: self.body_s, State.DECIDING: inf, State.CLOSED: inf}.get(state, self.head_s)
 
 
 def times_of(config: HttpConfig) -> Times:
-    """The times that are configured."""
+    """Returns the configured time limits."""
     return Times(config.head_ms_max / 1000, config.body_ms_max / 1000, config.keep_alive_ms / 1000)

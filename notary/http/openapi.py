@@ -113,9 +113,10 @@ _SCHEMAS = {
                 "description": "the key history, from the first key to the present one; each is endorsed by the one before it",
             },
             "software_version": {"type": "string"},
+            "reads": {"enum": ["open", "parties"], "description": "who may read transactions, receipts, states and leaves"},
             "limits": {"type": "object"},
         },
-        "required": ["name", "origin", "verifier_key", "keys", "software_version", "limits"],
+        "required": ["name", "origin", "verifier_key", "keys", "software_version", "reads", "limits"],
     },
     "Problem": {
         "type": "object",
@@ -139,8 +140,12 @@ def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 _DEFAULT = {"default": _problem("any other refusal, such as a method that this address does not answer")}
 
 
-def _get(operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return {"get": {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}}
+def _get(
+    operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None, *, kept: bool = False
+) -> dict[str, Any]:
+    """`kept`: the operator may keep it for parties."""
+    about: dict[str, Any] = {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}
+    return {"get": about | ({"security": _SECURITY} if kept else {})}
 
 
 _SUBMIT = {
@@ -178,6 +183,12 @@ _SUBMIT = {
 }
 
 _NOT_READY = _problem("not-ready", retry=True)
+_KEPT: dict[str, Any] = {"401": _problem("not-a-party: the operator keeps this for parties (`reads` of /v1/notary)")}
+_KEPT["401"]["headers"] = {
+    "WWW-Authenticate": {"description": "`Signature`, and the notary as realm", "schema": {"type": "string"}},
+    "Accept-Signature": {"description": "what to sign (RFC 9421)", "schema": {"type": "string"}},
+}
+_SECURITY: list[dict[str, list[str]]] = [{}, {"certificate": []}, {"signatureInput": [], "signature": []}]
 
 _WAIT = {
     "name": "wait",
@@ -206,8 +217,10 @@ _DOCUMENT: dict[str, Any] = {
                 "400": _problem("malformed"),
                 "404": _problem("not decided here"),
                 "503": _NOT_READY,
+                **_KEPT,
             },
             [_path_parameter("id", _HASH), _WAIT],
+            kept=True,
         ),
         "/v1/transactions/{id}/receipt": _get(
             "receipt",
@@ -217,14 +230,17 @@ _DOCUMENT: dict[str, Any] = {
                 "400": _problem("malformed"),
                 "404": _problem("not decided here"),
                 "503": _NOT_READY,
+                **_KEPT,
             },
             [_path_parameter("id", _HASH), _WAIT],
+            kept=True,
         ),
         "/v1/states/{ref}": _get(
             "state",
             "Who consumed a state",
-            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY},
+            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY, **_KEPT},
             [_path_parameter("ref", _STATE)],
+            kept=True,
         ),
         "/v1/checkpoint": _get("latest", "The latest checkpoint", {"200": _text("C2SP checkpoint, signed"), "503": _NOT_READY}),
         "/checkpoint": _get("checkpoint", "The same, where tlog-tiles wants it", {"200": _text("C2SP checkpoint"), "503": _NOT_READY}),
@@ -240,8 +256,9 @@ _DOCUMENT: dict[str, Any] = {
         "/tile/entries/{tile}": _get(
             "entries",
             "Leaves of the tree, each after its length in two bytes",
-            _TILE_ANSWERS,
+            {**_TILE_ANSWERS, **_KEPT},
             [_path_parameter("tile", {"type": "string", "description": "`x001/x234/067`, then `.p/<width>` for a partial bundle"})],
+            kept=True,
         ),
         "/v1/notary": _get("notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}),
         "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),
@@ -254,7 +271,14 @@ _DOCUMENT: dict[str, Any] = {
         "/metrics": _get("metrics", "Prometheus text", {"200": _text("metrics")}),
         "/openapi.json": _get("openapi", "This document", {"200": _json({"type": "object"}, "OpenAPI 3.1")}),
     },
-    "components": {"schemas": _SCHEMAS},
+    "components": {
+        "schemas": _SCHEMAS,
+        "securitySchemes": {
+            "certificate": {"type": "mutualTLS", "description": "of a trusted authority, for the key of a registered party"},
+            "signatureInput": {"type": "apiKey", "in": "header", "name": "Signature-Input", "description": "RFC 9421: docs/http.md"},
+            "signature": {"type": "apiKey", "in": "header", "name": "Signature", "description": "by the key of a registered party"},
+        },
+    },
 }
 
 

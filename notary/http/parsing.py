@@ -1,11 +1,10 @@
-"""The reading side of a connection: bytes to calls, by httptools, and the limits of all that is no body.
+"""The reading side of a connection: httptools parses its bytes into calls.
 
-A head is bounded in bytes, and so is everything else that is no body: trailers, chunk extensions, blank lines.
+The bytes of a head are limited, and so are all other bytes outside a body: trailers, chunk extensions, blank lines.
 
-Where it differs from RFC 9112: trailers are read and dropped, and an offer of another protocol is passed over.
+Two differences from RFC 9112: trailers are read and dropped, and an offer of another protocol is ignored.
 """
 
-from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import unquote
 
@@ -18,61 +17,69 @@ HEAD_BYTES_MAX: Final = 32 << 10
 
 
 class Head(Call):
-    """A call whose head has been parsed; what comes of its body before it is its turn is kept with it."""
+    """A call whose head has been parsed. It stores the part of its body that comes before the application takes the call."""
 
-    __slots__ = ("expects", "keep_alive", "pieces", "whole")
+    __slots__ = ("_receiver", "expects", "keep_alive", "pieces", "whole")
 
-    def __init__(
-        self, method: str, path: str, query: bytes, headers: Headers, respond: Callable[[Call, Answer, bool], None], *, keep_alive: bool
-    ) -> None:
-        super().__init__(method, path, query, headers, respond)
+    def __init__(self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, keep_alive: bool) -> None:
+        """`path` is the path as it was sent, with its percent-encoding."""
+        super().__init__(method, unquote(path) if "%" in path else path, query, headers, receiver.respond)
+        self.raw_path = path
+        self._receiver = receiver
         self.keep_alive = keep_alive
         self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
         self.whole = False
 
+    def certificate(self) -> bytes | None:
+        """Returns the certificate of its connection."""
+        return self._receiver.certificate()
+
 
 class Receiver(Protocol):
-    """Takes the calls in their order, while `Parser.feed` runs."""
+    """Gets the calls in their order, while `Parser.feed` runs."""
 
     def called(self, call: Head) -> None:
         """A head is complete."""
         ...
 
     def piece(self, call: Head, data: bytes) -> None:
-        """A piece of that call's body."""
+        """A piece of that call's body has come."""
         ...
 
     def ended(self, call: Head) -> None:
-        """The body of that call is complete; one without a body is at once."""
+        """The body of that call is complete. Without a body, this follows `called` directly."""
         ...
 
     def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
         """The application answers a call (`Call.respond`)."""
         ...
 
+    def certificate(self) -> bytes | None:
+        """Returns the client certificate of the connection in DER; None for none."""
+        ...
+
 
 class Parser:
-    """The parser of one connection. httptools calls its `on_` methods."""
+    """Parses the bytes of one connection. httptools calls its `on_` methods."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(self)
         self.in_head = False
-        """Whether the bytes that came last are a part of a head."""
+        """True while the latest bytes are a part of a head."""
         self._url = b""
         self._headers: Headers = []
-        self._arriving: Head | None = None  # the call whose body it is at
+        self._arriving: Head | None = None  # the call whose body is being parsed
         self._offered = False
         self._no_body_bytes = 0  # since the last byte of a body, or the end of a head or a call
         self._moved = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse what has come. Raises `Malformed`, after which nothing may be fed.
+        """Parse `data`. Raises `Malformed`, after which nothing may be fed.
 
-        Where a client offers another protocol, the parser gets the same head again without the offer. Java's client offers HTTP/2 with the
-        first call of each connection. The parser takes all that follows for the other protocol, the body too; who passes the offer over,
-        as HTTP allows, still has to read it.
+        Java's client offers HTTP/2 with the first call of each connection. HTTP allows to ignore the offer, but httptools takes all bytes
+        behind such a head, the body too, for the other protocol. So a new parser gets the same head again without the offer.
         """
         self._moved = False
         rest = data
@@ -101,20 +108,20 @@ class Parser:
     # ---- httptools' ----
 
     def on_message_begin(self) -> None:
-        """A head begins, perhaps in the bytes that ended the call before it."""
+        """A head begins, perhaps in the bytes that ended the previous call."""
         self._url, self._headers, self.in_head = b"", [], True
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the address."""
+        """A piece of the request's target has come."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what comes behind a body is dropped."""
+        """A header has come. A trailer, behind a body, is dropped."""
         if self.in_head:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Hand the call on."""
+        """The head is complete: pass the call to the receiver."""
         parser = self._parser
         if self._no_body_bytes and len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers]) > HEAD_BYTES_MAX:
             raise _head_too_large()
@@ -126,12 +133,12 @@ class Parser:
         path, query = _split(self._url)
         method = parser.get_method().decode()
         keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        call = self._arriving = Head(method, path, query, self._headers, self._receiver.respond, keep_alive=keep_alive)
+        call = self._arriving = Head(self._receiver, method, path, query, self._headers, keep_alive=keep_alive)
         self.in_head, self._moved = False, True
         self._receiver.called(call)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of a body."""
+        """A piece of a body has come."""
         self._moved = True
         if self._arriving is not None:
             self._receiver.piece(self._arriving, data)
@@ -151,7 +158,7 @@ def _head_too_large() -> Malformed:
 
 
 def _split(url: bytes) -> tuple[str, bytes]:
-    """Path and query of a request's target."""
+    """Returns path and query of a request's target as they were sent, with their percent-encoding."""
     if url[:1] == b"/" and b"#" not in url:
         raw, _, query = url.partition(b"?")
     else:
@@ -159,5 +166,4 @@ def _split(url: bytes) -> tuple[str, bytes]:
         raw, query = parsed.path, parsed.query or b""
         if not raw:
             raise Malformed("the address has no path")
-    path = raw.decode("ascii")
-    return (unquote(path) if "%" in path else path), query
+    return raw.decode("ascii"), query

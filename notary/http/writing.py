@@ -1,4 +1,4 @@
-"""The writing side of a connection: the bytes of an answer, and how much of its answers a client leaves unread."""
+"""The writing side of a connection: encodes answers, and notices a client that does not read them."""
 
 import asyncio
 import functools
@@ -11,11 +11,11 @@ from typing import Final
 from notary.http.call import Answer
 
 READ_BYTES_MIN: Final = 64 << 10
-"""A client that does not read all of its answers in time must have read so much of them."""
+"""The least number of bytes of its answers that a slow client must read within the deadline."""
 
 
 class Writer:
-    """Writes to one transport, which says (by way of the connection) when its client reads too slowly."""
+    """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
 
     __slots__ = ("_transport", "_unread_bytes", "held", "until_s")
 
@@ -23,12 +23,12 @@ class Writer:
         self._transport = transport
         self._unread_bytes = 0
         self.held = False
-        """Whether its client leaves so much unread that no call of it is taken."""
+        """True while the client leaves so much unread that no other call of it is taken."""
         self.until_s = inf
-        """The time by which it must have read, while it is held."""
+        """The deadline for the client to read, while `held`; seconds of the loop's clock."""
 
     def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
-        """Write one, without its body to a HEAD; return its bytes."""
+        """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
         status, headers, body = answer
         lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
         lines.append(
@@ -41,19 +41,19 @@ class Writer:
         return len(data)
 
     def go_ahead(self) -> None:
-        """Have a client send the body that it has announced."""
+        """Ask the client for the body that it has announced (100 Continue)."""
         self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def hold(self, until_s: float) -> None:
-        """The client reads too slowly; it has until then."""
+        """The client reads too slowly: it must have read enough at `until_s`."""
         self.held, self._unread_bytes, self.until_s = True, self._transport.get_write_buffer_size(), until_s
 
     def release(self) -> None:
-        """It has read."""
+        """The client has read its answers."""
         self.held = False
 
     def has_read(self) -> bool:
-        """Whether it has read enough, since `hold`, to be given that time again."""
+        """Returns True if the client has read `READ_BYTES_MIN` since `hold`, which earns it another deadline."""
         return self._transport.get_write_buffer_size() <= self._unread_bytes - READ_BYTES_MIN
 
 

@@ -10,11 +10,14 @@ from joiner import AdmittedSubmission
 from notary.gate import Gate
 from notary.http.app import BUG
 from notary.http.call import Answer, Call
+from notary.http.lookups import LOOK_UPS, shows_decisions
 from notary.http.problems import problem_of
+from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, Handed
 from notary.intake.link import Link
 from notary.intake.messages import Answered, Called, Counted, Down, HandshakesFailed, Settings, Submitted, Taking, Up
 from notary.parties import Parties
+from ordering.clock import clock_ms
 from ordering.errors import NotaryError
 
 log = logging.getLogger("notary.intake")
@@ -47,6 +50,7 @@ class Front:
             body_s_max=settings.http.body_ms_max / 1000,
             turn_s_max=CHECKING_S,
         )
+        self._readers = Readers.of(settings.http, settings.notary_name, parties, clock_ms)
         self._link = link
         self._refusal: Refused | None = None
         self._called = 0
@@ -88,7 +92,17 @@ class Front:
         """The head of a call has come."""
         if call.path != SUBMISSIONS:
             self.tell()  # it may be the metrics that are asked for
-            self._hand_over(call, Called(self._number(), call.method, call.path, call.query))
+            may_read = False
+            if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
+                try:
+                    self._readers.check(call)
+                except NotaryError as problem:
+                    answer = problem_of(problem)
+                    self._count(answer[0], next(route for route in LOOK_UPS if call.path.startswith(route)))
+                    call.answer(answer)
+                    return
+                may_read = True
+            self._hand_over(call, Called(self._number(), call.method, call.path, call.query, may_read))
             return
         since_s = time.perf_counter()
         try:
@@ -130,9 +144,9 @@ class Front:
         self._calls[message.number] = call
         self._link.send(message)
 
-    def _count(self, status: int) -> None:
+    def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """One more that was refused without being read."""
-        self._refused[SUBMISSIONS, status] += 1
+        self._refused[route, status] += 1
         self._tell_soon()
 
     def _tell_soon(self) -> None:

@@ -209,7 +209,9 @@ class _Process:
             call = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
             self._app.take_verified(call, message.submission, message.asked, message.since_s)
         elif isinstance(message, Called):
-            self._app.take(Call(message.method, message.path, message.query, [], self._answer(message.number)))
+            called = Call(message.method, message.path, message.query, [], self._answer(message.number))
+            called.may_read = message.may_read
+            self._app.take(called)
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):

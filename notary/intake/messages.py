@@ -54,6 +54,8 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     method: str
     path: str
     query: bytes
+    may_read: bool
+    """Whether it is a party's, as far as that was asked."""
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):

@@ -118,6 +118,8 @@ CASES = (
     _case("NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="0x240", notary_positions="0x240", notary_condemned="0x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
+    _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
+    _case("NotaryLoopIsHeld", fires=False, at="15m", notary_loop_turn_seconds="0.6x24 0.01x240"),
     _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),

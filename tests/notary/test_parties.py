@@ -1,5 +1,6 @@
 """The parties: loaded, checked, and loaded again when the file changes."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +125,34 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         parties.write(tmp_path / "no" / "parties.json", {})
     with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
         parties.add(tmp_path / "no" / "parties.json", "O=A", Bank().public_pem, "x")
+
+
+def test_the_keys_are_those_of_the_parties(file: Path) -> None:
+    """As DER, and as the file is now: whoever leaves it has no key there any more."""
+    known, bank = Parties(file), Bank("O=B", p256=True)
+    key = bank.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert not known.has_key(key)
+    parties.write(file, {"O=B": bank.certificate_pem().decode()})
+    known.reload()
+    assert known.has_key(key)
+    parties.write(file, {})
+    known.reload()
+    assert not known.has_key(key)
+
+
+async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turns of the loop meanwhile; the parties change all at once."""
+    monkeypatch.setattr(parties, "LOOK_S", 0)
+    monkeypatch.setattr(parties, "LOADED_AT_ONCE", 2)
+    file, bank = tmp_path / "parties.json", Bank()
+    parties.write(file, {})
+    known = Parties(file)
+    parties.write(file, {f"O={at}": bank.public_pem.decode() for at in range(20)})
+    following = asyncio.create_task(known.follow())
+    turns = 0
+    while not known:
+        await asyncio.sleep(0)
+        turns += 1
+    following.cancel()
+    assert turns > 10
+    assert len(known) == 20

@@ -1,0 +1,36 @@
+"""The signature of a call that only reads: of all headers, one signature or `Malformed`. What is signed is asked of a worker, in
+tests/notary/http/test_reads.py."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordering.errors import Malformed
+from payload.signed_read import message_to_sign, parameters_of, read_signature, signature_headers
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+PIECES = """sig= ("@method"·"@path"·"@query") ("@method") () ;created= ;keyid= ;tag= ;expires= ;alg= "a" "%ff" "
+1 9999999999999999 -1 : AAAA = , ; \\ \xff ·"""
+pieces = st.sampled_from([piece.replace("·", " ") for piece in PIECES.split()])
+texts = st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode("latin-1")) | st.binary(max_size=60)
+
+
+@given(names, names, st.integers(0, 2**40), st.binary(min_size=1, max_size=80))
+def test_what_is_written_is_read(party: str, notary_name: str, created_s: int, signature: bytes) -> None:
+    """Whatever the names are; and what is signed is the same on both sides, for that method, path and query alone."""
+    parameters = parameters_of(party, notary_name, created_s)
+    given = [(name.lower().encode(), value.encode()) for name, value in signature_headers(parameters, signature).items()]
+    found = read_signature(given)
+    assert found is not None
+    assert (found.party, found.notary_name, found.created_s, found.signature) == (party, notary_name, created_s, signature)
+    assert found.message("GET", "/a", "b=c") == message_to_sign("GET", "/a", "b=c", parameters)
+    assert len({found.message(*call) for call in (("GET", "/a", ""), ("HEAD", "/a", ""), ("GET", "/b", ""), ("GET", "/a", "b"))}) == 4
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"signature-input", b"signature", b"host"]), texts), max_size=4))
+def test_reading_is_total(headers: list[tuple[bytes, bytes]]) -> None:
+    """Nothing makes another error than `Malformed`; nothing at all is None."""
+    try:
+        found = read_signature(headers)
+    except Malformed:
+        return
+    assert (found is None) == all(name == b"host" for name, _ in headers)
