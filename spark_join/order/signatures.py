@@ -25,14 +25,21 @@ BAD_SIGNATURE = "bad-signature"
 UNKNOWN_PARTY = "unknown-party"
 
 
+class _Entry(msgspec.Struct):
+    """A party with a weight or a quota, which say nothing of what it has signed."""
+
+    public_key: str
+
+
 def read_keys(file: Path) -> Keys:
     """The parties' keys, from a JSON object such as the notary's `parties.json`, or with a list of keys for a name; all can be used."""
     try:
-        keys = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str]])
+        entries = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str] | _Entry])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise CouldNotVerify(
             f"the parties' keys, {file}: {problem}. It should be a JSON object of party name -> PEM public key, or a list of such keys"
         ) from None
+    keys = {name: entry.public_key if isinstance(entry, _Entry) else entry for name, entry in entries.items()}
     for name, told in keys.items():
         try:
             if not _checks(told):

@@ -24,6 +24,8 @@ WAIT_S_MAX: Final = 12
 RETRY_AFTER_S_MAX: Final = 60
 OPENS_AT: Final = 0.9
 """A full queue takes submissions again when a tenth has been decided (docs/http.md)."""
+PARTY_PART: Final = 0.75 * 8 / 9
+"""A party without a ticket gets at least so much of the room that others leave (docs/http.md); 2 requests less, since parts are whole."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),
@@ -131,9 +133,10 @@ class Calls:
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
-            # Once it was full, it is until a tenth has been decided, and there is room for the largest that was refused, whosever it was.
+            # Once it was full, for anybody or for this party, it is until a tenth has been decided, and there is room for the largest that
+            # was refused, whosever it was.
             largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
-            if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:
+            if not here or max(here + largest, here / OPENS_AT) <= PARTY_PART * self._plan.pending_requests_max - 2:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
         elif f"not ready: {told['detail']}" not in health:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
