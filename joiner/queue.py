@@ -130,22 +130,21 @@ class SubmissionQueue(Generic[Decision]):
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
         """Why there is no room for this much, with an estimate of when to come again; None when there is. Without a party: for anybody.
 
-        What is here may be as much as is decided in `pending_s_max`, so that whoever is let in is answered in time, however many ask; a
-        batch's worth besides is for parties that have little. A party may have what `Share` says, and is the one to wait for the rest.
+        What a party has here may be as much as is decided of it in `pending_s_max`, so that whoever is let in is answered in time, however
+        many ask. What others have does not make it wait, so up to an equal part of the room it is refused only where memory ends.
         """
-        if self.is_calm(requests, size_bytes):
-            return None
-        here, here_bytes = self.pending_requests, self.pending_bytes
-        share = None if party is None else self._shares.get(party)
-        if share is not None and self._refuses(share, requests, size_bytes, ticketed=ticketed):
-            self.rate.refused()
-            why = f"{share.pending_requests} requests of this party are waiting already: send the same again later"
-            return Overloaded(why, self._seconds_for(share))
-        door, requests_max = self._ticketed, self._room_requests() + self._spared_requests
-        if not ticketed:
-            door, requests_max = self._plain, requests_max - self._spared_requests // TICKETS_PART
         # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
-        if here and door.refuses(requests, size_bytes, here, here_bytes, requests_max, self._limits.pending_bytes_max):
+        if self.is_calm(requests, size_bytes) or not self.pending_requests:
+            return None
+        here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
+        if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed):
+            self.rate.refused()
+            share = self._shares.get(party)
+            own = 0 if share is None else share.pending_requests
+            after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
+            return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
+        door, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
+        if door.refuses(requests, size_bytes, here, here_bytes, limits.pending_requests_max - kept, limits.pending_bytes_max):
             self.rate.refused()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
         return None
@@ -155,7 +154,7 @@ class SubmissionQueue(Generic[Decision]):
         return {
             party: self._seconds_for(share)
             for party, share in self._shares.items()
-            if share.plain.full and self._refuses(share, 1, 1, ticketed=False)
+            if share.plain.full and self._is_too_much(party, 1, 1, ticketed=False)
         }
 
     def check_room(self, requests: int, size_bytes: int, party: str | None = None) -> None:
@@ -262,9 +261,14 @@ class SubmissionQueue(Generic[Decision]):
         for waiter in pending.waiters:
             waiter(decisions)
 
-    def _refuses(self, share: Share[Pending[Decision]], requests: int, size_bytes: int, *, ticketed: bool) -> bool:
-        room = (self._room_requests(), self._limits.pending_bytes_max - self._spared_bytes)
-        return share.refuses(requests, size_bytes, room, (self.pending_requests, self.pending_bytes), self._weights, ticketed=ticketed)
+    def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool) -> bool:
+        """Whether the party has no room for so much more."""
+        room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
+        if share is None:
+            weight = self.weight_of(party)
+            return here + requests > room + self._spared_requests and requests > room * weight // (self._weights + weight)
+        all_room, all_here = (room, self._limits.pending_bytes_max - self._spared_bytes), (here, self.pending_bytes)
+        return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
         """Until what a party has here is decided: at its part of the rate, unless all is decided sooner."""

@@ -62,9 +62,6 @@ class Share(Generic[Waiting]):
         self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool
     ) -> bool:
         """Whether the party has no room for so much more; `room` and what is `here`, of all parties, are requests and bytes."""
-        # One that is larger than all its room is taken when nothing else of the party waits: else it never could be.
-        if not self.pending_requests:
-            return False
         door, times = (self.ticketed, TICKETED) if ticketed else (self.plain, PLAIN)
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._room(room[0], here[0] - own, weights, times)

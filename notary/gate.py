@@ -9,7 +9,7 @@ What is asked first costs us least: R6 leaves all of it to the worker, since not
 | | the length that it declares | `too-large` |
 | each piece of the body | its size; the memory of all bodies and all that waits; its time | `too-large`, `overloaded`, `malformed` |
 | its first piece | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
-| the body | whether anything is taken in now, again | `not-ready` |
+| the body, party by party | whether anything is taken in now, again | `not-ready` |
 | | the party, which is looked for in the body before anything else is decoded | `unknown-party` |
 | | room for it and for so many bytes; its quota, as far as it can be without decoding | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
@@ -162,6 +162,16 @@ class Body:
         self.take()
         self.refused(problem)
 
+    @property
+    def size(self) -> int:
+        """Bytes that have come of it."""
+        return self._size
+
+    def party(self) -> bytes:
+        """The party that stands first in it, as our clients write it; empty where another member does."""
+        found = _party_first(self._pieces[0]) if self._pieces else None
+        return b"" if found is None else found[1]
+
     def take(self) -> bytes:
         """What has come of it; it does not count any more."""
         pieces, self._pieces = self._pieces, []
@@ -170,6 +180,8 @@ class Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+TURN_BYTES: Final = 32 << 10
+"""Of the bodies of a party so much is looked at before it is the next one's turn."""
 REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, none for the party, or its quota is used up."""
 _FEWER: Final = "send fewer requests at a time"
@@ -183,6 +195,17 @@ class _Party(msgspec.Struct, gc=False):
 
 _decode_party = msgspec.json.Decoder(_Party).decode
 _party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
+
+
+class _Lane:
+    """The bodies of one party that are complete and not looked at."""
+
+    __slots__ = ("bodies", "left_bytes", "party")
+
+    def __init__(self, party: bytes) -> None:
+        self.party = party
+        self.bodies: deque[Body] = deque()
+        self.left_bytes = TURN_BYTES
 
 
 class Gate:
@@ -222,7 +245,8 @@ class Gate:
         self.body_bytes = 0
         """Of all bodies that are not complete, or not looked at."""
         self._bodies: set[Body] = set()
-        self._asked: deque[Body] = deque()
+        self._asked: dict[bytes, _Lane] = {}  # by the party that stands first in the body, empty for none
+        self._turns: deque[_Lane] = deque()
 
     # ---- the head ----
 
@@ -252,6 +276,7 @@ class Gate:
     def stop(self) -> None:
         """Refuse all that is not in yet: bodies that are only half here are not waited for."""
         self._asked.clear()
+        self._turns.clear()
         for body in list(self._bodies):
             body.refuse(NotReady(SHUTTING_DOWN))
 
@@ -272,7 +297,25 @@ class Gate:
         """Look at a body that is complete."""
         if not self._asked:
             asyncio.get_running_loop().call_soon(self._look)
-        self._asked.append(body)
+        party = body.party()
+        lane = self._asked.get(party)
+        if lane is None:
+            lane = self._asked[party] = _Lane(party)
+            self._turns.append(lane)
+        lane.bodies.append(body)
+
+    def _next(self) -> Body:
+        """The next body to look at: of each party in turn so many bytes (surplus round robin), since looking takes most of the time."""
+        turns = self._turns
+        while (lane := turns[0]).left_bytes <= 0:
+            lane.left_bytes += TURN_BYTES
+            turns.rotate(-1)
+        body = lane.bodies.popleft()
+        lane.left_bytes -= body.size
+        if not lane.bodies:
+            turns.popleft()
+            del self._asked[lane.party]
+        return body
 
     def forget(self, body: Body) -> None:
         """It is not read any more."""
@@ -284,7 +327,7 @@ class Gate:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
         while self._asked:
-            body = self._asked.popleft()
+            body = self._next()
             if body not in self._bodies:
                 continue  # it was refused, or its client left
             self._bodies.remove(body)

@@ -39,8 +39,8 @@ from ordering.errors import Fatal, Overloaded
 log = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
-"""While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a tenth
-of what is decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
+"""While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a
+tenth of what is decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
 AGAIN_S: Final = 2.0
 """A process that does not live longer is started again when so long has passed since it was."""
 ENDS_S: Final = 2.0

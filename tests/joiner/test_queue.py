@@ -284,7 +284,7 @@ async def test_a_party_at_ten_times_its_share_costs_the_others_less_than_a_tenth
     share = Worker.PER_S / (others + 1)
     offered = {f"{at}": (share, (1, 1_000)[at % 2]) for at in range(others)}
     # One of fifty has decided a submission of a thousand every five seconds: it takes longer to see what it gets.
-    worker = Worker(monkeypatch, *((3, 13) if others < 50 else (5, 35)))
+    worker = Worker(monkeypatch, *((5, 25) if others < 50 else (5, 35)))
     decided = worker.run(offered | {"flood": (10 * share, size)})
     seconds = worker.seconds - worker.warm_s
     for kind in (0, 1):
