@@ -393,7 +393,7 @@ MUTANTS: Final = (
         "a queue is never full",
         "contract",
         QUEUE,
-        "        if self.is_calm(requests, size_bytes):",
+        "        if self.is_calm(requests, size_bytes) or not self.pending_requests:",
         "        if True:",
         seeds=100,
     ),
