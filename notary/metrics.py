@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from joiner import Driver, Ready, Sender
 from notary.decision import REASONS, Decision
+from notary.gate import REFUSAL_REASONS, Gate
 from notary.index import Index
 from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
@@ -107,6 +108,8 @@ class Metrics:
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
+            ("notary_pending_parties", "Parties of which something was taken in and is not answered yet.", lambda: sender.queue.parties),
+            ("notary_full_parties", "Of these, those without room for more.", lambda: len(sender.queue.full_parties())),
             ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.queue.pending_bytes),
             (
                 "notary_capacity_requests_per_second",
@@ -142,6 +145,12 @@ class Metrics:
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_gate(self, gate: Gate) -> None:
+        """Counts of what the gate refused for want of room or quota. There is no label for the party: parties are many."""
+        self.registry.register(_Refusals(gate))
+        used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
+        used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
 
     def watch_tls(self, certificates: Certificates) -> None:
         """Add the gauges of the service's certificate."""
@@ -192,6 +201,20 @@ class _Brokers(Collector):
                 partitions.add_metric([str(node), role], count)
         yield connected
         yield partitions
+
+
+class _Refusals(Collector):
+    """Submissions that were refused with a ticket."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One family, by reason."""
+        refused = CounterMetricFamily("notary_submissions_refused", "Submissions refused for want of room or quota.", labels=["reason"])
+        for reason in REFUSAL_REASONS:
+            refused.add_metric([reason], self._gate.refusals[reason])
+        yield refused
 
 
 def resident_bytes() -> int:

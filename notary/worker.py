@@ -22,6 +22,7 @@ from notary.metrics import Metrics
 from notary.parties import Parties
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.clock import clock_ms
@@ -135,7 +136,8 @@ class Worker:
             around.clock_ms,
             around.nonce,
         )
-        per_s = config.limits.party_requests_per_s
+        self.sender.queue.weight_of = self.parties.weight_of
+        self.tickets = Tickets(around.nonce() + around.nonce(), around.now_s)
         self.gate = Gate(
             config.name,
             self.parties,
@@ -144,8 +146,9 @@ class Worker:
             bytes_max=config.limits.pending_bytes_max,
             body_s_max=config.http.body_ms_max / 1000,
             turn_s_max=GATE_TURN_S,
-            queue=self.sender.queue,
-            quota=Quota(per_s, around.now_s) if per_s else None,
+            room=self.sender.queue,
+            quota=Quota(config.limits.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
+            tickets=self.tickets,
         )
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
         self.tracing = _tracing(config)
@@ -170,6 +173,7 @@ class Worker:
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
+        self.metrics.watch_gate(self.gate)
         if isinstance(log, KafkaLog):
             self.metrics.watch_brokers(log.brokers)
 

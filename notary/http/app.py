@@ -17,13 +17,13 @@ import msgspec
 from joiner import AdmittedSubmission, Pending
 from notary.decision import Decision, DecisionJson, Pieces
 from notary.gate import SHUTTING_DOWN
-from notary.http.call import JSON, METRICS, TEXT, Answer, Call
+from notary.http.call import JSON, METRICS, TEXT, Answer, Call, header
 from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction, shows_decisions
 from notary.http.openapi import document
 from notary.http.problems import MethodNotAllowed, NotFound, problem_of
 from notary.http.query import asked_wait_s
 from notary.http.readers import Readers
-from notary.http.submission import SUBMISSIONS, Asked, Handed
+from notary.http.submission import SUBMISSIONS, TICKET, Asked, Handed
 from notary.index import ROW_US
 from notary.metrics import Metrics
 from notary.worker import Worker
@@ -146,15 +146,20 @@ class App:
         self.taking_changed()
 
     @property
+    def worker(self) -> Worker | None:
+        """Whose service it is; None while there is no worker."""
+        return self._worker
+
+    @property
     def ends(self) -> bool:
         """Whether submissions will never be taken again."""
         return self._stopping
 
-    def closed(self) -> NotaryError | None:
-        """Why no submission is taken now, whatever it is; None while they are taken."""
+    def closed(self, ticket: bytes = b"") -> NotaryError | None:
+        """Why no submission is taken now, whosever it is; None while they are taken."""
         if self._stopping or self._worker is None:
             return NotReady(SHUTTING_DOWN if self._stopping and self._worker is not None else self._no_worker)
-        return self._worker.gate.closed()
+        return self._worker.gate.closed(ticket)
 
     async def idle(self) -> None:
         """Return when every call that came has been answered."""
@@ -176,10 +181,10 @@ class App:
         """A submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
         self._begin()
         try:
-            if (problem := self.closed()) is not None:
+            if (problem := self.closed(asked.ticket)) is not None:
                 raise problem
             assert self._worker is not None
-            self._wait(call, self._worker.gate.admit_verified(submission), asked, since_s)
+            self._wait(call, self._worker.gate.admit_verified(submission, asked.ticket), asked, since_s)
         except Exception as problem:
             self.refused(call, problem, since_s)
             self.taking_changed()
@@ -246,11 +251,14 @@ class App:
         if worker is None or self._stopping:
             self.refused(call, self.closed() or NotReady(SHUTTING_DOWN), since_s)
             return
-        if call.method == "POST" and (problem := worker.gate.closed_to_head()) is not None:
-            self._answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
-            return
+        gate = worker.gate
+        if call.method == "POST" and not gate.is_open:
+            problem = gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+            if problem is not None:
+                self._answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
+                return
         try:
-            Handed(call, worker.gate, self)
+            Handed(call, gate, self)
         except NotaryError as problem:
             self.refused(call, problem, since_s)
 
@@ -307,9 +315,7 @@ class App:
     def _check_room(self, waiting: _Waiting) -> None:
         if (problem := self.closed()) is not None:
             raise problem
-        queue, submission = waiting.worker.sender.queue, waiting.submission
-        if submission not in queue:
-            queue.check_room(len(submission.requests), len(submission.encoded))
+        waiting.worker.gate.check_room(waiting.submission)
 
     def _queue(self, waiting: _Waiting) -> None:
         worker = waiting.worker

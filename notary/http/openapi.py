@@ -53,7 +53,10 @@ def _text(description: str) -> dict[str, Any]:
 def _problem(description: str, *, retry: bool = False) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": description, "content": {"application/problem+json": {"schema": _ref("Problem")}}}
     if retry:
-        answer["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+        answer["headers"] = {
+            "Retry-After": {"description": "seconds", "schema": {"type": "integer"}},
+            "Ticket": {"description": "to be brought back then, of quota-exceeded and overloaded", "schema": {"type": "string"}},
+        }
     return answer
 
 

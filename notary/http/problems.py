@@ -74,6 +74,8 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     applied = error.applied if isinstance(error, NotFound) else None
     if isinstance(error, QuotaExceeded | Overloaded | NotReady):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, QuotaExceeded | Overloaded) and error.ticket:
+        headers.append((b"ticket", error.ticket))
     if isinstance(error, NotFound):
         headers.append((b"cache-control", b"no-store"))  # most of what is not there will be: a tile, a decision
     if isinstance(error, NotAParty):

@@ -65,13 +65,13 @@ class Readers:
                 f"the signature was made at {signed.created_s} and counts until {expires_s}, and this clock says {now_s}: correct the clock"
                 " that is wrong, and sign each call anew"
             )
-        verify = self._parties.get(signed.party)
-        if verify is None:
+        party = self._parties.get(signed.party)
+        if party is None:
             raise self._refusal(f"the party {excerpt(signed.party, 300)} is not registered with this notary")
         message = signed.message(call.method, call.raw_path, call.query.decode("latin-1"))
-        if verify(signed.signature, message):
+        if party.verify(signed.signature, message):
             algorithm = "ed25519"
-        elif len(signed.signature) == 64 and verify(_der(signed.signature), message):
+        elif len(signed.signature) == 64 and party.verify(_der(signed.signature), message):
             algorithm = "ecdsa-p256-sha256"
         else:
             raise self._refusal("the signature is not this party's over this method, path and query")

@@ -85,11 +85,18 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
 
 class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """What every submission is answered with from now on, without being read; None: they are read."""
+    """Whether submissions are taken from now on."""
 
     refusal: Answer | None
+    """What every submission is answered with, without being read; None: they are read."""
     ends: bool = False
     """Whether that is for ever: bodies that are only half here are not waited for."""
+    full: tuple[str, int] | None = None
+    """Why there is no room for anybody without a ticket, and in how many seconds to come again."""
+    full_parties: dict[str, int] = {}
+    """The parties that have none, and the same for them."""
+    ticket_key: bytes = b""
+    """The worker's, of tickets."""
 
 
 class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):

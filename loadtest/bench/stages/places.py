@@ -58,6 +58,7 @@ PLACES: Final[dict[str, str | None]] = {
     "joiner/sender.py:resolve": "answer",
     "joiner/sender.py:_resolve_own": "answer",
     "joiner/queue.py": "log",
+    "joiner/share.py": "log",
     "joiner/rate.py": "log",
     "joiner/queue.py:answer": "answer",
     "payload/": "decode",
