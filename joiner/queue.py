@@ -1,4 +1,4 @@
-"""What a worker has taken in and not answered: a bounded queue, shared by party, and the batches made from it.
+"""The submissions that a worker has admitted and not answered: a bounded queue, shared by party, and the batches made from it.
 
 Within one party the first come are the first served. Among parties batches are filled by deficit round robin, and room is shared
 (`joiner.share`), so a party that sends far more than its share makes itself wait and nobody else.
@@ -112,7 +112,7 @@ class SubmissionQueue(Generic[Decision]):
         return self._queued
 
     def __contains__(self, submission: Submission) -> bool:
-        """Whether these very bytes wait already: `put` would have them wait together."""
+        """Returns True if these very bytes wait already: `put` would have them wait together."""
         return submission.encoded in self._pending
 
     @property
@@ -121,14 +121,14 @@ class SubmissionQueue(Generic[Decision]):
         return len(self._shares)
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Whether there is room for so much, whosever it is."""
+        """Returns True if there is room for so much of any party."""
         return (
             self.pending_requests + requests <= CALM * self._room_requests()
             and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
         )
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Why there is no room for this much, with an estimate of when to come again; None when there is. Without a party: for anybody.
+        """Returns the reason why there is no room for this much, with an estimate for the retry; None when there is. No party: for anybody.
 
         What a party has here may be as much as is decided of it in `pending_s_max`, so that whoever is let in is answered in time, however
         many ask. What others have does not make it wait, so up to an equal part of the room it is refused only where memory ends.
@@ -262,7 +262,7 @@ class SubmissionQueue(Generic[Decision]):
             waiter(decisions)
 
     def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool) -> bool:
-        """Whether the party has no room for so much more."""
+        """Returns True if the party has no room for so much more."""
         room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)

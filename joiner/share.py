@@ -14,7 +14,7 @@ OPENS_AT: Final = 0.9
 PLAIN, TICKETED = 8, 9
 """A party of weight 1 may have so many times the room that is left, without and with a ticket: alone 8/9 of all, two of them 8/17 each."""
 TICKETS_PART: Final = 10
-"""Where its equal part is more than that it may have all of it; the last tenth with a ticket only."""
+"""A party may have all of its equal part where that is more; the last tenth of it with a ticket only."""
 
 
 class Door:
@@ -31,7 +31,7 @@ class Door:
         self._wanted = 0  # requests of the largest that was refused
 
     def refuses(self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int) -> bool:
-        """Whether there is no room for so much more beside what is here."""
+        """Returns True if there is no room for so much more beside the present requests and bytes."""
         if self.full and here_bytes <= OPENS_AT * bytes_max:
             room = requests_max - min(self._wanted, requests_max // 2)
             if here <= min(OPENS_AT * requests_max, room):
@@ -43,7 +43,7 @@ class Door:
 
 
 class Share(Generic[Waiting]):
-    """What one party has in the queue. It is there while the party waits for something."""
+    """One party's part of the queue. It exists while the party waits for something."""
 
     __slots__ = ("deficit", "pending_bytes", "pending_requests", "plain", "ticketed", "waiting", "weight")
 
@@ -52,7 +52,7 @@ class Share(Generic[Waiting]):
         self.waiting: deque[Waiting] = deque()
         """In no batch, first come first served."""
         self.deficit = 0
-        """What may be taken of it in this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
+        """Requests that it may still take this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self.plain = Door()
@@ -61,7 +61,7 @@ class Share(Generic[Waiting]):
     def refuses(
         self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool
     ) -> bool:
-        """Whether the party has no room for so much more; `room` and what is `here`, of all parties, are requests and bytes."""
+        """Returns True if the party has no room for so much more; `room` and `here`, of all parties, are (requests, bytes)."""
         door, times = (self.ticketed, TICKETED) if ticketed else (self.plain, PLAIN)
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._room(room[0], here[0] - own, weights, times)

@@ -117,7 +117,7 @@ def to_json(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgsp
 
 
 def to_json_in_pieces(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> Pieces[DecisionJson | msgspec.Raw]:
-    """The same in pieces of `CONFLICTS_A_PIECE`, encoded already where there are several."""
+    """The work of `to_json` in pieces of `CONFLICTS_A_PIECE` conflicts; the result is encoded already where there are several pieces."""
     if len(decision.conflicts) <= CONFLICTS_A_PIECE:
         return to_json(decision, receipt)
     conflicts: list[bytes] = []
@@ -175,7 +175,7 @@ def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
 
 
 def from_row_in_pieces(transaction_id: TransactionId, row: bytes) -> Pieces[Decision]:
-    """The same in pieces of `CONFLICTS_A_PIECE`."""
+    """The work of `from_row` in pieces of `CONFLICTS_A_PIECE` conflicts."""
     if len(row) <= _ROW.size + CONFLICTS_A_PIECE * _CONFLICT_BYTES:
         return from_row(transaction_id, row)
     head = row[: _ROW.size]

@@ -84,7 +84,7 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
 
 
 class Room(Protocol):
-    """Where submissions wait: a worker's `SubmissionQueue`, and in an intake process what it knows of that."""
+    """The place where submissions wait: a worker's `SubmissionQueue`; in an intake process, the last known state of that."""
 
     @property
     def pending_bytes(self) -> int:
@@ -92,15 +92,15 @@ class Room(Protocol):
         ...
 
     def __contains__(self, submission: Submission) -> bool:
-        """Whether these very bytes wait already."""
+        """Returns True if these very bytes wait already."""
         ...
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Whether there is room for so much, whosever it is."""
+        """Returns True if there is room for so much of any party."""
         ...
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Why there is no room for so much of this party, or of any; None when there is."""
+        """Returns the reason why there is no room for so much of this party, or of any; None when there is."""
         ...
 
 
@@ -173,7 +173,7 @@ class Body:
         return b"" if found is None else found[1]
 
     def data(self) -> bytes:
-        """What has come of it."""
+        """Returns the bytes that have come of it."""
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
@@ -186,9 +186,9 @@ class Body:
 
 
 TURN_BYTES: Final = 32 << 10
-"""Of the bodies of a party so much is looked at before it is the next one's turn."""
+"""The bytes of one party's bodies that are looked at before it is the next party's turn."""
 REFUSAL_REASONS: Final = ("room", "share", "quota")
-"""No room for anybody, none for the party, or its quota is used up."""
+"""No room for anybody, no room for the party, or its quota is used up."""
 _FEWER: Final = "send fewer requests at a time"
 
 
@@ -261,7 +261,7 @@ class Gate:
     # ---- the head ----
 
     def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
-        """Why no submission is taken in now, whosever it is.
+        """Returns the reason why no submission of any party is admitted now; None when they are.
 
         For a head, while the gate is open only the queue is asked: the worker is, before the body is decoded.
         """
@@ -274,7 +274,7 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is no need to ask at the head."""
+        """True while a head need not be checked with `closed`."""
         return not self._was_closed and (self._room is None or self._room.is_calm(1, 1))
 
     def begin(self, body: Body, declared: bytes | None) -> None:
@@ -298,7 +298,7 @@ class Gate:
     # ---- the body ----
 
     def refused_by_piece(self, first: bytes, ticket: bytes) -> NotaryError | None:
-        """Why one that begins so is refused, as far as that can be said: an overloaded worker need not read all of it."""
+        """Returns the reason to refuse a body that begins so, if it is known yet: an overloaded worker need not read all of it."""
         if self._room is None or self._room.is_calm(1, 1) or (found := _party_first(first)) is None:
             return None
         # Nothing is let in by it: who names two parties is refused as the one or as the other.
@@ -385,7 +385,7 @@ class Gate:
                 return admitted
 
     def _admit(self, body: bytes, ticket: bytes) -> Generator[None, None, AdmittedSubmission]:
-        """The same in pieces. What a body of any size may cost at once is its party, one decoding of its JSON, or one piece of that."""
+        """The work of `admit` in pieces. The longest is the search for the party, the decoding of the JSON, or one piece of states."""
         party, verify = self._party_of(body)
         self._check(1, len(body), party, ticket)
         submission = yield from decode_in_pieces(body, self._notary_name)
@@ -420,7 +420,7 @@ class Gate:
         return AdmittedSubmission.of(submission)
 
     def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes) -> Overloaded | None:
-        """Why there is no room for so much, with a ticket to come again; None when there is."""
+        """Returns the reason why there is no room for so much, with a ticket for the retry; None when there is."""
         room, tickets = self._room, self.tickets
         if room is None or room.is_calm(requests, size_bytes):
             return None
@@ -476,7 +476,7 @@ class Quota:
         self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
 
     def refusal(self, party: str, requests: int) -> QuotaExceeded | None:
-        """Why the party may not send so many now; None when it may."""
+        """Returns the reason why the party may not send so many now; None when it may."""
         if not (per_s := self._of(party)):
             return None
         tokens, needed = self._tokens(party, per_s, self._clock_s()), min(requests, per_s)

@@ -1,4 +1,4 @@
-"""The longest turn of the event loop of late, by a timer: how late it comes is how long everything else was kept waiting too.
+"""The longest recent turn of the event loop, by a timer: everything else had to wait as long as the timer is late.
 
 A timer every 50 ms takes about a four-hundredth of a core, on uvloop and asyncio alike, and less where the loop is busy anyway. So a turn
 that is shorter than that may be missed, and a longer one is reported up to 50 ms too short.
@@ -12,7 +12,7 @@ WINDOW_LOOKS: Final = 600  # 30 s, and more where looks are late
 
 
 class LoopWatch:
-    """One event loop's, from `start` on until the loop ends."""
+    """Measures one event loop, from `start` on until the loop ends."""
 
     def __init__(self) -> None:
         self._former_s = self._present_s = self._due_s = 0.0
@@ -20,11 +20,11 @@ class LoopWatch:
 
     @property
     def longest_s(self) -> float:
-        """The longest turn of the last 30 to 60 s. Two that scrape do not disturb one another."""
+        """The longest turn of the last 30 to 60 s, in seconds. A read does not reset it, so several monitors may read it."""
         return max(self._former_s, self._present_s)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to measure the running loop."""
         self._wait(asyncio.get_running_loop())
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -129,7 +129,7 @@ class Parties:
         return None if known is None else known.requests_per_s
 
     def has_key(self, public_key: bytes) -> bool:
-        """Whether it is the key of a registered party (DER, SubjectPublicKeyInfo)."""
+        """Returns True if it is the key of a registered party (DER, SubjectPublicKeyInfo)."""
         return public_key in self._keys
 
     def __len__(self) -> int:

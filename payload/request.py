@@ -29,7 +29,7 @@ TIME_MAX_MS: Final = 2**53 - 1
 """The greatest absolute value of a time: every JSON parser reads integers up to it exactly."""
 
 STATES_A_PIECE: Final = 1_000
-"""States that are read at a time where others wait: about a millisecond of work, two where one of them is malformed."""
+"""The number of states that are decoded at a time: about a millisecond of work, two where one of them is malformed."""
 
 OPEN_FROM_MS: Final = -(2**63)
 OPEN_UNTIL_MS: Final = 2**63 - 1

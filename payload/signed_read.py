@@ -1,4 +1,4 @@
-"""The signature of a call that only reads: one profile of HTTP Message Signatures (RFC 9421), for those who make it and those who check it.
+"""The signature of a call that only reads: one profile of HTTP Message Signatures (RFC 9421), for clients and for the notary.
 
     Signature-Input: sig=("@method" "@path" "@query");created=1795276891;keyid="O%3DBank%20A";tag="O%3DNotary"
     Signature: sig=:<base64>:
@@ -10,7 +10,7 @@
     "@query": ?
     "@signature-params": ("@method" "@path" "@query");created=…
 
-Written here and not taken from a library: that of the whole RFC is twenty times as long, and what is not accepted cannot be got wrong.
+It is our own code and no library: one for the whole RFC is twenty times as long, and accepts more than one form.
 docs/http.md (Who may read) has the rules. Pure: the time comes in.
 """
 
@@ -38,7 +38,7 @@ _NUMBERS: Final = {"created", "expires"}
 
 
 class SignedRead(msgspec.Struct, frozen=True):
-    """The signature of a read, taken apart and not checked."""
+    """The signature of a read, parsed and not verified."""
 
     party: str
     notary_name: str
@@ -50,28 +50,28 @@ class SignedRead(msgspec.Struct, frozen=True):
     signature: bytes
 
     def message(self, method: str, path: str, query: str) -> bytes:
-        """What is signed if it is of this call; path and query are as they stand in the request's first line."""
+        """Returns the bytes that the signature of this call covers; path and query are as they stand in the request's first line."""
         return _message(method, path, query, self.components, self.signed_parameters)
 
 
 def parameters_of(party: str, notary_name: str, created_s: int) -> str:
-    """The parameters of a signature, as `message_to_sign` and `signature_headers` take them."""
+    """Returns the parameters of a signature, as `message_to_sign` and `signature_headers` take them."""
     return f'({SIGNED_COMPONENTS});created={created_s};keyid="{quote(party, safe="")}";tag="{quote(notary_name, safe="")}"'
 
 
 def message_to_sign(method: str, path: str, query: str, parameters: str) -> bytes:
-    """The bytes that the party signs."""
+    """Returns the bytes that the party signs."""
     return _message(method, path, query, COMPONENTS, parameters)
 
 
 def signature_headers(parameters: str, signature: bytes) -> dict[str, str]:
-    """The two headers of a signed call."""
+    """Returns the two headers of a signed call."""
     encoded = b2a_base64(signature, newline=False).decode()
     return {"Signature-Input": f"sig={parameters}", "Signature": f"sig=:{encoded}:"}
 
 
 def read_signature(given: Iterable[tuple[bytes, bytes]]) -> SignedRead | None:
-    """The signature in these headers (lower-case names), None for none at all; `Malformed` for anything but exactly one."""
+    """Returns the signature in these headers (lower-case names); None for none at all. Raises `Malformed` for anything but exactly one."""
     inputs: list[bytes] = []
     signatures: list[bytes] = []
     for name, value in given:

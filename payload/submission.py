@@ -61,7 +61,7 @@ def decode_submission(body: bytes, notary_name: str) -> Submission:
 
 
 def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Submission]:
-    """The same in pieces of `STATES_A_PIECE` states, between which an event loop has turns for others."""
+    """The work of `decode_submission` in pieces of `STATES_A_PIECE` states; an event loop has turns for others in between."""
     wire = decode_strictly(_decode_submission, body)
     yield
     requests = yield from _requests_in_pieces(wire, transaction_prefix(notary_name))

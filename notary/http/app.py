@@ -109,7 +109,7 @@ class App:
         self._looking: set[Callable[[], None]] = set()
         self._work: deque[Pieces[None]] = deque()
         self._silent = False
-        """Whether nothing may be answered from the index in this turn of the loop."""
+        """True while nothing may be answered from the index in this turn of the loop."""
         self._service = service
         self._health = health
         self.taking_changed: Callable[[], None] = lambda: None
@@ -147,7 +147,7 @@ class App:
 
     @property
     def worker(self) -> Worker | None:
-        """Whose service it is; None while there is no worker."""
+        """The worker that this application serves; None while there is none."""
         return self._worker
 
     @property
@@ -156,7 +156,7 @@ class App:
         return self._stopping
 
     def closed(self, ticket: bytes = b"") -> NotaryError | None:
-        """Why no submission is taken now, whosever it is; None while they are taken."""
+        """Returns the reason why no submission of any party is taken now; None while they are taken."""
         if self._stopping or self._worker is None:
             return NotReady(SHUTTING_DOWN if self._stopping and self._worker is not None else self._no_worker)
         return self._worker.gate.closed(ticket)

@@ -50,7 +50,7 @@ class Call:
         self.reader: Reader | None = None
         """Set by the application that wants the body."""
         self.may_read = False
-        """Whether it is known already to be a party's."""
+        """True if the call is known to be a party's: an intake process has checked it."""
         self.gone = False
         """Whether its client has left: an answer is not worth making any more."""
 

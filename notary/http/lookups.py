@@ -1,4 +1,4 @@
-"""What can be read of a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes;
+"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes;
 what may be long is done in pieces.
 
 The tree is served as C2SP tlog-tiles asks, so that any monitor or witness can mirror and check it. A tile of a given width never changes,
@@ -124,5 +124,5 @@ LOOK_UPS: Final[dict[str, LookUp]] = {
 
 
 def shows_decisions(path: str) -> bool:
-    """Whether what is at this address is kept for parties where reads are: all that is more than hashes."""
+    """Returns True if `[http] reads` may keep this path for the parties: its answer holds more than hashes."""
     return path.startswith((TRANSACTIONS, STATES, ENTRIES))

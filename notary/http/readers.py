@@ -1,4 +1,4 @@
-"""Whether a call may read decisions where the operator keeps them for the parties (`[http] reads`, docs/http.md, Who may read)."""
+"""The check that a party makes a call, where the operator keeps decisions for the parties (`[http] reads`, docs/http.md, Who may read)."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,11 +18,11 @@ from ordering.ids import excerpt
 from payload.signed_read import SignedRead, read_signature
 
 SKEW_S: Final = 300
-"""A signature counts for so long after it was made, and so long before it by this clock."""
+"""A signature is valid for so many seconds after its time `created`, and before it by this clock."""
 
 
 class Readers:
-    """Those who may read at one worker, or intake process."""
+    """Checks who may read at one worker, or intake process."""
 
     def __init__(self, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> None:
         self._notary_name = notary_name
@@ -31,13 +31,13 @@ class Readers:
 
     @classmethod
     def of(cls, http: HttpConfig, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> "Readers | None":
-        """None where everybody may read."""
+        """Returns the check that the configuration asks for; None where everybody may read."""
         return cls(notary_name, parties, clock_ms) if http.reads == "parties" else None
 
     def check(self, call: Call) -> None:
         """Raise `NotAParty` unless a party makes this call.
 
-        A signature that is wrong is refused, whatever certificate there is: its sender would not learn of the mistake otherwise.
+        A wrong signature is refused even beside a good certificate: its sender would not learn of the mistake otherwise.
         """
         try:
             signed = read_signature(call.headers)
@@ -80,13 +80,13 @@ class Readers:
 
 
 def _der(signature: bytes) -> bytes:
-    """RFC 9421 writes an ECDSA signature as its two numbers, 32 bytes each; its check takes DER."""
+    """Returns an ECDSA signature in DER, as its check takes it. RFC 9421 writes it as two numbers of 32 bytes each."""
     return encode_dss_signature(int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big"))
 
 
 @lru_cache(1_024)
 def _public_key(certificate: bytes) -> bytes | None:
-    """The public key of a certificate, as `Parties.has_key` takes it."""
+    """Returns the public key of a certificate, as `Parties.has_key` takes it; None where it cannot be read."""
     try:
         return x509.load_der_x509_certificate(certificate).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm):

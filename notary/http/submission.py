@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
     ticket: bytes = b""
-    """What a refusal gave the client; unchecked."""
+    """The ticket that a refusal gave the client; unchecked."""
 
 
 class Taker(Protocol):

@@ -256,12 +256,12 @@ class Index:
     # ---- queries ----
 
     def has_decided(self, transaction_ids: Sequence[TransactionId]) -> bool:
-        """Whether this worker has decided all of these transactions. About 5 us each."""
+        """Returns True if this worker has decided all of these transactions. About 5 us each."""
         with self._sound():
             return None not in self._decisions.get(list(transaction_ids))
 
     def position(self, transaction_id: TransactionId) -> int | None:
-        """The position of a transaction's decision, None when this worker has none."""
+        """Returns the position of a transaction's decision; None when this worker has none."""
         with self._sound():
             row = self._decisions.get(transaction_id)
             return None if row is None else self._checked(transaction_id, row)

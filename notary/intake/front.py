@@ -53,11 +53,11 @@ class WorkersRoom:
         return False
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Whether nobody has to be refused."""
+        """Returns True while no submission has to be refused."""
         return self.full is None and not self.full_parties
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Why the worker would refuse it. It is the one to say how much room is left for those with a ticket."""
+        """Returns the reason why the worker would refuse it. Only the worker knows the room that is left for those with a ticket."""
         if ticketed:
             return None
         if self.full is not None:

@@ -55,7 +55,7 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     path: str
     query: bytes
     may_read: bool
-    """Whether it is a party's, as far as that was asked."""
+    """True if the intake process has checked that it is a party's."""
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
@@ -85,14 +85,14 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
 
 class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Whether submissions are taken from now on."""
+    """The state of the worker's gate from now on."""
 
     refusal: Answer | None
-    """What every submission is answered with, without being read; None: they are read."""
+    """The answer to every submission, which is not read then; None: they are read."""
     ends: bool = False
     """Whether that is for ever: bodies that are only half here are not waited for."""
     full: tuple[str, int] | None = None
-    """Why there is no room for anybody without a ticket, and in how many seconds to come again."""
+    """The reason why there is no room for anybody without a ticket, and the seconds to wait."""
     full_parties: dict[str, int] = {}
     """The parties that have none, and the same for them."""
     ticket_key: bytes = b""

@@ -1,17 +1,17 @@
 """Hostile clients, many at once, against one worker that serves a well-behaved load meanwhile: `python -m tests.hostile --seconds 60`.
 
 First the load runs alone, then with each kind of hostility, then with all of them together; a table says what was left of its rate.
-`tests/notary/http` shows what becomes of each hostile client; here what counts is what others notice (docs/testing.md, Hostile clients).
+`tests/notary/http` shows the treatment of each hostile client; this measures the effect on the others (docs/testing.md, Hostile clients).
 
 | file | subject |
 |---|---|
-| `wire` | a connection that can be misused, and what came of it |
+| `wire` | a connection that can be misused, and a count of its results |
 | `manners` | the kinds that break or stretch HTTP; they need no key and no body that decodes |
 | `contents` | the kinds whose calls are in order, and cost the worker much |
 | `process` | the hostile clients, in a process of their own |
-| `site` | the worker, what is prepared in its log, the well-behaved load, and what is measured |
+| `site` | the worker, its prepared log, the well-behaved load, and the measurements |
 
-Hostile clients come from 127.0.1.2 and further, the well-behaved from 127.0.0.1: what an address may hold is for each.
+Hostile clients come from 127.0.1.2 and further, the well-behaved from 127.0.0.1: the limit of connections is for each address.
 """
 
 import argparse
@@ -72,12 +72,12 @@ def _phase(site: Site, kinds: Sequence[str], rate: float, seconds: float, at: st
 
 
 def name_of(kinds: Sequence[str]) -> str:
-    """A phase in the table."""
+    """Returns the name of a phase in the table."""
     return {0: "nobody", 1: "".join(kinds)}.get(len(kinds), f"all {len(kinds)} together")
 
 
 def problems_of(seen: Seen, share_min: float) -> list[str]:
-    """What should not have been."""
+    """Returns the problems of a phase, in words."""
     found = [] if seen.share >= share_min else [f"{seen.share:.2f} of the rate was kept, and {share_min} must be"]
     if seen.errors or seen.dropped:
         found.append(f"the well-behaved saw {seen.errors} errors and {seen.dropped} connections that ended: {seen.failures}")
@@ -88,7 +88,7 @@ def problems_of(seen: Seen, share_min: float) -> list[str]:
 
 
 def print_table(seen: Sequence[Seen]) -> None:
-    """For people; the rates as shares of what was due."""
+    """Print a table for people; rates are shares of the requests that were due."""
     rows = [COLUMNS]
     for each in seen:
         tally = total(list(each.attack.values()))

@@ -1,4 +1,4 @@
-"""The kinds whose calls are in order, and cost the worker more than their client."""
+"""Kinds of hostile clients whose calls are correct, and cost the worker more than the client."""
 
 import asyncio
 import itertools
@@ -19,27 +19,27 @@ SUBMISSION_BYTES = 2 << 20
 
 
 def party_key() -> Ed25519PrivateKey:
-    """The key of the hostile party, which is a registered one."""
+    """Returns the key of the hostile party, which is a registered one."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"tests.hostile party").digest())
 
 
 def get(path: str) -> bytes:
-    """A call that looks."""
+    """Returns a call that looks something up."""
     return f"GET {path} HTTP/1.1\r\nHost: n\r\n\r\n".encode()
 
 
 def post(body: bytes) -> bytes:
-    """A call that hands in a body."""
+    """Returns a call that submits a body."""
     return post_head(len(body)) + body
 
 
 def prepared(wire: Wire, name: str) -> bytes:
-    """A call with a prepared body."""
+    """Returns a call with a prepared body."""
     return post(body_of(Path(wire.target.folder) / name))
 
 
 def _filled(head: bytes, tail: bytes) -> bytes:
-    """A call with the largest body that there may be."""
+    """Returns a call with the largest body that is allowed."""
     return post(head + b"x" * (SUBMISSION_BYTES - len(head) - len(tail)) + tail)
 
 
@@ -59,7 +59,7 @@ async def _again_and_again(wire: Wire, data: bytes) -> None:
 
 @kind(64, addresses=4)
 async def party_flood(wire: Wire) -> None:
-    """New submissions of one party, well signed, as fast as they are answered; when to come again is not heard."""
+    """New submissions of one party, well signed, as fast as they are answered; `Retry-After` is ignored."""
     drawn = random.Random(random.random())
     writer = Writer(NOTARY, PARTY, party_key().sign)
     while True:
@@ -71,13 +71,13 @@ async def party_flood(wire: Wire) -> None:
 
 @kind(16)
 async def unknown_parties(wire: Wire) -> None:
-    """2 MiB of somebody who is not registered."""
+    """2 MiB of a party that is not registered."""
     await _again_and_again(wire, UNKNOWN)
 
 
 @kind(16)
 async def nameless_parties(wire: Wire) -> None:
-    """2 MiB whose party comes last, of somebody who is not registered."""
+    """2 MiB of a party that is not registered, with the party as the last member."""
     await _again_and_again(wire, NAMELESS)
 
 
@@ -109,7 +109,7 @@ async def old_retries(wire: Wire) -> None:
 
 @kind(16)
 async def conflicting_retries(wire: Wire) -> None:
-    """A request that was rejected with 10,000 conflicts, which its answer tells again."""
+    """A request that was rejected with 10,000 conflicts, which its answer lists again."""
     await _again_and_again(wire, prepared(wire, "conflicts"))
 
 
@@ -121,7 +121,7 @@ async def fat_tiles(wire: Wire) -> None:
 
 @kind(16)
 async def fat_decisions(wire: Wire) -> None:
-    """Such decisions themselves, with all that they say."""
+    """Decisions that have 10,000 conflicts each."""
     for id_ in itertools.cycle(wire.target.conflicts):
         wire.tally.calls += 1
         await wire.call(get(f"/v1/transactions/{id_}"))
@@ -129,7 +129,7 @@ async def fat_decisions(wire: Wire) -> None:
 
 @kind(16)
 async def receipts(wire: Wire) -> None:
-    """Receipts, which are put together when they are asked."""
+    """Receipts, which the worker makes for each call."""
     for id_ in itertools.cycle(wire.target.conflicts):
         wire.tally.calls += 1
         await wire.call(get(f"/v1/transactions/{id_}/receipt"))

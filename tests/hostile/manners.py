@@ -1,4 +1,4 @@
-"""The kinds that break or stretch HTTP: no key is needed for any of them."""
+"""Kinds of hostile clients that break or stretch HTTP: none of them needs a key."""
 
 import asyncio
 import itertools
@@ -68,7 +68,7 @@ async def slow_bodies(wire: Wire) -> None:
 
 @kind(80, addresses=4, ended=True)
 async def stopped_bodies(wire: Wire) -> None:
-    """A MiB of a body, and nothing more: all of them together fill the memory that bodies may have."""
+    """A MiB of a body, and nothing more: all of them together fill the byte budget of bodies."""
     await wire.send(STOPPED)
     await wire.until_ended()
 
@@ -82,7 +82,7 @@ async def promised_bodies(wire: Wire) -> None:
 
 @kind(32, addresses=4, ended=True)
 async def never_readers(wire: Wire) -> None:
-    """Calls one behind the other, and no answer is read."""
+    """Pipelined calls, and no answer is read."""
     wire.read_nothing()
     await _without_end(wire, LARGE * 50)
 
@@ -108,7 +108,7 @@ async def comers_and_goers(wire: Wire) -> None:
 
 @kind(16)
 async def resets(wire: Wire) -> None:
-    """A RST in the middle: of a head, of a body, before an answer is read, of a chunk, of calls one behind the other."""
+    """A RST in the middle: of a head, of a body, before an answer is read, of a chunk, of pipelined calls."""
     at = wire.tally.connections % 5
     await wire.send((GET[:20], post_head(1_000) + b'{"party"', LARGE, CHUNKED + b"5\r\nxy", LARGE * 20 + GET[:9])[at])
     if at % 2:
@@ -126,7 +126,7 @@ async def half_closers(wire: Wire) -> None:
 
 @kind(8, ended=True)
 async def other_protocols(wire: Wire) -> None:
-    """The preface of HTTP/2, and what is no HTTP at all."""
+    """The preface of HTTP/2, and bytes that are no HTTP at all."""
     words = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), CLIENT_HELLO, b"\xff" * 100, b"EHLO notary\r\n\r\n", bytes(5_000))
     await wire.send(words[wire.tally.connections % len(words)])
     await wire.until_ended()

@@ -1,5 +1,5 @@
-"""The hostile clients, in a process of their own: told one `Attack`, it prints an empty line, goes on until SIGTERM, and prints a
-`Tally` by kind.
+"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, goes on until
+SIGTERM, and prints a `Tally` by kind.
 
     python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'
 
@@ -26,7 +26,7 @@ ALL: Final = (contents, manners)
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """Who attacks."""
+    """The target and the kinds of an attack."""
 
     target: Target
     kinds: Sequence[str]
@@ -35,7 +35,7 @@ class Attack(msgspec.Struct, frozen=True):
 
 
 async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
-    """One client, for ever."""
+    """Run one client without end."""
     source = f"127.0.{1 + list(KINDS).index(kind.name)}.{2 + number % kind.addresses}"
     while True:
         try:
@@ -50,7 +50,7 @@ async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
 
 
 async def attack(told: Attack) -> dict[str, Tally]:
-    """All clients of these kinds, until SIGTERM."""
+    """Run all clients of these kinds until SIGTERM."""
     tallies = {name: Tally() for name in told.kinds}
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: None)  # of what is cancelled in the end, nothing is to be heard

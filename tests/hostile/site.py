@@ -1,4 +1,4 @@
-"""The worker, what is prepared in its log, the well-behaved load, and what is measured."""
+"""The worker, its prepared log, the well-behaved load, and the measurements."""
 
 import os
 import random
@@ -30,22 +30,22 @@ from tests.notary.certificates import Authority
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
 CONFLICTS: Final = 10_000
-"""Inputs of one request, which is the most that there may be."""
+"""Inputs of one request: the maximum."""
 RETRIED: Final = 1_000
 CONNECTIONS: Final = 32
-"""Of the well-behaved load; there before the others come, as those of clients that keep theirs."""
+"""Connections of the well-behaved load. They are made before the hostile ones, like those of clients that keep theirs open."""
 LOOK_S: Final = 0.1
 END_S_MAX: Final = 30.0
 
 
 class Seen(msgspec.Struct):
-    """What one phase has shown."""
+    """The measurements of one phase."""
 
     kinds: list[str]
     share: float
-    """Requests decided in the steady part of the load, of those that were due in it."""
+    """The share of requests decided in the steady part of the load, of those that were due in it."""
     decided: int
-    """Of those, whenever that was."""
+    """The number of those that were decided, also after that part."""
     p50_ms: float
     p99_ms: float
     errors: int
@@ -58,7 +58,7 @@ class Seen(msgspec.Struct):
     worker_mib_max: float
     connections_max: int
     connections_after: int
-    """Those that the worker still has when its hostile clients are gone."""
+    """Connections that the worker still has when its hostile clients are gone."""
     attack: dict[str, Tally]
 
 
@@ -72,7 +72,7 @@ class Site:
         self._seeds = iter(range(1, 1 << 30))
 
     def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0) -> Seen:
-        """The well-behaved load for so long, while clients of these kinds attack; they go on as `Attack` says."""
+        """Run the well-behaved load for so many seconds while clients of these kinds attack; they go on as `Attack` describes."""
         pid = self.process.process.pid
         offer = Offer(
             urls=[self.target.url],
@@ -105,7 +105,7 @@ class Site:
         )
 
     def _left(self) -> int:
-        """The connections that are left when their clients have gone; waits for the worker to notice."""
+        """Returns the connections that are left when their clients have gone; waits for the worker to notice."""
         until_s = time.monotonic() + END_S_MAX
         while (left := connections_of(self.target.url)) and time.monotonic() < until_s:
             time.sleep(LOOK_S)
@@ -113,7 +113,7 @@ class Site:
 
 
 class Attackers:
-    """A process of hostile clients for the length of a block."""
+    """A process of hostile clients during a `with` block."""
 
     def __init__(self, attack: Attack) -> None:
         self.tallies: dict[str, Tally] = {}
@@ -138,7 +138,7 @@ class Attackers:
 
 
 class Watch:
-    """Looks at a process for the length of a block."""
+    """Samples a process during a `with` block."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -162,7 +162,7 @@ class Watch:
 
 
 def sockets_of(pid: int) -> int:
-    """How many sockets a process has open."""
+    """Returns the number of sockets that a process has open."""
     count = 0
     for file in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -173,7 +173,7 @@ def sockets_of(pid: int) -> int:
 
 
 def connections_of(url: str) -> int:
-    """How many connections are established with the port of that URL, of those that it has accepted."""
+    """Returns the number of accepted connections that are established with the port of that URL."""
     port = f":{int(url.rpartition(':')[2]):04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return len([fields for fields in lines if fields[1].endswith(port) and fields[3] in ("01", "08")])
@@ -183,7 +183,7 @@ def connections_of(url: str) -> int:
 def made(
     folder: Path, *, kafka: str = "", tls: bool = False, rejections: int = 32, settings: Mapping[str, object] | None = None
 ) -> Iterator[Site]:
-    """A notary with both parties and its worker, which has to end cleanly; so many decisions with as many conflicts as there may be."""
+    """Make a notary with both parties and its worker, which must end cleanly; its log has `rejections` with the maximum of conflicts."""
     config = service.make(folder / "notary", kafka or None, "hostile")
     NotaryDirectory(folder / "notary").register_pem(
         PARTY, party_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -200,7 +200,7 @@ def made(
 
 
 def prepare(url: str, folder: Path, rejections: int) -> Target:
-    """Has decided what hostile clients ask for again, and puts their bodies into the folder."""
+    """Have the worker decide the submissions that hostile clients send again, and write their bodies into the folder."""
     drawn = random.Random(1)
     writer = Writer(NOTARY, PARTY, party_key().sign)
 

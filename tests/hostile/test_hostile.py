@@ -13,13 +13,13 @@ RATE = 40.0
 SECONDS = 6.0
 ENDED_S_MAX = 90.0
 IMPATIENT = {"HTTP_HEAD_MS_MAX": 1_500, "HTTP_BODY_MS_MAX": 1_500}
-"""So that what the worker ends after a while, it ends in these seconds."""
+"""Short deadlines: the worker ends within the test what it ends after a while."""
 MIB_MAX = 800
-"""Resident: the worker itself, its caches and write buffers, and twice `limits.pending_bytes_max` for bodies and what waits."""
+"""Resident memory: the worker itself, its caches and write buffers, and twice `limits.pending_bytes_max` for bodies and the queue."""
 
 
 def check(seen: Seen) -> None:
-    """What holds on any machine, however slow."""
+    """Check the facts that hold on any machine, even a slow one."""
     assert not seen.failures
     assert (seen.errors, seen.dropped) == (0, 0)
     assert seen.worker_mib_max < MIB_MAX
@@ -32,14 +32,14 @@ def check(seen: Seen) -> None:
 
 
 def test_well_behaved_clients_are_served_among_hostile_ones(tmp_path: Path) -> None:
-    """Nobody else is told anything wrong or loses a connection; memory is bounded; what nobody ends, the worker ends; no bug is logged."""
+    """Others get no wrong answer and lose no connection; memory is bounded; the worker ends connections left open; no bug is logged."""
     with made(tmp_path, rejections=8, settings=IMPATIENT) as site:
         check(site.phase([name for name, kind in KINDS.items() if kind.needs != "tls"], RATE, SECONDS, ended_s_max=ENDED_S_MAX))
         assert site.phase([], RATE, SECONDS / 3).decided > 0
 
 
 def test_handshakes_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same over TLS, with clients that do not come so far as to say anything."""
+    """Over TLS the same holds, also with handshakes that begin and do not end."""
     monkeypatch.setenv("SSL_CERT_FILE", "")  # `made` sets it
     with made(tmp_path, tls=True, rejections=1, settings=IMPATIENT) as site:
         check(site.phase(["handshakes", "trailers", "never-readers", "resets"], RATE, SECONDS / 2, ended_s_max=ENDED_S_MAX))

@@ -1,4 +1,4 @@
-"""A connection that can be misused, and what came of it."""
+"""A connection that can be misused, and a count of its results."""
 
 import asyncio
 import functools
@@ -17,26 +17,26 @@ import msgspec
 
 READ_BYTES: Final = 1 << 16
 ADDRESS_MAX: Final = 200
-"""Connections that the worker takes from one address; all kinds together have fewer than it takes at all, or nobody else could come in."""
+"""Connections that the worker accepts from one address. All kinds together have fewer than it accepts at all: others get some."""
 ANSWERS: Final = frozenset((100, 200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503))
-"""What a worker may answer, whatever comes; 503 is `overloaded` or `not-ready`."""
+"""The statuses that a worker may answer with to any call; 503 is `overloaded` or `not-ready`."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The worker, and what its hostile clients have to send."""
+    """The worker, and the bodies for its hostile clients."""
 
     url: str
     folder: str
-    """Bodies that `site` has prepared, a file each."""
+    """The folder of the bodies that `site` has prepared, a file each."""
     bundle: str
     """The path of the entries whose decisions have many conflicts."""
     conflicts: list[str]
-    """The transactions with as many conflicts as there may be."""
+    """Transactions with the maximum number of conflicts."""
 
 
 class Tally(msgspec.Struct):
-    """What came of one kind."""
+    """The counted results of one kind."""
 
     connections: int = 0
     ended: int = 0
@@ -82,7 +82,7 @@ class Wire:
         return await self.answer()
 
     async def answer(self) -> bytes:
-        """The body of the next answer. Raises `Ended`."""
+        """Returns the body of the next answer. Raises `Ended`."""
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
             status, length = int(head[9:12]), _LENGTH(head)
@@ -97,11 +97,11 @@ class Wire:
             await self.answer()
 
     def read_nothing(self) -> None:
-        """From now on."""
+        """Stop reading, for good."""
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     def half_close(self) -> None:
-        """Send no more; plain connections alone."""
+        """Send no more, on a connection without TLS."""
         if self._writer.can_write_eof():
             self._writer.write_eof()
 
@@ -124,13 +124,13 @@ class Kind(msgspec.Struct, frozen=True):
     run: Run
     clients: int
     addresses: int
-    """Over so many the clients are spread."""
+    """The number of addresses over which the clients are spread."""
     ended: bool
-    """Whether the worker has to end each of its connections."""
+    """True if the worker must end each of its connections."""
     needs: str
     """`tls`, or nothing."""
     plain: bool
-    """Whether it speaks no TLS, whatever the worker speaks."""
+    """True if it speaks no TLS even to a worker that does."""
 
 
 KINDS: Final[dict[str, Kind]] = {}
@@ -149,7 +149,7 @@ def kind(clients: int, *, addresses: int = 1, ended: bool = False, needs: str = 
 
 @asynccontextmanager
 async def connected(target: Target, tally: Tally, source: str, *, plain: bool) -> AsyncIterator[Wire]:
-    """A connection from that address."""
+    """Open a connection from that address."""
     address = urlsplit(target.url)
     trust = ssl.create_default_context() if address.scheme == "https" and not plain else None
     reader, writer = await asyncio.open_connection(address.hostname, address.port, local_addr=(source, 0), ssl=trust, limit=1 << 22)
@@ -162,12 +162,12 @@ async def connected(target: Target, tally: Tally, source: str, *, plain: bool) -
 
 @functools.cache
 def body_of(file: Path) -> bytes:
-    """A prepared body."""
+    """Returns a prepared body."""
     return file.read_bytes()
 
 
 def total(tallies: list[Tally]) -> Tally:
-    """All together."""
+    """Returns the sum of all."""
     answers: Counter[str] = Counter()
     for tally in tallies:
         answers.update(tally.answers)

@@ -227,7 +227,7 @@ async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
 
 
 async def test_a_party_may_have_a_quota_of_its_own(file: Path, clock: Clock) -> None:
-    """It goes before the configuration's, 0 is none; a change counts once the file has been read again."""
+    """A party's own quota replaces the configured one, and 0 is none; a change is effective once the file has been read again."""
     known = Parties(file)
     quota = Quota(10, clock, known.requests_per_s_of)
     entries = parties.read(file)
@@ -248,13 +248,13 @@ async def test_a_party_may_have_a_quota_of_its_own(file: Path, clock: Clock) -> 
 
 @pytest.fixture
 def queue() -> SubmissionQueue[None]:
-    """One with room for a hundred requests, of which 25 are kept for parties with little."""
+    """A queue with room for a hundred requests, of which 25 are kept for parties with little."""
     return SubmissionQueue(QueueLimits(pending_requests_max=100, batch_requests_max=50))
 
 
 @pytest.fixture
 def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
-    """A gate before that queue, which gives out tickets."""
+    """A gate in front of that queue, which issues tickets."""
     tickets = Tickets(b"k" * 32, clock)
     return Gate(
         NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue, tickets=tickets
@@ -262,7 +262,7 @@ def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
 
 
 def fill(gate: Gate, queue: SubmissionQueue[None], ticket: bytes = b"") -> Overloaded:
-    """Put in submissions of the known party until one is refused: that refusal."""
+    """Admit submissions of the known party until one is refused; returns that refusal."""
     while True:
         try:
             queue.put(gate.admit(KNOWN.body(spend()), ticket))
@@ -271,7 +271,7 @@ def fill(gate: Gate, queue: SubmissionQueue[None], ticket: bytes = b"") -> Overl
 
 
 async def test_a_full_party_is_refused_and_another_one_is_not(shared: Gate, queue: SubmissionQueue[None]) -> None:
-    """At the head nobody is, since nobody's party is known there."""
+    """A party is refused for its own room by the body, never at the head, where the party is not known."""
     refused = fill(shared, queue)
     assert "of this party" in str(refused)
     assert shared.closed(at_head=True) is None
@@ -282,7 +282,7 @@ async def test_a_full_party_is_refused_and_another_one_is_not(shared: Gate, queu
 
 
 async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
-    """The rest of its body is not waited for; other parties, and a party that stands elsewhere, are looked at when all is here."""
+    """The gate refuses a party without room at the first piece; other bodies, and those with the party elsewhere, are read to the end."""
     first = Told(shared)
     first.piece(KNOWN.body(spend())[:60])
     assert not first.told, "it has room"
@@ -302,7 +302,7 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
 
 
 async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """Then it is said at the head, with a ticket for whichever party it was."""
+    """A queue without room for anybody refuses at the head, with a ticket for any party."""
     fill(shared, queue)
     while shared.closed(at_head=True) is None:
         queue.put(shared.admit(OTHER.body(spend())) if queue.refusal(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
@@ -314,7 +314,7 @@ async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock
 
 
 async def test_who_comes_back_when_told_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """In time, once, and for its party, its ticket opens what is closed to those without one; at any other time it is passed over."""
+    """A ticket opens the last part of the room in its time, once, and for its party; at any other time it is ignored."""
     refusals = [fill(shared, queue) for _ in range(2)]
     first, second = [refused.ticket for refused in refusals]
     body = KNOWN.body(spend())
@@ -334,7 +334,7 @@ async def test_who_comes_back_when_told_is_preferred(shared: Gate, queue: Submis
 
 
 async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """However many a party has gathered, others find their room."""
+    """A party with many tickets leaves the others their room."""
     gathered = [fill(shared, queue).ticket for _ in range(100)]
     before = queue.pending_requests
     clock.now_s += 2  # what is told where nothing is known of the rate
@@ -346,7 +346,7 @@ async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: Subm
 
 
 async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
-    """It is for the room, not for the quota."""
+    """A ticket opens room, and does not raise the quota."""
     tickets, quota = Tickets(b"k" * 32, clock), Quota(10, clock)
     gate = Gate(
         NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
@@ -363,7 +363,7 @@ async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Pa
 
 
 async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what has come parties are looked at in turn, so one body of another party does not wait behind hundreds."""
+    """The gate looks at bodies party by party, so one body of another party does not wait behind hundreds."""
     many = [Told(gate) for _ in range(300)]
     one = Told(gate)
     told: list[Told] = []

@@ -13,7 +13,7 @@ from notary.loop_watch import LoopWatch
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_long_turn_is_seen_for_a_while(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn is seen, less the time until the timer was due; and forgotten after two windows without another."""
+    """A long turn is measured, less the time until the timer was due, and forgotten after two windows without another."""
     monkeypatch.setattr(loop_watch, "WINDOW_LOOKS", 1_000_000)
 
     async def hold() -> None:

@@ -1,4 +1,4 @@
-"""Tickets: when one counts, and for whom."""
+"""Tickets: the time and the party for which one is valid."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
@@ -13,13 +13,13 @@ KEY = b"k" * 32
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """A clock that moves only when a test moves it."""
     return Clock()
 
 
 @pytest.mark.parametrize("after_s", [1, 2, 30])
 def test_one_counts_in_its_window_alone(clock: Clock, after_s: int) -> None:
-    """From when its holder was told to come, for as long again, five seconds at least; early and late it is worth nothing."""
+    """A ticket is valid from the end of its Retry-After, for as long again and five seconds at least; not before, not after."""
     tickets = Tickets(KEY, clock)
     ticket = tickets.give(after_s, "O=A")
     opens_s, closes_s = clock.now_s + after_s, clock.now_s + after_s + max(after_s, OPEN_S_MIN)
@@ -35,7 +35,7 @@ def test_one_counts_in_its_window_alone(clock: Clock, after_s: int) -> None:
 
 
 def test_one_counts_for_its_party_alone(clock: Clock) -> None:
-    """At the head, where the party is not known yet, it counts; one that was given there counts for any party."""
+    """A ticket is valid at the head, where the party is not known yet; one that was given there is valid for any party."""
     tickets = Tickets(KEY, clock)
     own, anybodys = tickets.give(1, "O=A"), tickets.give(1)
     clock.now_s += 1
@@ -46,7 +46,7 @@ def test_one_counts_for_its_party_alone(clock: Clock) -> None:
 
 
 def test_one_counts_once(clock: Clock) -> None:
-    """Also when it is written in another way."""
+    """A used ticket is not valid again, even when its base64 is written in another way."""
     tickets = Tickets(KEY, clock)
     ticket, other = tickets.give(1, "O=A"), tickets.give(1, "O=A")
     clock.now_s += 1
@@ -60,7 +60,7 @@ def test_one_counts_once(clock: Clock) -> None:
 
 
 def test_foreign_and_forged_ones_are_passed_over(clock: Clock) -> None:
-    """Of another key, with any bit changed, or no ticket at all: no error, and no worth."""
+    """A ticket of another key or with a changed bit, or text that is no ticket, is not valid, and raises no error."""
     tickets, others = Tickets(KEY, clock), Tickets(b"o" * 32, clock)
     ticket = tickets.give(1, "O=A")
     foreign = others.give(1, "O=A")
@@ -78,7 +78,7 @@ def test_foreign_and_forged_ones_are_passed_over(clock: Clock) -> None:
 
 
 def test_those_that_share_a_key_know_each_others(clock: Clock) -> None:
-    """An intake process gives them out, its worker lets in."""
+    """A worker accepts the tickets that its intake process issued."""
     worker, intake = Tickets(KEY, clock), Tickets(KEY, clock, (1 << 64) - 2)
     given = [intake.give(1), intake.give(1), worker.give(1)]
     clock.now_s += 1
@@ -89,7 +89,7 @@ def test_those_that_share_a_key_know_each_others(clock: Clock) -> None:
 
 
 def test_what_is_kept_of_used_ones_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While as many as may be are remembered no other counts; those that are over are forgotten."""
+    """No ticket is valid while the maximum of used ones is remembered; those whose time is over are forgotten."""
     monkeypatch.setattr(room, "USED_MAX", 10)
     tickets = Tickets(KEY, clock)
     given = [tickets.give(1, "O=A") for _ in range(12)]

@@ -1,5 +1,7 @@
-"""The signature of a call that only reads: of all headers, one signature or `Malformed`. What is signed is asked of a worker, in
-tests/notary/http/test_reads.py."""
+"""The signature of a call that only reads: any headers give one signature, none, or `Malformed`.
+
+tests/notary/http/test_reads.py has a worker verify signatures.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ texts = st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode("l
 
 @given(names, names, st.integers(0, 2**40), st.binary(min_size=1, max_size=80))
 def test_what_is_written_is_read(party: str, notary_name: str, created_s: int, signature: bytes) -> None:
-    """Whatever the names are; and what is signed is the same on both sides, for that method, path and query alone."""
+    """A signature is parsed with any names; both sides sign the same bytes, for that method, path and query alone."""
     parameters = parameters_of(party, notary_name, created_s)
     given = [(name.lower().encode(), value.encode()) for name, value in signature_headers(parameters, signature).items()]
     found = read_signature(given)
@@ -28,7 +30,7 @@ def test_what_is_written_is_read(party: str, notary_name: str, created_s: int, s
 
 @given(st.lists(st.tuples(st.sampled_from([b"signature-input", b"signature", b"host"]), texts), max_size=4))
 def test_reading_is_total(headers: list[tuple[bytes, bytes]]) -> None:
-    """Nothing makes another error than `Malformed`; nothing at all is None."""
+    """No header raises another error than `Malformed`; no header at all is None."""
     try:
         found = read_signature(headers)
     except Malformed:

@@ -1,6 +1,6 @@
-"""Hooks for schemathesis: what it makes is given what no schema can say, so that the service takes it and does not only refuse it.
+"""Hooks for schemathesis: they add to its calls the facts that no schema can express, so that the service accepts some of them.
 
-A submission that keeps to the document gets the signature of a party that the notary knows; every other look-up asks for what is there.
+A submission that keeps to the document gets the signature of a registered party; every second look-up asks for something that exists.
 """
 
 import os
@@ -32,7 +32,7 @@ _turn = [0]
 
 @schemathesis.hook
 def before_call(context: object, case: Any, kwargs: dict[str, Any]) -> None:
-    """Sign a submission; look for what is there, every other time."""
+    """Sign a submission; let every second look-up ask for something that exists."""
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return
     if case.operation.path == "/v1/submissions" and isinstance(case.body, dict):

@@ -1,4 +1,4 @@
-"""The OpenAPI document, held against a live worker: schemathesis makes calls that keep to it, and calls that do not."""
+"""The OpenAPI document, compared with a live worker: schemathesis makes calls that keep to it, and calls that do not."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
 
 SEED = 1
 SHORT_WAITS = {"HTTP_WAIT_MS_MAX": 100}
-"""A call that asks for the longest wait is right, and would take a minute."""
+"""A valid call may ask for the longest wait, which would take a minute."""
 
 
 @pytest.mark.timeout(7_200)
@@ -27,7 +27,7 @@ SHORT_WAITS = {"HTTP_WAIT_MS_MAX": 100}
 def test_every_operation_does_what_the_document_says(
     phases: str, examples: int, notary_process: Callable[..., NotaryProcess], own_directory: NotaryDirectory, bank: Bank, tmp_path: Path
 ) -> None:
-    """Right calls are taken, wrong ones refused, and every answer is one of the document's; no bug is logged."""
+    """Valid calls are accepted, others refused, and every answer is one of the document's; no bug is logged."""
     worker = notary_process(own_directory.config, settings=SHORT_WAITS)
     request = spend()
     httpx.post(worker.url + "/v1/submissions", content=bank.body(request), headers={"content-type": "application/json"}).raise_for_status()

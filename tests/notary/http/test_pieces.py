@@ -1,4 +1,4 @@
-"""Long calls are done in pieces: counted here are the turns of the loop between them, never time."""
+"""Long calls are done in pieces: these tests count the turns of the loop between them, never time."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ class Counting(Call):
         super().__init__(method, path, b"", [], lambda call, answer, after_body: self.found.set_result(answer))
 
     async def turns(self) -> int:
-        """The turns of the loop until it is answered."""
+        """Returns the number of turns of the loop until it is answered."""
         count = 0
         while not self.found.done():
             await asyncio.sleep(0)
@@ -57,7 +57,7 @@ class Counting(Call):
         return count
 
     def told(self) -> tuple[int, Any]:
-        """Status and body of the answer."""
+        """Returns status and body of the answer."""
         status, _, body = self.found.result()
         return status, json.loads(body)
 
@@ -69,7 +69,7 @@ def look_up(service: Service, path: str) -> Counting:
 
 
 def submit(service: Service, body: bytes) -> Counting:
-    """As if the gate had let it in just now."""
+    """Submit as if the gate had just admitted it."""
     call = Counting(SUBMISSIONS, "POST")
     service.app.take_verified(call, decode_submission(body, NOTARY), Asked(False, None), 0.0)
     return call
@@ -90,7 +90,7 @@ async def test_an_old_submission_is_answered_in_pieces(service: Service, bank: B
 
 
 async def test_the_leaves_of_a_tile_are_read_in_pieces(service: Service, bank: Bank) -> None:
-    """Whoever asks for them has no key: 256 rows may be 176 MB."""
+    """The leaves of a tile, which anybody may read, are read in pieces: 256 rows may be 176 MB."""
     await service.post(bank.body(*[spend() for _ in range(TILE_WIDTH)]))
     call = look_up(service, "/tile/entries/000")
     assert await call.turns() >= TILE_WIDTH * 12 // (TURN_US + SHARE_US)
@@ -98,7 +98,7 @@ async def test_the_leaves_of_a_tile_are_read_in_pieces(service: Service, bank: B
 
 
 async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the number of conflicts, not of decisions; the answer is the same as of the submission, and as in one piece."""
+    """Conflicts are read and written in pieces; the answer is the same as that to the submission, and as in one piece."""
     states = [f"{fresh_hash()}:{at}" for at in range(2_000)]
     await service.post(bank.body(spend(*states)))
     loser = spend(*states)
@@ -112,7 +112,7 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
 
 
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
-    """It is seen in a later turn that one is new; by then there may be no room."""
+    """A later turn finds that one transaction is new; by then there may be no room, and the party gets a ticket."""
     requests = [spend() for _ in range(COUNT)]
     await service.post(bank.body(*requests))
     service.gate.clear()
@@ -134,7 +134,7 @@ async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Ser
 
 
 async def test_who_ends_between_two_pieces_tells_nothing_more(service: Service, bank: Bank) -> None:
-    """202 without a decision for what was handed in, 503 for what only looks; nothing is read from a worker that has ended."""
+    """Submissions get a 202 without a decision, look-ups a 503; nothing is read from a worker that has ended."""
     body = bank.body(*[spend() for _ in range(COUNT)])
     await service.post(body)
     looks, retry, told = look_up(service, "/tile/entries/000"), submit(service, body), submit(service, body)
@@ -148,7 +148,7 @@ async def test_who_ends_between_two_pieces_tells_nothing_more(service: Service, 
 
 
 async def test_what_nobody_waits_for_any_more_is_not_made(service: Service, bank: Bank) -> None:
-    """Whoever asks for leaves and leaves costs no more than the pieces until then."""
+    """A client that leaves before its answer costs no more than the pieces until then."""
     await service.post(bank.body(*[spend() for _ in range(TILE_WIDTH)]))
     call = look_up(service, "/tile/entries/000")
     await asyncio.sleep(0)
@@ -164,16 +164,16 @@ class Told(Body):
     problem: Exception | None = None
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """It came in."""
+        """Record the admission."""
         self.admitted_as = submission
 
     def refused(self, problem: Exception) -> None:
-        """It did not."""
+        """Record the refusal."""
         self.problem = problem
 
 
 async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of the gate is over after the piece in which its time is; large requests are cut as well as many small ones."""
+    """A turn of the gate ends after the piece in which its time ends; a large request is cut, and so are many small ones."""
     monkeypatch.setattr(payload_request, "STATES_A_PIECE", 10)
     monkeypatch.setattr(payload_submission, "STATES_A_PIECE", 10)
     ticks = iter(range(1_000_000))

@@ -1,4 +1,4 @@
-"""Who may read, with `[http] reads = "parties"`, asked of real workers over TLS. Signatures are made by hand, from docs/http.md alone."""
+"""Reads with `[http] reads = "parties"`, at real workers over TLS. Signatures are made by hand, from docs/http.md alone."""
 
 import base64
 import time
@@ -23,7 +23,7 @@ OPEN = ("/v1/notary", "/checkpoint", "/v1/checkpoint", "/tile/0/000.p/{size}", "
 
 
 class Kept:
-    """A worker that keeps what it reads for parties, one decision of it, and its authorities."""
+    """A worker whose decisions only parties may read, one decision of it, and its certificate authorities."""
 
     def __init__(self, directory: NotaryDirectory, process: NotaryProcess, bank: Bank) -> None:
         self.directory, self.process, self.bank = directory, process, bank
@@ -35,11 +35,11 @@ class Kept:
         self.names = {"id": decision["transaction_id"], "state": f"{fresh_hash()}:0", "size": "1"}
 
     def client(self, *files: Any) -> httpx.Client:
-        """A client, which shows this certificate."""
+        """Returns a client that shows this certificate."""
         return httpx.Client(base_url=self.process.url, verify=tls_context(self.ca_file, *files), trust_env=False, timeout=30)
 
     def submit(self, *requests: dict[str, Any]) -> list[dict[str, Any]]:
-        """Decisions, with receipts: whoever hands in is known by the submission's signature."""
+        """Returns decisions with receipts: the signature of a submission shows its party."""
         answer = self.http.post("/v1/submissions", content=self.bank.body(*requests), headers=JSON)
         assert answer.status_code == 200, answer.text
         decisions: list[dict[str, Any]] = answer.json()["decisions"]
@@ -47,7 +47,7 @@ class Kept:
         return decisions
 
     def get(self, path: str, headers: Any = None, method: str = "GET", http: httpx.Client | None = None) -> int:
-        """The status of a call, which is answered as the document says."""
+        """Returns the status of a call, whose answer must keep to the document."""
         answer = (http or self.http).request(method, path, headers=headers)
         if method == "GET" and not (answer.status_code == 200 and path.startswith("/tile/")):
             check_answer(self.document, method, unquote(path), answer)
@@ -70,7 +70,7 @@ def signed(
     more: str = "",
     label: str = "sig",
 ) -> dict[str, str]:
-    """The headers of a call that is signed `at_s` from now."""
+    """Returns the headers of a call that is signed `at_s` seconds from now."""
     path, _, query = path.partition("?")
     parameters = f'("@method" "@path" "@query");created={int(time.time() + at_s)};keyid="{quote(party or bank.name, safe="")}"'
     parameters += f';tag="{quote(notary, safe="")}"{more}'
@@ -82,7 +82,7 @@ def signed(
 
 @pytest.fixture(scope="module")
 def kept(intake: int, tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[Kept]:
-    """The worker that all tests here ask."""
+    """One worker for all tests of this file."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("kept") / "notary")
     for party in (bank, OTHER):
         directory.register(party)
@@ -108,13 +108,13 @@ def kept(intake: int, tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> I
 
 @pytest.fixture(params=PATHS, ids=["transaction", "receipt", "state", "entries"])
 def path(request: pytest.FixtureRequest, kept: Kept) -> str:
-    """Each call that is kept."""
+    """Each path that only parties may read."""
     template: str = request.param
     return template.format(**kept.names)
 
 
 def test_what_shows_no_decision_is_open(kept: Kept) -> None:
-    """Hashes, checkpoints, who the notary is: without a key; and the notary says that the rest is kept."""
+    """Hashes, checkpoints and the notary's own facts need no key; the notary states that the rest is for parties."""
     for template in OPEN:
         assert kept.get(template.format(**kept.names)) == 200, template
     assert kept.http.get("/v1/notary").json()["reads"] == "parties"
@@ -177,7 +177,7 @@ def test_a_signature_counts_for_what_it_signs(kept: Kept, path: str) -> None:
 
 
 def test_a_certificate_with_a_partys_key_may_read(kept: Kept, path: str) -> None:
-    """Whatever name is in it; one of a trusted authority for another key is refused, and so is a wrong signature beside a good one."""
+    """A certificate counts by its key, under any name; one of a trusted authority for another key is refused, as is a wrong signature."""
     folder = kept.directory.path
     for number, (key, status) in enumerate([(kept.bank.key, 200), (OTHER.key, 200), (STRANGER.key, 401), (None, 401)]):
         files = kept.clients.client(kept.bank.name, key=key).put(folder, f"client-{number}")
@@ -188,21 +188,21 @@ def test_a_certificate_with_a_partys_key_may_read(kept: Kept, path: str) -> None
 
 
 def test_a_certificate_of_nobody_trusted_gets_no_connection(kept: Kept, path: str) -> None:
-    """A party's key in it does not help: its owner must have it from one of the authorities, or sign."""
+    """A certificate of an unknown authority gets no connection, even with a party's key in it."""
     files = Authority("Nobody").client(kept.bank.name, key=kept.bank.key).put(kept.directory.path, "nobody")
     with kept.client(*files) as http, pytest.raises(httpx.TransportError):
         http.get(path)
 
 
 def test_unknown_addresses_and_methods_are_answered_as_ever(kept: Kept) -> None:
-    """What is not there says so to all."""
+    """An unknown address is a 404 to everybody, and a wrong method a 405."""
     assert kept.get("/v1/nothing") == 404
     assert kept.get("/tile/entriesx/000") == 404
     assert kept.http.delete(f"/v1/transactions/{kept.names['id']}").status_code == 405
 
 
 def test_our_client_signs(kept: Kept) -> None:
-    """With a party's key it reads decisions, receipts and states; without one it is told what to do."""
+    """With a party's key our client reads decisions, receipts and states; without one its error says what to do."""
     tls, urls = tls_context(kept.ca_file), [kept.process.url]
     key = kept.http.get("/v1/notary").json()["verifier_key"]
     for bank in (kept.bank, OTHER):
@@ -217,7 +217,7 @@ def test_our_client_signs(kept: Kept) -> None:
 
 
 def test_everybody_may_read_by_default(asking: Asking, bank: Bank) -> None:
-    """Without the setting nothing is asked of anybody."""
+    """Without the setting nobody needs a key."""
     [decision] = asking.decide(bank, spend())
     assert asking.get(f"/v1/transactions/{decision['transaction_id']}").status_code == 200
     assert asking.get("/v1/notary").json()["reads"] == "open"
