@@ -344,7 +344,7 @@ class Driver(Generic[Decision]):
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
     async def _examine(self, evidence: Evidence) -> str:
-        """Compare our history with the log because of a foreign view: all effects since a worker's view last agreed with it (R10)."""
+        """Compare our history with the log because of a foreign view: all effects since another worker's view last agreed with it (R10)."""
         joiner = self.joiner
         logger.warning(
             "foreign view offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",

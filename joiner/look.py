@@ -4,8 +4,8 @@ There are two kinds of checks, and both read records again and compare their fin
 
 - After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect, and
   in the ordering topic those before it that a copy might replace. `Recheck` does it with the reader that then reads on after them.
-- After a foreign view: every record that took effect since a worker's view last agreed with ours, with its content. `examine` does that
-  with a reader of its own.
+- After a foreign view: every record that took effect since another worker's view last agreed with ours, with its content. `examine` does
+  that with a reader of its own.
 
 A single check may mislead: a client that learns late of an election fetches from a former leader, and gets an older state than it has read
 before. So the driver applies nothing after the first mismatch, and stops only when the mismatch lasts.

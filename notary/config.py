@@ -31,7 +31,7 @@ _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _GIVEN = "Put the {} there that the brokers' operator gave"
-_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes")
+_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes", "connections_per_address_max")
 _INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
 _NO_SETTINGS = ("directory", "clock_accepted")  # members of `Config` that no file and no variable sets

@@ -198,7 +198,7 @@ MUTANTS: Final = (
         DECIDE,
         "request.from_ms <= log_time_ms < request.until_ms:",
         "request.from_ms <= log_time_ms <= request.until_ms:",
-        seeds=200,
+        seeds=1000,
     ),
     # R7: decided once
     Mutant("a retry is decided again", "R7", DECIDE, "decision = decided.get(id_)", "decision = None"),

@@ -224,9 +224,10 @@ class Worker:
         state = JoinerState({ORDERING: 0, **self._offsets}, self._log_time, lives, self._log_state, effects, marks, *self._doubts)
         self.joiner = Joiner(state, self.limits)
         self._seek()
-        self.paused: frozenset[int] = frozenset()
 
     def _seek(self) -> None:
+        """Begin with a new reader, which has paused nothing yet, as the driver does."""
+        self.paused: frozenset[int] = frozenset()
         self.read_next = dict.fromkeys(range(ORDERING, PARTITIONS_MAX), 0) | self.joiner.read_next()
 
     def unread(self, stream: int) -> int:

@@ -12,6 +12,7 @@ from ordering.signatures import sign_record
 from tests.checkers.replay import replay
 from tests.simulation import divergence
 from tests.simulation.aimed import Aimed
+from tests.simulation.broken import Broken
 from tests.simulation.forger import Forger
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
 from tests.simulation.slot import Slot
@@ -33,6 +34,7 @@ class Faults:
         self.draw = random.Random(f"faults {world.plan.seed}")
         self._forger = Forger(world, self.draw)
         self._aimed = Aimed(world)
+        self._broken = Broken(world)
 
     async def run(self) -> None:
         """Run all faults, each at its time."""
@@ -65,6 +67,7 @@ class Faults:
             (plan.aimed_losses, self._aimed.strike),
             (plan.misnamed, self._misname),
             (plan.votes_repeated, self._repeat_vote),
+            (plan.broken, self._broken.strike),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:

@@ -119,6 +119,8 @@ class Plan(msgspec.Struct, frozen=True):
     """In a plan that changes a worker's consumed states: whether its vote is copied into the log again after it was outvoted."""
     misnamed: int = 0
     """Workers that start with the configuration of another notary."""
+    broken: int = 0
+    """The number of times that a worker with the notary's key orders contents that are not what their entries say."""
 
     @property
     def loses(self) -> bool:
@@ -223,6 +225,8 @@ def plan(seed: int) -> Plan:
         usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-1]), aimed_losses=aims.randint(1, 3))
     elif not calm and not diverged and random.Random(f"unread {seed}").random() < 0.04:
         usual = msgspec.structs.replace(usual, aimed=AIMED[-1], aimed_losses=1, queue_ids_max=2)
+    if not calm and not diverged and random.Random(f"broken {seed}").random() < 0.06:
+        usual = msgspec.structs.replace(usual, broken=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
         # In these plans some wrong decisions are expected failures (`excused`); checkpoints and tiles could not be checked, so none
