@@ -16,6 +16,8 @@ from tests.notary.http.asking import post_head
 PARTY = "O=Hostile Party,L=Paris,C=FR"
 FLOOD_REQUESTS = 100
 SUBMISSION_BYTES = 2 << 20
+WAIT_S = 5
+"""A long poll keeps its connection until it ends, even when its client has gone: half-closed clients get answers. Less than `END_S_MAX`."""
 
 
 def party_key() -> Ed25519PrivateKey:
@@ -140,8 +142,8 @@ async def long_polls(wire: Wire) -> None:
     """Waits for transactions that nobody sends; more than may wait."""
     while True:
         wire.tally.calls += 1
-        await wire.call(get(f"/v1/transactions/{random.randbytes(32).hex()}?wait=60"))
-        await asyncio.sleep(1)  # who is not let wait is answered at once
+        await wire.call(get(f"/v1/transactions/{random.randbytes(32).hex()}?wait={WAIT_S}"))
+        await asyncio.sleep(WAIT_S / 25)  # one that may not wait is answered at once; short, so that all together are always too many
 
 
 @kind(8)
