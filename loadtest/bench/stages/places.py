@@ -35,8 +35,6 @@ SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
 PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
     "notary/http/app.py:_tell": "answer",
-    "notary/http/app.py:_undecided": "answer",
-    "notary/http/app.py:_tell_all": "answer",
     "notary/worker.py": None,
     "notary/worker.py:told": "answer",
     "notary/service.py": None,
