@@ -162,6 +162,10 @@ CASES = (
         "NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="11000x240", notary_capacity_requests_per_second="5000x240"
     ),
     _case("NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="1900x240", notary_capacity_requests_per_second="1x240"),
+    _case("NotaryPartiesWithoutRoom", fires=True, at="11m", notary_full_parties="1x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="2x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="1x60 0 1x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="0x240", notary_pending_parties="2x240"),
     Case("NotarySlowAnswers", True, "15m", _answers(2)),
     Case("NotarySlowAnswers", False, "15m", _answers(0)),
     Case("NotaryIndexDiskFills", True, "6m", _disk(14)),
