@@ -220,26 +220,29 @@ def alerts(rules: str) -> dict[str, dict[str, object]]:
 
 
 def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Evaluate the cases with promtool."""
-    (folder / "rules.yml").write_text(rules)
-    tests = [
-        {
-            "name": f"{case.alert} {'fires' if case.fires else 'does not fire'}",
-            "interval": "5s",
-            "input_series": [{"series": series, "values": values} for series, values in case.series],
-            "promql_expr_test": [
-                {
-                    "expr": f'(count(ALERTS{{alertname="{case.alert}",alertstate="firing"}}) or vector(0)) > bool 0',
-                    "eval_time": case.at,
-                    "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
-                }
-            ],
-        }
-        for case in cases
-    ]
-    file = folder / "tests.yml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "5s", "tests": tests}))
-    return subprocess.run([tools.promtool, "test", "rules", file], capture_output=True, text=True)
+    """Evaluate the cases with promtool: a file for each alert, because promtool evaluates all rules of a file at each step of each case."""
+    files = []
+    for alert, rule in alerts(rules).items():
+        tests = [
+            {
+                "name": f"{alert} {'fires' if case.fires else 'does not fire'}",
+                "interval": "5s",
+                "input_series": [{"series": series, "values": values} for series, values in case.series],
+                "promql_expr_test": [
+                    {
+                        "expr": f'(count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)) > bool 0',
+                        "eval_time": case.at,
+                        "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
+                    }
+                ],
+            }
+            for case in cases
+            if case.alert == alert
+        ]
+        (folder / f"{alert}.rules.yml").write_text(yaml.safe_dump({"groups": [{"name": alert, "interval": "5s", "rules": [rule]}]}))
+        files.append(folder / f"{alert}.yml")
+        files[-1].write_text(yaml.safe_dump({"rule_files": [f"{alert}.rules.yml"], "evaluation_interval": "5s", "tests": tests}))
+    return subprocess.run([tools.promtool, "test", "rules", *files], capture_output=True, text=True)
 
 
 def test_alerts_fire_and_do_not_fire(tools: Tools, rules: str, tmp_path: Path) -> None:
