@@ -20,7 +20,7 @@ LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAULT_FOLDERS := tests/chaos tests/deploy
 
-.PHONY: help demo test test-faults test-brokers test-computes check nightly test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-faults test-brokers test-computes check nightly test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,7 @@ nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as 
 	$(MAKE) mutants
 	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
 	$(MAKE) chaos
+	$(MAKE) hostile
 	$(MAKE) sites
 
 test-peers: $(VENV)/.dev kafka peers  ## as root: the others at the same work do what the comparison takes for granted
@@ -96,6 +97,10 @@ mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the s
 
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)
 	$(PYTEST) tests/chaos -v --chaos-seconds $(or $(DURATION),600) --chaos-seed $(or $(SEED),$(shell date +%s)) --chaos-rounds $(or $(ROUNDS),1)
+
+hostile: $(VENV)/.dev  ## long: hostile clients against one worker; the others keep 0.9 of their rate (SECONDS=60 EACH=10 ONLY=trailers; OPTIONS=--kafka)
+	$(BIN)/python -m tests.hostile --seconds $(or $(SECONDS),60) --each $(or $(EACH),10) $(if $(ONLY),--only $(ONLY)) $(OPTIONS)
+	$(BIN)/python -m tests.hostile --seconds $(or $(EACH),10) --each 0 --tls $(OPTIONS)
 
 operations: $(VENV)/.dev kafka  ## nightly, as root: every command of docs/operations.md on three sites under load
 	$(PYTEST) tests/deploy/test_operations.py -m nightly -rP

@@ -24,8 +24,9 @@ class JoinerLimits(msgspec.Struct, frozen=True):
     worker_timeout_ms: int = 30_000
     buffer_bytes_max: int = 128 << 20
     queue_ids_max: int = 500_000
-    step_requests_max: int = 2_000
-    step_states_max: int = 20_000
+    # About 5 ms of work: a longer step holds the event loop, and costs as much for each request. A batch is never cut.
+    step_requests_max: int = 250
+    step_states_max: int = 1_250
     fills_proposed_max: int = 64
     fill_scan_records_max: int = 4_096
 

@@ -13,7 +13,7 @@ import socket
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -38,6 +38,7 @@ _NO_SETTINGS = ("directory", "clock_accepted")  # members of `Config` that no fi
 _DRIVER = DriverSettings()
 
 _UNKNOWN: Final = "Object contains unknown field "
+_NO_CHOICE: Final = "Invalid enum value "
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +90,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_key_file: str = ""
     tls_client_ca_file: str = ""
     tls_client_cert: Literal["required", "optional"] = "required"
+    reads: Literal["open", "parties"] = "open"
     intake_processes: int = 0
     connections_max: int = 2_000
     connections_per_address_max: int = 1_000
@@ -286,6 +288,8 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         setting = place.lstrip(".")
         if what.startswith(_UNKNOWN):
             what = _unknown(setting, what.removeprefix(_UNKNOWN))
+        elif what.startswith(_NO_CHOICE):
+            what += f": give one of {', '.join(_choices(setting))}"
         raise _wrong(file, sources, setting, what[:1].lower() + what[1:]) from None
     for setting, what in _wrong_values(config):
         raise _wrong(file, sources, setting, what)
@@ -302,6 +306,14 @@ def _unknown(section: str, key: str) -> str:
         if nearest
         else f"{key} names no setting"
     )
+
+
+def _choices(setting: str) -> tuple[str, ...]:
+    """The values that a setting of a few words may have."""
+    section, _, key = setting.partition(".")
+    (of,) = [field.type for field in msgspec.structs.fields(Config) if field.name == section]
+    (choices,) = [get_args(field.type) for field in msgspec.structs.fields(of) if field.name == key]
+    return choices
 
 
 def _wrong(file: Path, sources: Mapping[str, str], setting: str, what: str) -> ConfigurationError:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from joiner import Driver, Ready, Sender
 from notary.decision import REASONS, Decision
+from notary.gate import REFUSAL_REASONS, Gate
 from notary.index import Index
+from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
 from notary.tls import Certificates
@@ -106,6 +108,8 @@ class Metrics:
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
+            ("notary_pending_parties", "Parties of which something was taken in and is not answered yet.", lambda: sender.queue.parties),
+            ("notary_full_parties", "Of these, those without room for more.", lambda: len(sender.queue.full_parties())),
             ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.queue.pending_bytes),
             (
                 "notary_capacity_requests_per_second",
@@ -142,6 +146,12 @@ class Metrics:
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
 
+    def watch_gate(self, gate: Gate) -> None:
+        """Counts of what the gate refused for want of room or quota. There is no label for the party: parties are many."""
+        self.registry.register(_Refusals(gate))
+        used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
+        used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
+
     def watch_tls(self, certificates: Certificates) -> None:
         """Add the gauges of the service's certificate."""
         for name, text, read in (
@@ -150,6 +160,11 @@ class Metrics:
             ("notary_tls_handshakes_failed", "Connections that ended before a request.", lambda: certificates.handshakes_failed),
         ):
             Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_loop(self, watch: LoopWatch) -> None:
+        """A gauge of the longest turn of the event loop."""
+        text = "Longest turn of the event loop in the last 30 to 60 s."
+        Gauge("notary_loop_turn_seconds", text, registry=self.registry).set_function(lambda: watch.longest_s)
 
     def watch_spans(self, spans: Spans) -> None:
         """Add the gauges of exported and dropped trace spans."""
@@ -186,6 +201,20 @@ class _Brokers(Collector):
                 partitions.add_metric([str(node), role], count)
         yield connected
         yield partitions
+
+
+class _Refusals(Collector):
+    """Submissions that were refused with a ticket."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One family, by reason."""
+        refused = CounterMetricFamily("notary_submissions_refused", "Submissions refused for want of room or quota.", labels=["reason"])
+        for reason in REFUSAL_REASONS:
+            refused.add_metric([reason], self._gate.refusals[reason])
+        yield refused
 
 
 def resident_bytes() -> int:

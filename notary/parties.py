@@ -1,4 +1,5 @@
-"""The parties whose submissions this notary takes: a JSON file of name -> PEM public key, read again when it changes.
+"""The parties whose submissions this notary takes: a JSON file of name -> PEM public key, or name -> {"public_key": PEM, "weight": 2,
+"requests_per_s": 500}, read again when it changes.
 
 It is an affair of admission (R6): it says what a worker lets into the log, never how something is decided.
 """
@@ -11,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from cryptography import x509
@@ -30,6 +31,10 @@ from payload import PARTY_BYTES_MAX
 log = logging.getLogger("notary.parties")
 
 LOOK_S = 2.0
+LOADED_AT_ONCE = 200
+WEIGHT_MAX: Final = 100
+REQUESTS_PER_S_MAX: Final = 1_000_000
+_RANGES: Final = {"weight": (1, WEIGHT_MAX), "requests_per_s": (0, REQUESTS_PER_S_MAX)}
 
 PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
@@ -80,34 +85,72 @@ def verifier(key: PartyKey) -> Verify:
     return verify_p256
 
 
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A party as the file has it."""
+
+    public_key: str
+    weight: int = 1
+    """Beside the others', of what this worker can decide."""
+    requests_per_s: int | None = None
+    """Its quota, 0 for none; None: the configuration's."""
+
+
+class Party(msgspec.Struct, frozen=True):
+    """A registered party."""
+
+    verify: Verify
+    weight: int
+    requests_per_s: int | None
+
+
 class Parties:
     """The registered parties, as of the file's last change."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._verify: Mapping[str, Verify] = {}
+        self._parties: Mapping[str, Party] = {}
+        self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, int, int] | None = None
         self._reported = ""
         self.reload()
 
-    def get(self, party: str) -> Verify | None:
-        """The party's check; None for one that is not registered."""
-        return self._verify.get(party)
+    def get(self, party: str) -> Party | None:
+        """The party; None for one that is not registered."""
+        return self._parties.get(party)
+
+    def weight_of(self, party: str) -> int:
+        """A party's weight; 1 for one that is not registered any more."""
+        known = self._parties.get(party)
+        return 1 if known is None else known.weight
+
+    def requests_per_s_of(self, party: str) -> int | None:
+        """A party's own quota, if it has one."""
+        known = self._parties.get(party)
+        return None if known is None else known.requests_per_s
+
+    def has_key(self, public_key: bytes) -> bool:
+        """Returns True if it is the key of a registered party (DER, SubjectPublicKeyInfo)."""
+        return public_key in self._keys
 
     def __len__(self) -> int:
-        return len(self._verify)
+        return len(self._parties)
 
     async def follow(self) -> None:
         """Read the file again whenever it has changed, for ever; while it cannot be read, the parties stay as they were."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look()
+            for _ in self._look(self._reported):
+                await asyncio.sleep(0)
 
     def look(self, *, report_again: bool = False) -> None:
         """Read the file if it changed, and log what is wrong with it: once, unless it is to be reported again."""
-        reported, self._reported = "" if report_again else self._reported, ""
+        for _ in self._look("" if report_again else self._reported):
+            pass
+
+    def _look(self, reported: str) -> Iterator[None]:
+        self._reported = ""
         try:
-            self.reload()
+            yield from self._reload()
         except ConfigurationError as problem:
             self._reported = str(problem)
             if self._reported != reported:
@@ -115,6 +158,10 @@ class Parties:
 
     def reload(self) -> None:
         """Read the file if it changed. Raises `ConfigurationError`; what was known before stays in force then."""
+        for _ in self._reload():
+            pass
+
+    def _reload(self) -> Iterator[None]:
         try:
             state = self._file.stat()
         except OSError as problem:
@@ -122,24 +169,61 @@ class Parties:
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         if seen == self._seen:
             return
-        parties = read(self._file)
-        self._verify = {name: verifier(load_public_key(pem.encode(), f"{self._file}, party {name!r}")) for name, pem in parties.items()}
+        loaded: dict[str, Party] = {}
+        keys: set[bytes] = set()
+        for name, entry in read(self._file).items():
+            key = load_public_key(entry.public_key.encode(), f"{self._file}, party {name!r}")
+            keys.add(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+            loaded[name] = Party(verifier(key), entry.weight, entry.requests_per_s)
+            if len(loaded) % LOADED_AT_ONCE == 0:
+                yield  # thousands of keys would hold the loop for long
+        self._parties, self._keys = loaded, frozenset(keys)
         self._seen = seen
-        log.info("parties read file=%s parties=%d", self._file, len(self._verify))
+        log.info("parties read file=%s parties=%d", self._file, len(self._parties))
 
 
-def read(file: Path) -> dict[str, str]:
-    """The file's name -> PEM."""
+def read(file: Path) -> dict[str, Entry]:
+    """The file's parties by name."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        parties = msgspec.json.decode(file.read_bytes(), type=dict[str, str | dict[str, Any]])
     except OSError as problem:
         raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key: {problem}") from None
+    return {name: _entry(value, f"{file}, party {name!r}") for name, value in parties.items()}
 
 
-def add(file: Path, name: str, pem: bytes, source: str) -> bool:
-    """Register a party; False if it is registered with that key already. Raises `ConfigurationError` for another key or a bad one."""
+def _entry(value: str | dict[str, Any], where: str) -> Entry:
+    """An entry in its short or its long form. Raises `ConfigurationError`."""
+    if isinstance(value, str):
+        return Entry(value)
+    if not isinstance(value.get("public_key"), str):
+        raise ConfigurationError(f"{where}: `public_key` is {value.get('public_key')!r:.80}; it is to be a PEM public key")
+    for member in value.keys() - {"public_key"}:
+        if (allowed := _RANGES.get(member)) is None:
+            raise ConfigurationError(f"{where}: there is no member {member!r:.80}; a party has `public_key`, `weight`, `requests_per_s`")
+        check_number(value[member], member, allowed, where)
+    return Entry(**value)
+
+
+def check_number(value: object, member: str, allowed: tuple[int, int], where: str) -> None:
+    """Raise `ConfigurationError` unless it is a whole number in the range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not allowed[0] <= value <= allowed[1]:
+        raise ConfigurationError(f"{where}: `{member}` is {value!r:.80}; it is to be a whole number from {allowed[0]} to {allowed[1]}")
+
+
+Added: TypeAlias = Literal["added", "changed", "unchanged"]
+
+
+def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = None, requests_per_s: int | None = None) -> Added:
+    """Register a party, or change its weight and quota; None leaves one as it is.
+
+    Raises `ConfigurationError` for a party with another key, or a key or number that is none.
+    """
+    numbers = {"weight": weight, "requests_per_s": requests_per_s}
+    given = {member: number for member, number in numbers.items() if number is not None}
+    for member, number in given.items():
+        check_number(number, member, _RANGES[member], f"party {name!r}")
     name_bytes = len(name.encode(errors="surrogateescape"))
     if not 0 < name_bytes <= PARTY_BYTES_MAX or not is_utf8(name):
         raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, {name!r} has {name_bytes}")
@@ -147,13 +231,14 @@ def add(file: Path, name: str, pem: bytes, source: str) -> bool:
     public = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
     with _alone_with(file):
         parties = read(file)
-        if name in parties:
-            if parties[name] == public:
-                return False
+        before = parties.get(name)
+        if before is not None and before.public_key != public:
             raise ConfigurationError(f"party {name!r} is registered with another key: remove it from {file} first if that is meant")
-        parties[name] = public
+        parties[name] = after = msgspec.structs.replace(before or Entry(public), **given)
+        if after == before:
+            return "unchanged"
         write(file, parties)
-    return True
+    return "added" if before is None else "changed"
 
 
 def is_utf8(text: str) -> bool:
@@ -165,9 +250,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def write(file: Path, parties: Mapping[str, str]) -> None:
+def write(file: Path, parties: Mapping[str, str | Entry]) -> None:
     """Replace the file at once: a worker that reads it meanwhile sees the old or the new one, whole."""
-    text = msgspec.json.format(msgspec.json.encode(parties), indent=1) + b"\n"
+    short = {
+        name: entry.public_key if isinstance(entry, Entry) and entry == Entry(entry.public_key) else entry
+        for name, entry in parties.items()
+    }
+    text = msgspec.json.format(msgspec.json.encode(short), indent=1) + b"\n"
     try:
         descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
         with os.fdopen(descriptor, "wb") as out:

@@ -21,6 +21,8 @@ from notary.tree import TILE_WIDTH
 logger = logging.getLogger("notary.self_check")
 
 ROUND_TICKS_MAX = 86_400
+AUDIT_TURN_US = 1_000
+"""The work of an audit in one turn of the loop, as `Index` estimates it."""
 
 
 class SelfCheckSettings(msgspec.Struct, frozen=True):
@@ -137,7 +139,12 @@ class SelfCheck:
             # However large it is, a round takes no more than a day of seconds.
             for _ in range(min(tiles, tiles // ROUND_TICKS_MAX + 1)):
                 tile = tile + 1 if tile + 1 < tiles else 0
-                self._index.audit(tile)
+                spent_us = 0
+                for piece_us in self._index.audit(tile):
+                    spent_us += piece_us
+                    if spent_us >= AUDIT_TURN_US:
+                        spent_us = 0
+                        await asyncio.sleep(0)
                 self.audited_tiles += 1
                 await asyncio.sleep(0)
             await asyncio.sleep(self._settings.audit_s)

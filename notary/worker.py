@@ -14,14 +14,15 @@ from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSett
 from notary import keys
 from notary.access import check_writable
 from notary.config import Config
-from notary.decision import Decision, DecisionJson, to_json
+from notary.decision import Decision, DecisionJson, Pieces, to_json_in_pieces
 from notary.gate import Gate, Quota
-from notary.index import Index
+from notary.index import TILE_US, Index
 from notary.keyring import Keyring
 from notary.metrics import Metrics
 from notary.parties import Parties
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.clock import clock_ms
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("notary.worker")
 
-GATE_TURN_S: Final = 0.005
+GATE_TURN_S: Final = 0.002
 """Of the loop's time, so much at once goes into what is to come in."""
+RECEIPT_US: Final = 5
+"""The making of a receipt from tiles that are in memory."""
 
 
 async def open_log(config: Config) -> Log:
@@ -98,6 +101,7 @@ class Worker:
     def __init__(self, config: Config, log: Log, index: Index, surroundings: Surroundings | None = None) -> None:
         around = surroundings or Surroundings()
         self.config = config
+        self.clock_ms = around.clock_ms
         self.log = log
         self.index = index
         state = index.joiner_state()
@@ -132,7 +136,8 @@ class Worker:
             around.clock_ms,
             around.nonce,
         )
-        per_s = config.limits.party_requests_per_s
+        self.sender.queue.weight_of = self.parties.weight_of
+        self.tickets = Tickets(around.nonce() + around.nonce(), around.now_s)
         self.gate = Gate(
             config.name,
             self.parties,
@@ -141,8 +146,9 @@ class Worker:
             bytes_max=config.limits.pending_bytes_max,
             body_s_max=config.http.body_ms_max / 1000,
             turn_s_max=GATE_TURN_S,
-            queue=self.sender.queue,
-            quota=Quota(per_s, around.now_s) if per_s else None,
+            room=self.sender.queue,
+            quota=Quota(config.limits.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
+            tickets=self.tickets,
         )
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
         self.tracing = _tracing(config)
@@ -167,6 +173,7 @@ class Worker:
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
+        self.metrics.watch_gate(self.gate)
         if isinstance(log, KafkaLog):
             self.metrics.watch_brokers(log.brokers)
 
@@ -199,9 +206,14 @@ class Worker:
         """Why nothing may be answered from this worker's index; None when it may."""
         return self.self_check.withheld() or self.driver.doubt()
 
-    def told(self, decision: Decision, *, receipts: bool) -> DecisionJson:
+    def told(self, decision: Decision, *, receipts: bool) -> Pieces[DecisionJson | msgspec.Raw]:
         """A decision as it is answered."""
-        return to_json(decision, msgspec.Raw(self.issuer.receipt_json(decision.position))) if receipts else to_json(decision)
+        receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+        if receipts:
+            tiles_read = self.index.tree.tiles_read
+            receipt = msgspec.Raw(self.issuer.receipt_json(decision.position))
+            yield RECEIPT_US + (self.index.tree.tiles_read - tiles_read) * TILE_US
+        return (yield from to_json_in_pieces(decision, receipt))
 
     def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
         """Call it, once, in the step in which the transaction is decided here."""

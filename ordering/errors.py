@@ -31,6 +31,7 @@ class Overloaded(NotaryError):
 
     def __init__(self, what: str, retry_after_s: int = 1) -> None:
         self.retry_after_s = retry_after_s
+        self.ticket = b""
         super().__init__(what)
 
 

@@ -17,6 +17,7 @@ name only. A body that was accepted once is accepted by all workers, for ever.
 | `strict_json` | strict reading of JSON, with the path to an error in the contract's words |
 | `request` | a request and its transaction id |
 | `submission` | the requests of one party under one signature |
+| `signed_read` | the signature of a call that only reads |
 | `codec` | a batch's submissions as the value of a payload record |
 | `partitions` | the choice of a payload partition for a batch |
 
@@ -39,6 +40,7 @@ from payload.submission import (
     SUBMISSION_BYTES_MAX,
     Submission,
     check_party,
+    decode_in_pieces,
     decode_submission,
     signed_message,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "Submission",
     "check_party",
     "decode_batch",
+    "decode_in_pieces",
     "decode_request",
     "decode_requests",
     "decode_submission",

@@ -9,7 +9,7 @@ with no white space, no repeated member, and only the contract's members in the 
 """
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from struct import Struct
 from typing import Final
 
@@ -17,7 +17,7 @@ import msgspec
 
 from ordering.errors import Malformed
 from ordering.ids import TransactionId, excerpt
-from payload.request import Request, RequestJson, request_of, transaction_prefix
+from payload.request import STATES_A_PIECE, Request, RequestJson, request_in_pieces, request_of, transaction_prefix
 from payload.strict_json import decode_strictly, within
 
 REQUESTS_MAX: Final = 1_000
@@ -60,6 +60,14 @@ def decode_submission(body: bytes, notary_name: str) -> Submission:
     return submission_of(decode_strictly(_decode_submission, body), transaction_prefix(notary_name))
 
 
+def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Submission]:
+    """The work of `decode_submission` in pieces of `STATES_A_PIECE` states; an event loop has turns for others in between."""
+    wire = decode_strictly(_decode_submission, body)
+    yield
+    requests = yield from _requests_in_pieces(wire, transaction_prefix(notary_name))
+    return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
+
+
 def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
     """Returns the submission that `wire` holds. Raises `Malformed`, with the path within the submission, if it breaks the contract."""
     requests = requests_of(wire, prefix)
@@ -68,6 +76,16 @@ def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
 
 def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
     """Returns the requests of `wire` after checking every rule for submissions. Raises like `submission_of`."""
+    pieces = _requests_in_pieces(wire, prefix)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            requests: tuple[Request, ...] = done.value
+            return requests
+
+
+def _requests_in_pieces(wire: SubmissionJson, prefix: bytes) -> Generator[None, None, tuple[Request, ...]]:
     check_party(wire.party)
     if not _is_canonical_base64(wire.signature):
         raise Malformed(
@@ -77,9 +95,14 @@ def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
     if not 0 < len(wire.requests) <= REQUESTS_MAX:
         raise Malformed(f"{len(wire.requests)} requests, a submission has 1 to {REQUESTS_MAX}; split it", "requests")
     requests: list[Request] = []
+    states = 0
     try:
         for each in wire.requests:
-            requests.append(request_of(each, prefix))  # noqa: PERF401 - the length of `requests` is the index of the one that failed
+            count = len(each.inputs) + len(each.references)
+            if (states := states + count + 1) > STATES_A_PIECE:
+                yield
+                states = count
+            requests.append(request_of(each, prefix) if count <= STATES_A_PIECE else (yield from request_in_pieces(each, prefix)))
     except Malformed as problem:
         raise within(f"requests[{len(requests)}]", problem) from None
     if len(requests) > 1 and len({request.transaction_id for request in requests}) != len(requests):

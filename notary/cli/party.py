@@ -3,11 +3,14 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Final
 
 from notary import parties
 from notary.cli import EXIT_DONE
 from notary.config import load
 from ordering.errors import ConfigurationError
+
+_DONE: Final[dict[parties.Added, str]] = {"added": "registered", "changed": "changed", "unchanged": "registered already:"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,20 +19,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions.add_parser("add", help="register a party; running workers take it in within seconds")
     add.add_argument("name", metavar="NAME", help="the party's name, an X.500 name, compared byte for byte")
     add.add_argument("--public-key", required=True, type=Path, metavar="FILE", help="PEM public key or certificate: Ed25519 or P-256")
+    add.add_argument("--weight", type=int, metavar="N", help=f"of what is decided, beside the others: 1 (default) to {parties.WEIGHT_MAX}")
+    add.add_argument("--quota", type=int, metavar="N", help="requests a second, 0 for none (default: the configuration's)")
     add.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
     add.add_argument("--json", action="store_true", help="say what was done as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register the party. Returns 0, also when the party is registered with that key already."""
+    """Register the party, or change its weight and quota. Returns 0, also when the party is registered in that way already."""
     config = load(arguments.config)
     try:
         pem = arguments.public_key.read_bytes()
     except OSError as problem:
         raise ConfigurationError(f"cannot read {arguments.public_key}: {problem.strerror}") from None
-    added = parties.add(config.path(config.parties_file), arguments.name, pem, str(arguments.public_key))
+    file, source = config.path(config.parties_file), str(arguments.public_key)
+    done = parties.add(file, arguments.name, pem, source, arguments.weight, arguments.quota)
     if arguments.json:
-        print(json.dumps({"party": arguments.name, "added": added}))
+        print(json.dumps({"party": arguments.name, "added": done == "added", "changed": done == "changed"}))
     else:
-        print(f"{'registered' if added else 'registered already:'} {arguments.name}")
+        print(f"{_DONE[done]} {arguments.name}")
     return EXIT_DONE

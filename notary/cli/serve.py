@@ -17,6 +17,7 @@ from notary.config import Config, load, parse_listen
 from notary.http import App, Server, bind, times_of
 from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
+from notary.loop_watch import LoopWatch
 from notary.service import serve_until
 from notary.tls import Certificates
 from notary.worker import Worker, open_log
@@ -89,6 +90,8 @@ def _configured(arguments: argparse.Namespace) -> Config:
 async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
     _end_on_signals(stop)
+    loop_watch = LoopWatch()
+    loop_watch.start()
     http = config.http
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     app = App(health=not http.health_listen)
@@ -105,6 +108,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
 
     async def start() -> Worker:
         read_again.worker = await _start(config, certificates)
+        read_again.worker.metrics.watch_loop(loop_watch)
         return read_again.worker
 
     async def say_when_ready(worker: Worker) -> None:

@@ -23,7 +23,7 @@ from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, U
 from notary.client.requests import Prepared, RequestLike, prepare
 from notary.client.route import Patience
 from notary.client.signer import Signer
-from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused
+from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused, wall_clock_s
 from notary.client.trust import KnownNotaries, Trust
 from notary.receipts.refusal import NotVerified
 from ordering.errors import ConfigurationError
@@ -38,8 +38,9 @@ LOOKUP_DEADLINE_S = 10.0
 class AsyncClient:
     """A party's client of one notary. It tries the workers' URLs in the given order until one answers.
 
-    `party` and `signer` are only needed to submit. `notary_name` goes into every transaction id; without it, the client gets the name once
-    from the notary. `tls` (see `tls_context`) is for a private certificate authority or a client certificate.
+    `party` and `signer` are needed to submit, and to look up at a notary that answers only its parties (docs/http.md, Who may read).
+    `notary_name` goes into every transaction id; without it, the client gets the name once from the notary. `tls` (see `tls_context`) is
+    for a private certificate authority or a client certificate.
 
     Each outcome comes with a receipt, which is verified with `verifier_keys`. Without them it is verified with the key that is trusted on
     first use, which `known_notaries` reports and stores (`KnownNotaries`). An outcome without a valid receipt raises `Unproven`.
@@ -210,8 +211,13 @@ class AsyncClient:
 
     async def _look_up(self, path: str, read: Callable[[Reply], T | None], deadline_s: float) -> T:
         ends = asyncio.get_running_loop().time() + deadline_s
+        headers = None
+        if self._signer is not None:
+            # Workers may keep what they know for parties; those that do not pass the signature over.
+            name = await self._name(ends, trusted=False)
+            headers = self._signer.sign_read(self.party, name, path, wall_clock_s())
         try:
-            return await self._transport.exchange("GET", path, read, ends)
+            return await self._transport.exchange("GET", path, read, ends, headers=headers)
         except Exhausted as problem:
             raise Unreachable(f"no answer to {path} within {deadline_s:g} s", problem.reasons) from None
 

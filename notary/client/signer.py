@@ -7,11 +7,14 @@ from typing import Final
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from notary.access import read_secret
 from ordering.errors import ConfigurationError
+from payload.signed_read import message_to_sign, parameters_of, signature_headers
 
+_ED25519_BYTES: Final = 64
 _MAKE_ONE: Final = "make one with `openssl genpkey -algorithm ed25519 -out FILE`"
 
 
@@ -23,6 +26,15 @@ class Signer:
 
     def __init__(self, sign: Callable[[bytes], bytes]) -> None:
         self.sign = sign
+
+    def sign_read(self, party: str, notary_name: str, path: str, now_s: int) -> dict[str, str]:
+        """The headers that show a notary that this GET is the party's (docs/http.md, Who may read)."""
+        path, _, query = path.partition("?")
+        parameters = parameters_of(party, notary_name, now_s)
+        signature = self.sign(message_to_sign("GET", path, query, parameters))
+        if len(signature) != _ED25519_BYTES:  # DER, then: no P-256 signature in it is so short but one in 2^40
+            signature = b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(signature)])
+        return signature_headers(parameters, signature)
 
     @classmethod
     def from_pem(cls, pem: bytes, password: bytes | None = None, source: str = "the key") -> "Signer":

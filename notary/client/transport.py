@@ -4,7 +4,7 @@ It maps each reply to the next step:
 
 | reply | next step |
 |---|---|
-| none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; `Retry-After` is honoured |
+| none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
 | 401, 403 | this worker does not know the party or its key, another may: try each other URL too |
 | any other 4xx | final: raise `Refused` |
 | 2xx | the caller's `read` decodes it; or raises `Malformed`: see above; or `Unproven`: try each other URL too |
@@ -38,6 +38,7 @@ REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 _TRY_AGAIN: Final = (408, 425, 429)
 _ASK_THE_OTHERS: Final = (401, 403)
 _PROBLEM: Final = "application/problem+json"
+_TICKET = re.compile(r"[A-Za-z0-9_-]{1,128}").fullmatch
 _SECONDS = re.compile(r"[0-9]{1,9}").fullmatch
 
 
@@ -113,6 +114,11 @@ def current_traceparent() -> str:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}" if span.is_valid else ""
 
 
+def wall_clock_s() -> int:
+    """Seconds since 1970, by which a worker judges when a look-up was signed."""
+    return int(datetime.now(UTC).timestamp())
+
+
 class Transport:
     """The URLs of a notary and the connections to them. Any number of tasks of one event loop may use it."""
 
@@ -147,6 +153,7 @@ class Transport:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
         refusals = Refusals(self.urls)
+        tickets: dict[str, str] = {}  # URL -> what it gave when it refused: it prefers who brings that back, when it said to
         resume_at = clock()
         unfinished = 0
         while True:
@@ -159,7 +166,11 @@ class Transport:
             if started >= ends:
                 raise refusals.first or Exhausted(reasons)
             try:
-                reply = await self._attempt(method, url, path, body, ends - started, headers or {})
+                more = dict(headers or {})
+                if (ticket := tickets.pop(url, "")) and _TICKET(ticket):
+                    more["Ticket"] = ticket
+                reply = await self._attempt(method, url, path, body, ends - started, more)
+                tickets[url] = reply.headers.get("ticket", "")
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s)
                 result = read(reply)

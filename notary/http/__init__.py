@@ -8,17 +8,21 @@ and `not-ready`.
 | file | subject |
 |---|---|
 | `server` | one port: taking connections in, their number and deadlines, the graceful end |
-| `connection` | one connection: a machine of states and events, its limits |
+| `connection` | one connection: what each event does |
+| `machine` | its states, events, transitions and times |
+| `parsing` | bytes -> calls, and the limits of what is no body |
+| `writing` | answers -> bytes, and clients that do not read them |
 | `call` | a call and its answer, as connections, applications and intake processes see them |
 | `app` | routes, and what each call answers |
 | `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
+| `readers` | who may read, where reads are kept for parties |
 | `lookups`, `query` | the calls that only look |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
 """
 
 from notary.http.app import App
-from notary.http.connection import times_of
+from notary.http.machine import times_of
 from notary.http.server import Server, bind
 
 __all__ = ["App", "Server", "bind", "times_of"]

@@ -35,20 +35,28 @@ class Reader(Protocol):
 class Call:
     """One call: what its head says, and the way of its answer."""
 
-    __slots__ = ("gone", "headers", "method", "path", "query", "reader", "respond")
+    __slots__ = ("gone", "headers", "may_read", "method", "path", "query", "raw_path", "reader", "respond")
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
         """`respond` gets the call, its answer, and whether the answer may wait until the body has come."""
         self.method = method
         self.path = path
+        self.raw_path = path
+        """The path as it stands in the first line of the call."""
         self.query = query
         self.headers = headers
         """Names in lower case."""
         self.respond = respond
         self.reader: Reader | None = None
         """Set by the application that wants the body."""
+        self.may_read = False
+        """True if the call is known to be a party's: an intake process has checked it."""
         self.gone = False
         """Whether its client has left: an answer is not worth making any more."""
+
+    def certificate(self) -> bytes | None:
+        """The certificate that its client has shown and that was accepted, in DER; None for none."""
+        return None
 
     def answer(self, answer: Answer, *, after_body: bool = False) -> None:
         """Answer it, once; with `after_body` when its body has come, of which nothing is looked at."""

@@ -1,135 +1,35 @@
-"""One connection of HTTP/1.1: an explicit machine, fed by httptools, with nothing between it and the application.
+"""One connection of HTTP/1.1, with nothing between it and the application.
 
-                  bytes          call             end            answer
-    opened -> HEAD <---- IDLE    HEAD ----> BODY ----> DECIDING ----> IDLE
-                                             | answer          end
-                                             +-------> ANSWERED ----> IDLE      the answer left before the body had come
-                                             | refuse          end
-                                             +-------> REFUSED -----> IDLE      the answer waits until the body has come
+`machine` has its states, `parsing` makes calls of its bytes, `writing` makes bytes of its answers. Here the three meet: what an event does.
 
 - One call at a time is with the application, so answers leave in order. Behind a call that is being decided, or an answer that the client
   does not read, the connection keeps what has come, at most what one read of the socket gives, and reads no more.
 - Each state has a deadline, and so has an answer that is not read. The server looks at all of them a few times in the least of these times.
 - Where the bytes turn to nonsense, or end, while a call is being decided, its answer leaves first: an error in its place would say of a
   submission in the log that it is not.
-- A head is bounded in bytes, and so is everything else that is no body: trailers, chunk extensions, blank lines.
-
-Where it differs from RFC 9112: trailers are read and dropped, and an offer of another protocol is passed over.
 """
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from email.utils import formatdate
-from enum import IntEnum
-from http import HTTPStatus
 from math import inf
-from time import time
 from typing import Any, Final, Protocol, cast
-from urllib.parse import unquote
 
-import httptools
-import msgspec
-
-from notary.config import HttpConfig
-from notary.http.call import TEXT, Answer, Application, Call, Headers, header
+from notary.http.call import TEXT, Answer, Application, Call
+from notary.http.machine import TRANSITIONS, Event, State, Times
+from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
+from notary.http.writing import Writer
 from ordering.errors import Malformed, NotaryError
 
 log = logging.getLogger("notary.http")
 
-HEAD_BYTES_MAX: Final = 32 << 10
 SLICE_BYTES: Final = 4 << 10
 """The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
-WRITTEN_BYTES_MIN: Final = 64 << 10
-"""A client that does not read all of its answers in time must have read so much of them."""
-
-
-class State(IntEnum):
-    """The place of the connection in the call that it is at."""
-
-    IDLE = 0
-    """Between calls."""
-    HEAD = 1
-    """A head is awaited, or a part of it is there."""
-    BODY = 2
-    """The application has the head, and the body is coming."""
-    REFUSED = 3
-    """The application has refused it; the answer leaves when the body has come."""
-    ANSWERED = 4
-    """The answer has left; the rest of the body is coming."""
-    DECIDING = 5
-    """The body has come, and the application decides."""
-    CLOSING = 6
-    """The last answer is on its way out."""
-    CLOSED = 7
-    """The connection is no more."""
-
-
-class Event(IntEnum):
-    """What can happen to it."""
-
-    BYTES = 0
-    """Bytes that are not of the call before."""
-    CALL = 1
-    """A head is complete and is handed to the application."""
-    ANSWER = 2
-    """The application answers."""
-    REFUSE = 3
-    """The application answers without looking at the body."""
-    END = 4
-    """The body is complete."""
-    LATE = 5
-    """The state's deadline has passed."""
-    BREAK = 6
-    """What came is no HTTP/1.1, or too much of it."""
-    EOF = 7
-    """The client sends no more."""
-    STOP = 8
-    """The server stops, or the connection has answered its last call."""
-    LOST = 9
-    """The transport is gone."""
-
-
-_S, _E = State, Event
-_ENDS: Final = {_E.STOP: _S.CLOSING, _E.BREAK: _S.CLOSING, _E.EOF: _S.CLOSING, _E.LATE: _S.CLOSING, _E.LOST: _S.CLOSED}
-_STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.STOP}
-
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
-    _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
-    _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
-    # The application answers what is late. What the server has begun to read when it stops is answered.
-    _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REFUSE: _S.REFUSED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
-    _S.REFUSED: {_E.END: _S.IDLE} | _ENDS,
-    _S.ANSWERED: {_E.END: _S.IDLE} | _ENDS,
-    # The application has its own deadline, and its answer leaves whatever comes behind it.
-    _S.DECIDING: {_E.ANSWER: _S.IDLE, _E.LOST: _S.CLOSED} | dict.fromkeys((_E.BYTES, _E.BREAK, _E.EOF, _E.STOP), _S.DECIDING),
-    _S.CLOSING: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSING),
-    _S.CLOSED: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSED),
-}
-"""State and event to state. What is not here cannot happen."""
-
-
-class Times(msgspec.Struct, frozen=True):
-    """The time that each step of a call may take, in seconds."""
-
-    head_s: float = 10.0
-    """A head; the rest of a body that is passed over; the reading of an answer."""
-    body_s: float = 20.0
-    keep_alive_s: float = 75.0
-    goodbye_s: float = 1.0
-    """The end of a connection when the server stops."""
-
-    def of(self, state: State) -> float:
-        """The time of a state."""
-        return {State.IDLE: self.keep_alive_s, State.BODY: self.body_s, State.DECIDING: inf, State.CLOSED: inf}.get(state, self.head_s)
-
-
-def times_of(config: HttpConfig) -> Times:
-    """The times that are configured."""
-    return Times(config.head_ms_max / 1000, config.body_ms_max / 1000, config.keep_alive_ms / 1000)
+TURN_BYTES_MAX: Final = 64 << 10
+"""After so many bytes of answers in one turn of the loop no other call of a connection is taken in it: one read of the socket holds
+thousands of calls, and a transport with TLS says only after the turn that its client does not read."""
 
 
 class Host(Protocol):
@@ -164,21 +64,6 @@ class Host(Protocol):
         ...
 
 
-class _Head(Call):
-    """A call of this connection; what has come of its body before it was its turn is kept with it."""
-
-    __slots__ = ("expects", "keep_alive", "pieces", "whole")
-
-    def __init__(
-        self, method: str, path: str, query: bytes, headers: Headers, respond: Callable[[Call, Answer, bool], None], *, keep_alive: bool
-    ) -> None:
-        super().__init__(method, path, query, headers, respond)
-        self.keep_alive = keep_alive
-        self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
-        self.pieces: list[bytes] = []
-        self.whole = False
-
-
 class Connection(asyncio.Protocol):
     """One connection. Its event loop calls it, and the application answers its calls."""
 
@@ -187,31 +72,22 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._state = State.HEAD
         self._deadline_s = inf
-        self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport  # both from `connection_made` on
+        self._writer: Writer
+        self._parser = Parser(self)
         self._take = host.application.take
         self.address = ""
         """The client's."""
-        # The head that the parser is at, and the call whose body it is at.
-        self._url = b""
-        self._headers: Headers = []
-        self._in_head = False
-        self._arriving: _Head | None = None
-        self._offered = False
-        self._trouble: NotaryError | None = None
-        self._no_body_bytes = 0  # since the last byte of a body, or the end of a head or a call
-        self._moved = False
         # The call that the application has, and what came behind it.
-        self._current: _Head | None = None
+        self._current: Head | None = None
         self._refusal: Answer | None = None
-        self._behind: deque[_Head] = deque()
+        self._behind: deque[Head] = deque()
         self._unread = b""
         self._reading_paused = False
         self._working = False  # in the parser, or going on: what is answered meanwhile does not start either again
+        self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
         self._last = False  # the call that is being decided is the last one
         self._eof = False
-        self._unwritten_bytes = -1  # when it was last looked at; -1 while the client reads
-        self._unwritten_until_s = inf
 
     @property
     def state(self) -> State:
@@ -223,11 +99,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a head, or say that there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
         self._deadline_s = self._loop.time() + self._host.times.head_s
         if (refusal := self._host.opened(self)) is not None:
-            self._write(problem_of(refusal), keep_alive=False)
+            self._writer.answer(problem_of(refusal), keep_alive=False)
             self._go(Event.BREAK)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -247,7 +124,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client may close its half behind its calls: they are answered before the connection ends."""
         self._eof = True
-        if self._state is State.DECIDING and self._transport is not None and self._transport.get_extra_info("sslcontext") is None:
+        if self._state is State.DECIDING and self._transport.get_extra_info("sslcontext") is None:
             self._go(Event.EOF)
             return True
         self._go(Event.EOF)
@@ -255,27 +132,23 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads its answers too slowly: start no other call, and give it a time."""
-        assert self._transport is not None
-        self._unwritten_bytes = self._transport.get_write_buffer_size()
-        self._unwritten_until_s = self._loop.time() + self._host.times.head_s
+        self._writer.hold(self._loop.time() + self._host.times.head_s)
 
     def resume_writing(self) -> None:
         """It has read."""
-        self._unwritten_bytes = -1
+        self._writer.release()
         self.go_on()
 
     # ---- the server's ----
 
     def look(self, now_s: float) -> None:
         """End what has taken too long."""
-        if self._unwritten_bytes >= 0:
-            if now_s > self._unwritten_until_s:
-                assert self._transport is not None
-                left_bytes = self._transport.get_write_buffer_size()
-                if left_bytes > self._unwritten_bytes - WRITTEN_BYTES_MIN:
-                    self.abort()
-                else:
+        if self._writer.held:
+            if now_s > self._writer.until_s:
+                if self._writer.has_read():
                     self.pause_writing()
+                else:
+                    self.abort()
         elif now_s > self._deadline_s:
             self._late()
 
@@ -291,8 +164,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End now."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def go_on(self) -> None:
         """Take up what was kept, as far as it goes."""
@@ -303,28 +175,32 @@ class Connection(asyncio.Protocol):
             call = self._behind.popleft()
             self._start(call)
             for piece in call.pieces:
-                self._piece(call, piece)
+                self.piece(call, piece)
             call.pieces.clear()
             if call.whole:
-                self._ended()
+                self.ended(call)
         self._working = False
         if self._behind or self._state is State.DECIDING or self._is_held():
             return
         unread, self._unread = self._unread, b""
         if unread:
             self._feed(unread)
-        elif self._in_head and self._state is State.IDLE:
+        elif self._parser.in_head and self._state is State.IDLE:
             self._go(Event.BYTES)
         if self._unread or self._state >= State.CLOSING:
             return
         if self._eof and self._state <= State.HEAD:
             self._go(Event.EOF)
-        elif self._reading_paused and self._transport is not None:
+        elif self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
 
     def _is_held(self) -> bool:
-        return self._state is State.DECIDING or self._unwritten_bytes >= 0 or self._host.paused
+        return self._state is State.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        self.go_on()
 
     # ---- the machine ----
 
@@ -355,36 +231,18 @@ class Connection(asyncio.Protocol):
             call.gone = True
             if before is State.BODY and call.reader is not None:
                 call.reader.left()
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
-    def _start(self, call: _Head) -> None:
+    def _start(self, call: Head) -> None:
         self._current = call
         if not call.keep_alive:
             self._last = True
         self._go(Event.CALL)
         self._guarded(self._take, call)
-        if self._state is State.BODY and call.expects and not call.whole and not call.pieces and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._state is State.BODY and call.expects and not call.whole and not call.pieces:
+            self._writer.go_ahead()
 
-    def _piece(self, call: _Head, data: bytes) -> None:
-        if self._state is State.BODY and call.reader is not None:
-            self._guarded(call.reader.piece, data)
-
-    def _ended(self) -> None:
-        """The body of the current call is complete."""
-        call = self._current
-        if self._state is State.BODY:
-            self._go(Event.END)
-            if call is not None and call.reader is not None:
-                self._guarded(call.reader.whole)
-            return
-        if self._state is State.REFUSED:
-            self._write_refusal(keep_alive=not self._last)
-        if self._state is not State.CLOSING:
-            self._go(Event.END)
-
-    def _answer(self, call: Call, answer: Answer, after_body: bool) -> None:
+    def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
         """The application answers the current call; nothing for one whose client has left."""
         current = self._current
         if call is not current or current is None or self._state not in (State.BODY, State.DECIDING):
@@ -394,16 +252,20 @@ class Connection(asyncio.Protocol):
             self._go(Event.REFUSE)
             return
         last = self._last or (self._eof and not self._behind and not self._unread)
-        self._write(answer, keep_alive=not last, without_body=call.method == "HEAD")
+        size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
+        if self._working:  # others may come in the same turn
+            if not self._turn_bytes:
+                self._loop.call_soon(self._next_turn)
+            self._turn_bytes += size
         self._last = last
         self._go(Event.ANSWER)
-        if self._behind or self._unread or self._in_head or self._eof:
+        if self._behind or self._unread or self._parser.in_head or self._eof:
             self.go_on()
 
     def _late(self) -> None:
         state = self._state
         if state is State.HEAD:
-            self._write(
+            self._writer.answer(
                 problem_of(Malformed(f"the head of the request was not complete after {self._host.times.head_s:g} s")), keep_alive=False
             )
         elif state is State.REFUSED:
@@ -425,7 +287,7 @@ class Connection(asyncio.Protocol):
         if state is State.REFUSED:
             self._write_refusal(keep_alive=False)
         elif state <= State.BODY and not self._behind:
-            self._write(problem_of(problem), keep_alive=False)
+            self._writer.answer(problem_of(problem), keep_alive=False)
         self._go(Event.BREAK)
 
     def _guarded(self, do: Callable[..., None], *arguments: Any) -> None:
@@ -435,14 +297,50 @@ class Connection(asyncio.Protocol):
         except Exception:
             log.exception("a call could not be answered")
             if self._state in (State.BODY, State.DECIDING):
-                self._write((500, TEXT, b"Internal Server Error\n"), keep_alive=False)
+                self._writer.answer((500, TEXT, b"Internal Server Error\n"), keep_alive=False)
                 self._last = True
                 self._go(Event.BREAK if self._state is State.BODY else Event.ANSWER)
 
-    # ---- in ----
+    # ---- the parser's ----
+
+    def called(self, call: Head) -> None:
+        """A head is complete: hand the call to the application, if it is its turn."""
+        if self._state <= State.HEAD and not self._behind and not self._is_held():
+            self._start(call)
+        elif self._state < State.CLOSING:
+            self._behind.append(call)
+
+    def piece(self, call: Head, data: bytes) -> None:
+        """A piece of a body."""
+        if call is not self._current:
+            call.pieces.append(data)
+        elif self._state is State.BODY and call.reader is not None:
+            self._guarded(call.reader.piece, data)
+
+    def ended(self, call: Head) -> None:
+        """A body is complete."""
+        if call is not self._current:
+            call.whole = True
+            return
+        if self._state is State.BODY:
+            self._go(Event.END)
+            if call.reader is not None:
+                self._guarded(call.reader.whole)
+            return
+        if self._state is State.REFUSED:
+            self._write_refusal(keep_alive=not self._last)
+        if self._state is not State.CLOSING:
+            self._go(Event.END)
+
+    def certificate(self) -> bytes | None:
+        """Returns the client certificate in DER. A handshake with a certificate that is not accepted fails, so this one was accepted."""
+        tls = self._transport.get_extra_info("ssl_object")
+        shown: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return shown
+
+    # ---- bytes ----
 
     def _keep(self, data: bytes) -> None:
-        assert self._transport is not None
         self._unread = data
         if not self._reading_paused:
             self._reading_paused = True
@@ -468,142 +366,16 @@ class Connection(asyncio.Protocol):
             self._working = False
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Feed the parser; where a client offers another protocol, feed it the same head without the offer.
-
-        Java's client offers HTTP/2 with the first call of each connection. The parser takes all that follows for the other protocol, the
-        body too; who passes the offer over, as HTTP allows, still has to read it.
-        """
-        self._moved = False
-        rest = data
         try:
-            while rest:
-                try:
-                    self._parser.feed_data(rest)
-                    break
-                except httptools.HttpParserUpgrade as offer:
-                    rest = memoryview(rest)[offer.args[0] :]
-                    lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
-                    lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
-                    self._parser = httptools.HttpRequestParser(self)
-                    self._offered = False
-                    self._parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
-        except httptools.HttpParserError:
+            self._parser.feed(data)
+        except Malformed as problem:
             if self._state < State.CLOSING:
-                self._break(self._trouble or Malformed("this is not a request of HTTP/1.1"))
+                self._break(problem)
             return
-        if self._moved:
-            self._no_body_bytes = 0
-            return
-        self._no_body_bytes += len(data)
-        if self._no_body_bytes > HEAD_BYTES_MAX and self._state < State.CLOSING:
-            self._break(_head_too_large())
-
-    # ---- the parser's ----
-
-    def on_message_begin(self) -> None:
-        """A head begins, perhaps in the bytes that ended the call before it."""
-        self._url, self._headers, self._in_head = b"", [], True
-        if self._state is State.IDLE:
+        if self._parser.in_head and self._state is State.IDLE:
             self._go(Event.BYTES)
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the address."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what comes behind a body is dropped."""
-        if self._in_head:
-            self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        """Hand the call to the application, if it is its turn."""
-        parser = self._parser
-        if self._no_body_bytes and len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers]) > HEAD_BYTES_MAX:
-            self._trouble = _head_too_large()
-            raise self._trouble  # the parser makes an error of its own of it
-        if parser.should_upgrade():
-            if parser.get_method() == b"CONNECT":
-                raise Malformed("there is no way through here")
-            self._offered = True
-            return
-        path, query = _split(self._url)
-        method = parser.get_method().decode()
-        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        call = self._arriving = _Head(method, path, query, self._headers, self._answer, keep_alive=keep_alive)
-        self._in_head, self._moved = False, True
-        if self._state <= State.HEAD and not self._behind and self._unwritten_bytes < 0:
-            self._start(call)
-        elif self._state < State.CLOSING:
-            self._behind.append(call)
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of a body."""
-        self._moved = True
-        call = self._arriving
-        if call is not None and call is self._current:
-            self._piece(call, data)
-        elif call is not None:
-            call.pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        """The next bytes belong to another call."""
-        if self._offered:
-            return
-        self._moved = True
-        call, self._arriving = self._arriving, None
-        if call is not None and call is self._current:
-            self._ended()
-        elif call is not None:
-            call.whole = True
-
-    # ---- out ----
 
     def _write_refusal(self, *, keep_alive: bool) -> None:
         assert self._refusal is not None
         refusal, self._refusal = self._refusal, None
-        self._write(refusal, keep_alive=keep_alive)
-
-    def _write(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> None:
-        status, headers, body = answer
-        lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
-        lines.append(
-            b"content-length: %d\r\n\r\n" % len(body) if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        )
-        if not without_body:
-            lines.append(body)
-        if self._transport is not None:
-            self._transport.write(b"".join(lines))
-
-
-def _head_too_large() -> Malformed:
-    return Malformed(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
-
-
-def _split(url: bytes) -> tuple[str, bytes]:
-    """Path and query of a request's target."""
-    if url[:1] == b"/" and b"#" not in url:
-        raw, _, query = url.partition(b"?")
-    else:
-        parsed = httptools.parse_url(url)
-        raw, query = parsed.path, parsed.query or b""
-        if not raw:
-            raise Malformed("the address has no path")
-    path = raw.decode("ascii")
-    return (unquote(path) if "%" in path else path), query
-
-
-@functools.cache
-def _status_line(status: int) -> bytes:
-    return b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
-
-
-class _Date:
-    second = 0
-    line = b""
-
-
-def _date_line() -> bytes:
-    second = int(time())
-    if second != _Date.second:
-        _Date.second, _Date.line = second, b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
-    return _Date.line
+        self._writer.answer(refusal, keep_alive=keep_alive)

@@ -1,4 +1,5 @@
-"""What can be read of a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes.
+"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes;
+what may be long is done in pieces.
 
 The tree is served as C2SP tlog-tiles asks, so that any monitor or witness can mirror and check it. A tile of a given width never changes,
 partial ones included, so whoever has it may keep it; only the checkpoint is asked for again.
@@ -9,20 +10,22 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from notary.decision import to_json
+from notary.decision import Pieces
 from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
 from notary.worker import Worker
-from ordering.ids import excerpt, parse_hash, parse_state
+from ordering.ids import TransactionId, excerpt, parse_hash, parse_state
 from ordering.records import FORMAT_VERSION
 from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
 
-LookUp: TypeAlias = Callable[[Worker, str], Answer]
+LookUp: TypeAlias = Callable[[Worker, str], Answer | Pieces[Answer]]
 
 TRANSACTIONS: Final = "/v1/transactions/"
+STATES: Final = "/v1/states/"
+ENTRIES: Final = "/tile/entries/"
 NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
@@ -36,15 +39,22 @@ def asked_transaction(rest: str) -> bytes:
     return parse_hash(rest.removesuffix(RECEIPT), "transaction id")
 
 
-def _transaction(worker: Worker, rest: str) -> Answer:
-    decision = worker.index.decision(asked_transaction(rest))
-    if decision is None:
+def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
+    transaction_id = asked_transaction(rest)
+    position = worker.index.position(transaction_id)
+    if position is None:
         id_ = rest.removesuffix(RECEIPT)
         applied = worker.index.position_next
         raise NotFound(f"transaction {id_} is not decided here: this worker has applied {applied} positions", applied)
     if rest.endswith(RECEIPT):
-        return 200, CHANGES, worker.issuer.receipt(decision.position).encode()
-    return 200, JSON, _encode(to_json(decision))
+        return 200, CHANGES, worker.issuer.receipt(position).encode()
+    return _decision(worker, transaction_id)
+
+
+def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
+    decision = yield from worker.index.decision_in_pieces(transaction_id)
+    assert decision is not None, "what was decided stays decided"
+    return 200, JSON, _encode((yield from worker.told(decision, receipts=False)))
 
 
 def _state(worker: Worker, rest: str) -> Answer:
@@ -58,23 +68,20 @@ def _checkpoint(worker: Worker, rest: str) -> Answer:
     return 200, CHANGES, worker.issuer.checkpoint().encode()
 
 
-def _tile(worker: Worker, rest: str) -> Answer:
+def _tile(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
     path = parse_tile_path(f"tile/{rest}")
     if path is None:
         raise NotFound(f"{excerpt(rest)} is no tile: <L>/<N>[.p/<W>] or entries/<N>[.p/<W>], with N as x001/x234/067")
-    return 200, IMMUTABLE, _entries(worker, path) if path.level is None else _hashes(worker, path, path.level)
+    _check_there(worker, path, path.level or 0)
+    if path.level is None:
+        return _entries(worker, path)
+    return 200, IMMUTABLE, worker.index.tile(path.level, path.index, path.width)
 
 
-def _hashes(worker: Worker, path: TilePath, level: int) -> bytes:
-    _check_there(worker, path, level)
-    return worker.index.tile(level, path.index, path.width)
-
-
-def _entries(worker: Worker, path: TilePath) -> bytes:
+def _entries(worker: Worker, path: TilePath) -> Pieces[Answer]:
     """The leaves themselves, each after its length in two bytes."""
-    _check_there(worker, path, 0)
-    leaves = worker.index.leaves_at(path.index * TILE_WIDTH, path.width)
-    return b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
+    leaves = yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width)
+    return 200, IMMUTABLE, b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
 
 
 def _check_there(worker: Worker, path: TilePath, level: int) -> None:
@@ -99,6 +106,7 @@ def _notary(worker: Worker, rest: str) -> Answer:
         "software_version": VERSION,
         "format_version": FORMAT_VERSION,
         "worker": worker.config.worker.name,
+        "reads": worker.config.http.reads,
         "limits": limits,
     }
     return 200, JSON, _encode(told)
@@ -106,10 +114,15 @@ def _notary(worker: Worker, rest: str) -> Answer:
 
 LOOK_UPS: Final[dict[str, LookUp]] = {
     TRANSACTIONS: _transaction,
-    "/v1/states/": _state,
+    STATES: _state,
     "/v1/checkpoint": _checkpoint,
     NOTARY: _notary,
     "/checkpoint": _checkpoint,
     "/tile/": _tile,
 }
 """By path; one that ends in a slash takes what follows it."""
+
+
+def shows_decisions(path: str) -> bool:
+    """Returns True if `[http] reads` may keep this path for the parties: its answer holds more than hashes."""
+    return path.startswith((TRANSACTIONS, STATES, ENTRIES))

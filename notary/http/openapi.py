@@ -8,10 +8,22 @@ import msgspec
 from notary.decision import KINDS, REASONS
 from notary.http.problems import NAMES
 from notary.version import VERSION
+from ordering.ids import INDEX_MAX
 from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX, TIME_MAX_MS
 
 _HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_STATE = {"type": "string", "pattern": "^[0-9a-f]{64}:(0|[1-9][0-9]{0,9})$", "description": "`<transaction id>:<index>`"}
+_MOST = str(INDEX_MAX)
+# Shorter than the largest index, or as long and smaller at its first other digit, or the largest.
+_INDEX = "|".join(
+    ["0", f"[1-9][0-9]{{0,{len(_MOST) - 2}}}"]
+    + [
+        f"{_MOST[:at]}[{int(not at)}-{int(digit) - 1}][0-9]{{{len(_MOST) - at - 1}}}"
+        for at, digit in enumerate(_MOST)
+        if int(digit) > int(not at)
+    ]
+    + [_MOST]
+)
+_STATE = {"type": "string", "pattern": f"^[0-9a-f]{{64}}:({_INDEX})$", "description": f"`<transaction id>:<index>`, up to {_MOST}"}
 _TIME = {"type": "integer", "minimum": -TIME_MAX_MS, "maximum": TIME_MAX_MS, "description": "ms since 1970-01-01 UTC"}
 _TIME_OR_NULL = {**_TIME, "type": ["integer", "null"]}
 
@@ -41,7 +53,10 @@ def _text(description: str) -> dict[str, Any]:
 def _problem(description: str, *, retry: bool = False) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": description, "content": {"application/problem+json": {"schema": _ref("Problem")}}}
     if retry:
-        answer["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+        answer["headers"] = {
+            "Retry-After": {"description": "seconds", "schema": {"type": "integer"}},
+            "Ticket": {"description": "to be brought back then, of quota-exceeded and overloaded", "schema": {"type": "string"}},
+        }
     return answer
 
 
@@ -51,18 +66,24 @@ _SCHEMAS = {
             "inputs": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
             "references": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
             "time_window": _object(
-                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL}, description="At least one end; from < until when it has both."
+                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL},
+                description="At least one end; from < until when it has both.",
+                anyOf=[{"properties": {end: {"type": "integer"}}} for end in ("from", "until")],
             ),
             "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
         },
         ["content_hash"],
         description=f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
+        anyOf=[
+            *[{"properties": {states: {"minItems": 1}}, "required": [states]} for states in ("inputs", "references")],
+            {"required": ["time_window"]},
+        ],
     ),
     "Submission": _object(
         {
             "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
             "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
-            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX},
+            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX, "description": "none twice"},
         },
         description=f"At most {SUBMISSION_BYTES_MAX} bytes.",
     ),
@@ -95,9 +116,10 @@ _SCHEMAS = {
                 "description": "the key history, from the first key to the present one; each is endorsed by the one before it",
             },
             "software_version": {"type": "string"},
+            "reads": {"enum": ["open", "parties"], "description": "who may read transactions, receipts, states and leaves"},
             "limits": {"type": "object"},
         },
-        "required": ["name", "origin", "verifier_key", "keys", "software_version", "limits"],
+        "required": ["name", "origin", "verifier_key", "keys", "software_version", "reads", "limits"],
     },
     "Problem": {
         "type": "object",
@@ -121,8 +143,12 @@ def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 _DEFAULT = {"default": _problem("any other refusal, such as a method that this address does not answer")}
 
 
-def _get(operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return {"get": {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}}
+def _get(
+    operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None, *, kept: bool = False
+) -> dict[str, Any]:
+    """`kept`: the operator may keep it for parties."""
+    about: dict[str, Any] = {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}
+    return {"get": about | ({"security": _SECURITY} if kept else {})}
 
 
 _SUBMIT = {
@@ -160,6 +186,12 @@ _SUBMIT = {
 }
 
 _NOT_READY = _problem("not-ready", retry=True)
+_KEPT: dict[str, Any] = {"401": _problem("not-a-party: the operator keeps this for parties (`reads` of /v1/notary)")}
+_KEPT["401"]["headers"] = {
+    "WWW-Authenticate": {"description": "`Signature`, and the notary as realm", "schema": {"type": "string"}},
+    "Accept-Signature": {"description": "what to sign (RFC 9421)", "schema": {"type": "string"}},
+}
+_SECURITY: list[dict[str, list[str]]] = [{}, {"certificate": []}, {"signatureInput": [], "signature": []}]
 
 _WAIT = {
     "name": "wait",
@@ -188,8 +220,10 @@ _DOCUMENT: dict[str, Any] = {
                 "400": _problem("malformed"),
                 "404": _problem("not decided here"),
                 "503": _NOT_READY,
+                **_KEPT,
             },
             [_path_parameter("id", _HASH), _WAIT],
+            kept=True,
         ),
         "/v1/transactions/{id}/receipt": _get(
             "receipt",
@@ -199,14 +233,17 @@ _DOCUMENT: dict[str, Any] = {
                 "400": _problem("malformed"),
                 "404": _problem("not decided here"),
                 "503": _NOT_READY,
+                **_KEPT,
             },
             [_path_parameter("id", _HASH), _WAIT],
+            kept=True,
         ),
         "/v1/states/{ref}": _get(
             "state",
             "Who consumed a state",
-            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY},
+            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY, **_KEPT},
             [_path_parameter("ref", _STATE)],
+            kept=True,
         ),
         "/v1/checkpoint": _get("latest", "The latest checkpoint", {"200": _text("C2SP checkpoint, signed"), "503": _NOT_READY}),
         "/checkpoint": _get("checkpoint", "The same, where tlog-tiles wants it", {"200": _text("C2SP checkpoint"), "503": _NOT_READY}),
@@ -222,8 +259,9 @@ _DOCUMENT: dict[str, Any] = {
         "/tile/entries/{tile}": _get(
             "entries",
             "Leaves of the tree, each after its length in two bytes",
-            _TILE_ANSWERS,
+            {**_TILE_ANSWERS, **_KEPT},
             [_path_parameter("tile", {"type": "string", "description": "`x001/x234/067`, then `.p/<width>` for a partial bundle"})],
+            kept=True,
         ),
         "/v1/notary": _get("notary", "Who this notary is", {"200": _json(_ref("Notary"), "Name, keys, limits"), "503": _NOT_READY}),
         "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),
@@ -236,7 +274,14 @@ _DOCUMENT: dict[str, Any] = {
         "/metrics": _get("metrics", "Prometheus text", {"200": _text("metrics")}),
         "/openapi.json": _get("openapi", "This document", {"200": _json({"type": "object"}, "OpenAPI 3.1")}),
     },
-    "components": {"schemas": _SCHEMAS},
+    "components": {
+        "schemas": _SCHEMAS,
+        "securitySchemes": {
+            "certificate": {"type": "mutualTLS", "description": "of a trusted authority, for the key of a registered party"},
+            "signatureInput": {"type": "apiKey", "in": "header", "name": "Signature-Input", "description": "RFC 9421: docs/http.md"},
+            "signature": {"type": "apiKey", "in": "header", "name": "Signature", "description": "by the key of a registered party"},
+        },
+    },
 }
 
 

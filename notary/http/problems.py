@@ -1,11 +1,13 @@
 """Problem documents (RFC 9457): one table from our errors to status, name and title."""
 
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
 from notary.gate import BadSignature, QuotaExceeded, TooLarge, UnknownParty, UnsupportedMediaType
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
+from payload.signed_read import SIGNED_COMPONENTS
 
 CONTENT_TYPE: Final = b"application/problem+json"
 
@@ -16,6 +18,17 @@ class NotFound(NotaryError):
     def __init__(self, what: str, applied: int | None = None) -> None:
         self.applied = applied
         super().__init__(what)
+
+
+class NotAParty(NotaryError):
+    """Nothing shows that a call is a registered party's, and only those may read what it asks for."""
+
+    def __init__(self, why: str, notary_name: str) -> None:
+        self.notary = quote(notary_name, safe="")
+        super().__init__(
+            f"{why}: sign the call with a registered party's key, or show that key's certificate in the TLS handshake: see docs/http.md,"
+            " 'Who may read'"
+        )
 
 
 class MethodNotAllowed(NotaryError):
@@ -40,6 +53,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
     Malformed: (400, "malformed", "What was sent breaks the format"),
     UnknownParty: (401, "unknown-party", "The party is not registered"),
+    NotAParty: (401, "not-a-party", "Only parties may read this"),
     BadSignature: (403, "bad-signature", "The signature does not verify"),
     NotFound: (404, "not-found", "Nothing is known under this address"),
     MethodNotAllowed: (405, "method-not-allowed", "This address answers other methods"),
@@ -60,8 +74,16 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     applied = error.applied if isinstance(error, NotFound) else None
     if isinstance(error, QuotaExceeded | Overloaded | NotReady):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, QuotaExceeded | Overloaded) and error.ticket:
+        headers.append((b"ticket", error.ticket))
     if isinstance(error, NotFound):
         headers.append((b"cache-control", b"no-store"))  # most of what is not there will be: a tile, a decision
+    if isinstance(error, NotAParty):
+        headers += [
+            (b"www-authenticate", b'Signature realm="%b"' % error.notary.encode()),
+            (b"accept-signature", b'sig=(%b);created;keyid;tag="%b"' % (SIGNED_COMPONENTS.encode(), error.notary.encode())),
+            (b"cache-control", b"no-store"),
+        ]
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, headers, msgspec.json.encode(Problem(f"/problems/{name}", title, status, str(error), where, applied))

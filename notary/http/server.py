@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from notary.http.call import Application
-from notary.http.connection import Connection, State, Times
+from notary.http.connection import Connection
+from notary.http.machine import State, Times
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 

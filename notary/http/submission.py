@@ -14,6 +14,8 @@ from notary.http.query import wants_receipts
 
 SUBMISSIONS: Final = "/v1/submissions"
 
+TICKET: Final = b"ticket"
+TICKET_BYTES_MAX: Final = 128  # of 59, so that no intake process hands on what is none
 TRACEPARENT_BYTES_MAX: Final = 128  # of 55; later versions may add to it
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
@@ -26,6 +28,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """At most so long after it was taken in; None when the client does not say."""
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
+    ticket: bytes = b""
+    """The ticket that a refusal gave the client; unchecked."""
 
 
 class Taker(Protocol):
@@ -59,6 +63,7 @@ class Handed(Body):
         self.call = call
         self._taker = taker
         self.asked, length = _asked(call.headers, call.query)
+        self.ticket = self.asked.ticket
         gate.begin(self, length)
         call.reader = self
 
@@ -78,7 +83,7 @@ class Handed(Body):
 
 def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
     """How it is to be answered, and the length that it declares."""
-    content_type = prefer = traceparent = b""
+    content_type = prefer = traceparent = ticket = b""
     encoding = length = None
     for name, value in headers:
         if name == b"content-type":
@@ -91,6 +96,8 @@ def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
             traceparent = value[:TRACEPARENT_BYTES_MAX]
+        elif name == TICKET:
+            ticket = value[:TICKET_BYTES_MAX]
     check_json(content_type, encoding)
     wait = _WAIT(prefer) if prefer else None
-    return Asked(wants_receipts(query), None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1")), length
+    return Asked(wants_receipts(query), None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1"), ticket), length

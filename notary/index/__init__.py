@@ -23,9 +23,9 @@ cut off. The index must never be ahead of its log, nor belong to another log: it
 | `view` | `viewing`: a snapshot of all rows, taken while the worker goes on writing |
 """
 
-from notary.index.index import Consumed, Index
+from notary.index.index import ROW_US, TILE_US, Consumed, Index
 from notary.index.rocks import IndexSettings
 from notary.index.store import INDEX_FORMAT_VERSION
 from notary.index.view import IndexView, viewing
 
-__all__ = ["INDEX_FORMAT_VERSION", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]
+__all__ = ["INDEX_FORMAT_VERSION", "ROW_US", "TILE_US", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]

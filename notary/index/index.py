@@ -11,7 +11,7 @@ import msgspec
 from joiner import JoinerState, LogState, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
-from notary.decision import Decision, Outcome, from_row, leaf, leaf_of_row, to_row
+from notary.decision import Decision, Outcome, Pieces, completed, from_row, from_row_in_pieces, leaf, leaf_of_row, position_of_row, to_row
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
@@ -21,7 +21,13 @@ from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 
-ROWS_AT_ONCE: Final = 16
+T = TypeVar("T")
+ROW_US: Final = 6
+"""The look-up of a row."""
+TILE_US: Final = 150
+"""The reading of a full tile, with its 255 hashes."""
+HASHED_BYTES_US: Final = 1_500
+"""Bytes that are hashed in a microsecond."""
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -194,13 +200,13 @@ class Index:
         """Sync the store. The quarantine mark must survive a crash of the machine, since the log does not hold it."""
         self._store.flush()
 
-    def audit(self, tile: int) -> None:
-        """Compare the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Condemned`.
+    def audit(self, tile: int) -> Pieces[list[bytes]]:
+        """Compare, in pieces, the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Condemned`.
 
         Without this audit, an old row that a program or a disk changed would be noticed only when a client asks for it.
         """
         first = tile * TILE_WIDTH
-        self.leaves_at(first, min(TILE_WIDTH, self.position_next - first))
+        return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
 
     def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
         """Returns the step's checkpoint records, each with the size of our tree at its place in the log."""
@@ -249,39 +255,59 @@ class Index:
 
     # ---- queries ----
 
+    def has_decided(self, transaction_ids: Sequence[TransactionId]) -> bool:
+        """Returns True if this worker has decided all of these transactions. About 5 us each."""
+        with self._sound():
+            return None not in self._decisions.get(list(transaction_ids))
+
+    def position(self, transaction_id: TransactionId) -> int | None:
+        """Returns the position of a transaction's decision; None when this worker has none."""
+        with self._sound():
+            row = self._decisions.get(transaction_id)
+            return None if row is None else self._checked(transaction_id, row)
+
     def decision(self, transaction_id: TransactionId) -> Decision | None:
         """Returns the decision of a transaction; None when this worker has none. Raises `Condemned` or `Fatal`."""
+        return completed(self.decision_in_pieces(transaction_id))
+
+    def decision_in_pieces(self, transaction_id: TransactionId) -> Pieces[Decision | None]:
+        """The work of `decision` in pieces."""
         with self._sound():
             row = self._decisions.get(transaction_id)
             if row is None:
+                yield ROW_US
                 return None
-            # Every answer must have its receipt, so a row that was changed on the disk must not leave this worker.
-            decision = from_row(transaction_id, row)
-            self.tree.check(decision.position, [leaf(decision)])
-            return decision
+            tiles_read = self.tree.tiles_read
+            self._checked(transaction_id, row)
+            yield ROW_US + len(row) // HASHED_BYTES_US + (self.tree.tiles_read - tiles_read) * TILE_US
+            return (yield from from_row_in_pieces(transaction_id, row))
 
-    def decisions(self, transaction_ids: Sequence[TransactionId]) -> list[Decision] | None:
-        """Returns the decisions of all these transactions; None when this worker has not decided one of them."""
-        found: list[Decision] = []
-        for transaction_id in transaction_ids:
-            decision = self.decision(transaction_id)
-            if decision is None:
-                return None
-            found.append(decision)
-        return found
+    def _checked(self, transaction_id: TransactionId, row: bytes) -> int:
+        """Returns the position of a decision row, after a comparison with the tree.
+
+        Every answer must have its receipt, so a row that was changed on the disk must not leave this worker.
+        """
+        position = position_of_row(transaction_id, row)
+        self.tree.check(position, [leaf_of_row(transaction_id, row)])
+        return position
 
     def leaves_at(self, first: int, count: int) -> list[bytes]:
         """Returns the leaves of `count` decided positions from `first` on, made from their rows and compared with the tree."""
+        return completed(self.leaves_in_pieces(first, count))
+
+    def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
+        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time."""
         leaves: list[bytes] = []
+        corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
         with self._sound():
-            # A row may be long (10,000 conflicts are 690 kB), so rows are read a few at a time.
-            for start in range(first, first + count, ROWS_AT_ONCE):
-                places = range(start, min(start + ROWS_AT_ONCE, first + count))
-                ids = [id_ for id_ in self._positions.get([rows.U64.pack(at) for at in places]) if id_ is not None]
-                found = [row for row in self._decisions.get(ids) if row is not None]
-                if not len(places) == len(ids) == len(found):
-                    raise CorruptRecord(f"the rows of the positions {first} to {first + count - 1} do not fit together")
-                leaves += [leaf_of_row(id_, row) for id_, row in zip(ids, found, strict=True)]
+            ids = self._positions.get([rows.U64.pack(at) for at in range(first, first + count)])
+            yield count * ROW_US
+            for id_ in ids:
+                row = None if id_ is None else self._decisions.get(id_)
+                if id_ is None or row is None:
+                    raise CorruptRecord(corrupt)
+                leaves.append(leaf_of_row(id_, row))
+                yield ROW_US + len(row) // HASHED_BYTES_US
             self.tree.check(first, leaves)
         return leaves
 
@@ -335,8 +361,6 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _agreement_decoder = msgspec.msgpack.Decoder(Agreement)
 _log_state_decoder = msgspec.msgpack.Decoder(LogState)
 _doubts_decoder = msgspec.msgpack.Decoder(tuple[int, dict[str, int]])
-
-T = TypeVar("T")
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:

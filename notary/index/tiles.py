@@ -42,6 +42,8 @@ class StoredTree:
                 raise CorruptRecord(f"its tiles do not end at position {size}, where its progress stands")
             self._tree = Tree(size, edge)
         self._view: View | None = None
+        self.tiles_read = 0
+        """Counts the full tiles that were not in memory: most of what an old decision and its receipt cost."""
         self._full = lru_cache(maxsize=INSIDES_KEPT)(self._read_full)
         self._root_at = lru_cache(maxsize=INSIDES_KEPT)(lambda size: view_at(size, self.tile).root)
 
@@ -94,6 +96,7 @@ class StoredTree:
 
     def _read_full(self, level: int, index: int) -> tuple[bytes, Inside]:
         tile = self.tile(level, index)
+        self.tiles_read += 1
         if len(tile) != TILE_BYTES:
             raise CorruptRecord(f"tile ({level}, {index}) has {len(tile)} bytes and should be full")
         inside = inside_of(tile)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections import defaultdict
 from typing import Final
@@ -9,13 +10,18 @@ from typing import Final
 from joiner import AdmittedSubmission
 from notary.gate import Gate
 from notary.http.app import BUG
-from notary.http.call import Answer, Call
+from notary.http.call import Answer, Call, header
+from notary.http.lookups import LOOK_UPS, shows_decisions
 from notary.http.problems import problem_of
-from notary.http.submission import SUBMISSIONS, Handed
+from notary.http.readers import Readers
+from notary.http.submission import SUBMISSIONS, TICKET, Handed
 from notary.intake.link import Link
 from notary.intake.messages import Answered, Called, Counted, Down, HandshakesFailed, Settings, Submitted, Taking, Up
 from notary.parties import Parties
-from ordering.errors import NotaryError
+from notary.tickets import Tickets
+from ordering.clock import clock_ms
+from ordering.errors import NotaryError, Overloaded
+from payload import Submission
 
 log = logging.getLogger("notary.intake")
 
@@ -34,10 +40,39 @@ class Refused(NotaryError):
         super().__init__("the worker takes nothing in")
 
 
+class WorkersRoom:
+    """The room at the worker, as it was last told: no party is refused here but one that has none, and is not let in but by the worker."""
+
+    pending_bytes = 0
+
+    def __init__(self) -> None:
+        self.full: tuple[str, int] | None = None
+        self.full_parties: dict[str, int] = {}
+
+    def __contains__(self, submission: Submission) -> bool:
+        return False
+
+    def is_calm(self, requests: int, size_bytes: int) -> bool:
+        """Returns True while no submission has to be refused."""
+        return self.full is None and not self.full_parties
+
+    def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
+        """Returns the reason why the worker would refuse it. Only the worker knows the room that is left for those with a ticket."""
+        if ticketed:
+            return None
+        if self.full is not None:
+            return Overloaded(*self.full)
+        after_s = self.full_parties.get(party or "")
+        return None if after_s is None else Overloaded("too much of this party is waiting already: send the same again later", after_s)
+
+
 class Front:
     """One intake process's."""
 
     def __init__(self, settings: Settings, parties: Parties, link: Link[Down, Up]) -> None:
+        self._room = WorkersRoom()
+        # Of one key with the worker, which says it before anything can be refused; the numbers of all who share it are far apart.
+        self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
         self._gate = Gate(
             settings.notary_name,
             parties,
@@ -46,7 +81,10 @@ class Front:
             bytes_max=settings.bytes_max,
             body_s_max=settings.http.body_ms_max / 1000,
             turn_s_max=CHECKING_S,
+            room=self._room,
+            tickets=self._tickets,
         )
+        self._readers = Readers.of(settings.http, settings.notary_name, parties, clock_ms)
         self._link = link
         self._refusal: Refused | None = None
         self._called = 0
@@ -62,6 +100,8 @@ class Front:
             self._calls.pop(message.number).answer(message.answer)
             return
         self._refusal = None if message.refusal is None else Refused(message.refusal)
+        self._room.full, self._room.full_parties = message.full, message.full_parties
+        self._tickets.key = message.ticket_key
         if message.ends:
             self._gate.stop()
 
@@ -88,14 +128,27 @@ class Front:
         """The head of a call has come."""
         if call.path != SUBMISSIONS:
             self.tell()  # it may be the metrics that are asked for
-            self._hand_over(call, Called(self._number(), call.method, call.path, call.query))
+            may_read = False
+            if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
+                try:
+                    self._readers.check(call)
+                except NotaryError as refusal:
+                    answer = problem_of(refusal)
+                    self._count(answer[0], next(route for route in LOOK_UPS if call.path.startswith(route)))
+                    call.answer(answer)
+                    return
+                may_read = True
+            self._hand_over(call, Called(self._number(), call.method, call.path, call.query, may_read))
             return
         since_s = time.perf_counter()
         try:
-            if call.method == "POST" and (refusal := self._refusal) is not None:
-                self._count(refusal.answer[0])
-                call.answer(refusal.answer, after_body=True)
-                return
+            if call.method == "POST" and not (self._refusal is None and self._gate.is_open):
+                problem = self._refusal or self._gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+                if problem is not None:
+                    answer = problem.answer if isinstance(problem, Refused) else problem_of(problem)
+                    self._count(answer[0])
+                    call.answer(answer, after_body=True)
+                    return
             Handed(call, self._gate, self)
         except NotaryError as problem:
             self.refused(call, problem, since_s)
@@ -130,9 +183,9 @@ class Front:
         self._calls[message.number] = call
         self._link.send(message)
 
-    def _count(self, status: int) -> None:
+    def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """One more that was refused without being read."""
-        self._refused[SUBMISSIONS, status] += 1
+        self._refused[route, status] += 1
         self._tell_soon()
 
     def _tell_soon(self) -> None:

@@ -34,13 +34,13 @@ from notary.intake.messages import (
     Up,
 )
 from notary.tls import Certificates
-from ordering.errors import Fatal
+from ordering.errors import Fatal, Overloaded
 
 log = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
-"""While submissions are refused, so often is looked whether they may be taken again. A queue that was full opens when a tenth of what is
-decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
+"""While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a
+tenth of what is decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
 AGAIN_S: Final = 2.0
 """A process that does not live longer is started again when so long has passed since it was."""
 ENDS_S: Final = 2.0
@@ -147,7 +147,8 @@ class Intake:
 
     def _look_if_changed(self) -> None:
         # Of all that are refused in a moment the first is told of: each look is a message to every process.
-        if self._taking.refusal is None or self._app.ends or self._app.closed() is None:
+        refuses = self._taking.refusal is not None or self._taking.full is not None
+        if self._looking is None or self._app.ends or refuses == (self._app.closed() is None):
             self._look()
 
     def _look(self) -> None:
@@ -155,13 +156,19 @@ class Intake:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        problem = self._app.closed()
-        taking = Taking(None if problem is None else problem_of(problem), self._app.ends)
+        problem, worker = self._app.closed(), self._app.worker
+        taking = Taking(
+            None if problem is None or isinstance(problem, Overloaded) else problem_of(problem),
+            self._app.ends,
+            (str(problem), problem.retry_after_s) if isinstance(problem, Overloaded) else None,
+            {} if worker is None else worker.sender.queue.full_parties(),
+            b"" if worker is None else worker.tickets.key,
+        )
         if taking != self._taking:
             self._taking = taking
             for process in self._processes:
                 process.send(taking)
-        if taking.refusal is not None:
+        if taking.refusal is not None or taking.full is not None or taking.full_parties:
             self._looking = asyncio.get_running_loop().call_later(TAKING_LOOK_S, self._look)
 
 
@@ -209,7 +216,9 @@ class _Process:
             call = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
             self._app.take_verified(call, message.submission, message.asked, message.since_s)
         elif isinstance(message, Called):
-            self._app.take(Call(message.method, message.path, message.query, [], self._answer(message.number)))
+            called = Call(message.method, message.path, message.query, [], self._answer(message.number))
+            called.may_read = message.may_read
+            self._app.take(called)
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):

@@ -54,6 +54,8 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     method: str
     path: str
     query: bytes
+    may_read: bool
+    """True if the intake process has checked that it is a party's."""
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
@@ -83,11 +85,18 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
 
 class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """What every submission is answered with from now on, without being read; None: they are read."""
+    """The state of the worker's gate from now on."""
 
     refusal: Answer | None
+    """The answer to every submission, which is not read then; None: they are read."""
     ends: bool = False
     """Whether that is for ever: bodies that are only half here are not waited for."""
+    full: tuple[str, int] | None = None
+    """The reason why there is no room for anybody without a ticket, and the seconds to wait."""
+    full_parties: dict[str, int] = {}
+    """The parties that have none, and the same for them."""
+    ticket_key: bytes = b""
+    """The worker's, of tickets."""
 
 
 class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):

@@ -25,17 +25,24 @@ BAD_SIGNATURE = "bad-signature"
 UNKNOWN_PARTY = "unknown-party"
 
 
+class _Entry(msgspec.Struct):
+    """A party with a weight or a quota, which say nothing of what it has signed."""
+
+    public_key: str
+
+
 def read_keys(file: Path) -> Keys:
     """Reads the parties' keys from a JSON object such as the notary's `parties.json`; a party may have a list of keys.
 
     Raises `CouldNotVerify` if the file or a key in it cannot be used.
     """
     try:
-        keys = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str]])
+        entries = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str] | _Entry])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise CouldNotVerify(
             f"the parties' keys, {file}: {problem}. It should be a JSON object of party name -> PEM public key, or a list of such keys"
         ) from None
+    keys = {name: entry.public_key if isinstance(entry, _Entry) else entry for name, entry in entries.items()}
     for name, told in keys.items():
         try:
             if not _checks(told):

@@ -141,7 +141,7 @@ class Installed:
             assert "broker(s) are registered" in made.stderr or "cannot be used now" in made.stderr, made.stderr
             time.sleep(1)
         keys = self.host(OPERATOR) / "config" / "keys"
-        assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party")
+        assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party") == "added"
         for host in hosts:
             for name in ("notary-key.pem", "notary-keys.json", "parties.json"):
                 target = self.host(host) / "config" / "keys" / name

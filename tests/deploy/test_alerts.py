@@ -118,6 +118,8 @@ CASES = (
     _case("NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="0x240", notary_positions="0x240", notary_condemned="0x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
+    _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
+    _case("NotaryLoopIsHeld", fires=False, at="15m", notary_loop_turn_seconds="0.6x24 0.01x240"),
     _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),
@@ -160,6 +162,10 @@ CASES = (
         "NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="11000x240", notary_capacity_requests_per_second="5000x240"
     ),
     _case("NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="1900x240", notary_capacity_requests_per_second="1x240"),
+    _case("NotaryPartiesWithoutRoom", fires=True, at="11m", notary_full_parties="1x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="2x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="1x60 0 1x240", notary_pending_parties="2x240"),
+    _case("NotaryPartiesWithoutRoom", fires=False, at="11m", notary_full_parties="0x240", notary_pending_parties="2x240"),
     Case("NotarySlowAnswers", True, "15m", _answers(2)),
     Case("NotarySlowAnswers", False, "15m", _answers(0)),
     Case("NotaryIndexDiskFills", True, "6m", _disk(14)),
@@ -214,26 +220,29 @@ def alerts(rules: str) -> dict[str, dict[str, object]]:
 
 
 def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Evaluate the cases with promtool."""
-    (folder / "rules.yml").write_text(rules)
-    tests = [
-        {
-            "name": f"{case.alert} {'fires' if case.fires else 'does not fire'}",
-            "interval": "5s",
-            "input_series": [{"series": series, "values": values} for series, values in case.series],
-            "promql_expr_test": [
-                {
-                    "expr": f'(count(ALERTS{{alertname="{case.alert}",alertstate="firing"}}) or vector(0)) > bool 0',
-                    "eval_time": case.at,
-                    "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
-                }
-            ],
-        }
-        for case in cases
-    ]
-    file = folder / "tests.yml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "5s", "tests": tests}))
-    return subprocess.run([tools.promtool, "test", "rules", file], capture_output=True, text=True)
+    """Evaluate the cases with promtool: a file for each alert, because promtool evaluates all rules of a file at each step of each case."""
+    files = []
+    for alert, rule in alerts(rules).items():
+        tests = [
+            {
+                "name": f"{alert} {'fires' if case.fires else 'does not fire'}",
+                "interval": "5s",
+                "input_series": [{"series": series, "values": values} for series, values in case.series],
+                "promql_expr_test": [
+                    {
+                        "expr": f'(count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)) > bool 0',
+                        "eval_time": case.at,
+                        "exp_samples": [{"labels": "{}", "value": int(case.fires)}],
+                    }
+                ],
+            }
+            for case in cases
+            if case.alert == alert
+        ]
+        (folder / f"{alert}.rules.yml").write_text(yaml.safe_dump({"groups": [{"name": alert, "interval": "5s", "rules": [rule]}]}))
+        files.append(folder / f"{alert}.yml")
+        files[-1].write_text(yaml.safe_dump({"rule_files": [f"{alert}.rules.yml"], "evaluation_interval": "5s", "tests": tests}))
+    return subprocess.run([tools.promtool, "test", "rules", *files], capture_output=True, text=True)
 
 
 def test_alerts_fire_and_do_not_fire(tools: Tools, rules: str, tmp_path: Path) -> None:

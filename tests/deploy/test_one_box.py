@@ -183,7 +183,7 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
             assert [process.poll() for process in started] == [None, None]
             await asyncio.sleep(1)
         party = Party("O=Notary Service,L=London,C=GB")
-        assert parties.add(config / "keys" / "parties.json", party.name, party.public_pem, "the test's party")
+        assert parties.add(config / "keys" / "parties.json", party.name, party.public_pem, "the test's party") == "added"
         start("notary-worker.service")
         async with Http() as http:
             client, url = Client(http, History(), 10), f"http://127.0.0.1:{ports['worker']}"

@@ -31,17 +31,20 @@ T0 = 1_000_000
 """The append time of the first record, in milliseconds; each later one is a millisecond later."""
 
 
-def submission(*labels: str) -> Submission:
+PARTY = "O=A"
+
+
+def submission(*labels: str, party: str = PARTY) -> Submission:
     """Returns a submission with one request per label; each consumes a state of its own."""
     asked = [{"inputs": [f"{_hex(label)}:0"], "content_hash": _hex("content of " + label)} for label in labels]
-    return decode_submission(json.dumps({"party": "O=A", "signature": "", "requests": asked}).encode(), NOTARY)
+    return decode_submission(json.dumps({"party": party, "signature": "", "requests": asked}).encode(), NOTARY)
 
 
 def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
     """Submit one request per label as `notary.gate` does; returns their decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
     admitted = AdmittedSubmission.of(submission(*labels))
     if admitted not in sender.queue:
-        sender.queue.check_room(len(admitted.requests), len(admitted.encoded))
+        sender.queue.check_room(len(admitted.requests), len(admitted.encoded), admitted.party)
     answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
 
     def told(decisions: Sequence[Any] | None) -> None:

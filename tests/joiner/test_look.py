@@ -7,7 +7,7 @@ import pytest
 from joiner import Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
 from joiner.look import Recheck, contradiction, examine
-from joiner.ready import Kept
+from joiner.ready import JoinerLimits, Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog
@@ -325,7 +325,7 @@ async def test_a_look_at_a_long_queue_is_short() -> None:
 
 def test_a_flood_of_skipped_records_is_not_held() -> None:
     """A flood of skipped records between two effects is compared at a look, and needs no memory while other marks are awaited."""
-    history, reading = History(), Reading()
+    history, reading = History(), Reading(limits=JoinerLimits(step_requests_max=2_000))
     payload = history.payload(1, 1, "a")
     reading.step(history.genesis, history.register("w1"), payload)
     flood = [history.put(ORDERING, None, b"flood %d" % number) for number in range(1_000)]

@@ -11,7 +11,7 @@ from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from ordering.signatures import is_fill
 from tests.joiner.faulty import Keys
-from tests.joiner.history import KEY, History, ask, signing_key, submission
+from tests.joiner.history import KEY, PARTY, History, ask, signing_key, submission
 
 
 def _sender(**settings: int) -> Sender[object]:
@@ -36,12 +36,12 @@ async def test_overloaded_by_requests() -> None:
 async def test_overloaded_by_bytes() -> None:
     """The queue is bounded in bytes too."""
     size = len(submission("a").encoded)
-    sender = _sender(pending_bytes_max=2 * size)
-    ask(sender, "a")
-    ask(sender, "b")
+    sender = _sender(pending_bytes_max=5 * size)
+    for label in "abc":
+        ask(sender, label)
     with pytest.raises(Overloaded):
-        ask(sender, "c")
-    assert sender.queue.pending_bytes == 2 * size
+        ask(sender, "d")
+    assert sender.queue.pending_bytes == 3 * size, "the rest is kept for other parties, and for those with tickets"
 
 
 async def test_the_same_again_waits_with_the_first() -> None:
@@ -62,6 +62,7 @@ async def test_one_larger_than_the_queue() -> None:
     sender = _sender(pending_requests_max=1)
     ask(sender, "a", "b")
     assert sender.queue.refusal(1, 1) is not None
+    assert sender.queue.refusal(1, 1, "O=B") is not None
 
 
 async def test_not_ready_before_it_has_registered() -> None:
@@ -117,49 +118,51 @@ async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
     """After a rejection the queue rejects small submissions too until a tenth is free, so that they do not keep large ones out for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
-    for number in range(19):
+    for number in range(17):
         ask(sender, f"{number}")
-    assert queue.refusal(1, 1) is None
-    assert queue.refusal(2, 1) is not None
-    assert queue.refusal(1, 1) is not None
+    assert queue.refusal(1, 1, PARTY) is None
+    assert queue.refusal(2, 1, PARTY) is not None
+    assert queue.refusal(1, 1, PARTY) is not None
     queue.answer(queue.take_batch(), [None])
-    assert (queue.pending_requests, queue.refusal(2, 1) is None, queue.refusal(3, 1) is None) == (18, True, False)
-    assert queue.refusal(1, 1) is not None, "there is no room for the one of three"
+    assert (queue.pending_requests, queue.refusal(2, 1, PARTY) is None, queue.refusal(3, 1, PARTY) is None) == (16, True, False)
+    assert queue.refusal(1, 1, PARTY) is not None, "there is no room for the one of three"
 
 
 async def test_a_large_one_gets_in() -> None:
     """A full queue opens only when the largest rejected submission fits: small ones do not keep it out for ever."""
     sender = _sender(pending_requests_max=20, batch_requests_max=1)
     queue = sender.queue
-    for number in range(20):
+    for number in range(18):
         ask(sender, f"{number}")
-    assert queue.refusal(8, 1) is not None
-    while queue.refusal(1, 1) is not None:
+    assert queue.refusal(8, 1, PARTY) is not None
+    while queue.refusal(1, 1, PARTY) is not None:
         queue.answer(queue.take_batch(), [None])
-    assert queue.pending_requests == 12
-    assert queue.refusal(8, 1) is None
+    assert queue.pending_requests == 10
+    assert queue.refusal(8, 1, PARTY) is None
 
 
 async def test_no_more_than_is_decided_in_time() -> None:
     """With a known rate, only as many requests wait as are decided within the maximum wait; one batch may always be gathered."""
     sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
     queue = sender.queue
-    for number in range(40):
+    for number in range(36):
         ask(sender, f"{number}")
     queue.rate.per_s = 20.5
-    refusal = queue.refusal(2, 1)
+    refusal = queue.refusal(2, 1, PARTY)
     assert refusal is not None
     assert refusal.retry_after_s == 2
     queue.rate.per_s = 1_000.0
-    assert queue.refusal(2, 1) is None
+    assert queue.refusal(2, 1, PARTY) is None
     queue.rate.per_s = 0.1
     for _ in range(3):
         batch = queue.take_batch()
         queue.answer(batch, [None] * len(batch.requests))
-    assert queue.pending_requests == 10
-    assert queue.refusal(1, 1) is not None
-    queue.answer(queue.take_batch(), [None] * 10)
-    assert queue.refusal(10, 1) is None
+    assert queue.pending_requests == 6
+    ask(sender, *(f"{number}" for number in range(50, 53)))
+    assert queue.refusal(1, 1, PARTY) is not None, "a batch's worth, but for the part of those with tickets"
+    assert queue.refusal(1, 1, PARTY, ticketed=True) is None
+    queue.answer(queue.take_batch(), [None] * 9)
+    assert queue.refusal(10, 1, PARTY) is None
 
 
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:

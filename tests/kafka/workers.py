@@ -97,7 +97,7 @@ class Notary:
             flags += ["--kafka", bootstrap, "--topic-prefix", prefix]
         home = next(iter(self._places.values()), Place())
         assert run_inside(home.network, lambda: cli.main(["init", str(directory), *flags])) == 0
-        assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party")
+        assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party") == "added"
 
     def start(
         self, name: str, *, entry: Sequence[str] = ("-m", "notary"), process: str = "", index: str = "index", **settings: int | str

@@ -116,8 +116,8 @@ def test_loads_of_a_real_worker() -> None:
     lines, case = io.StringIO(), Case(20, 1)
     report = Report(lines, io.StringIO())
     with workers_on(None) as place:
-        end_to_end.measure(report, place, case, 1.0, 1)
-        curve.measure(report, place, case, 1.0, 1_000, shares=(0.5,))
+        end_to_end.measure(report, place, case, 0.4, 1)
+        curve.measure(report, place, case, 0.4, 1_000, shares=(0.5,))
         measure(report, place, 1.0, 2_000, case=case, times=3.0, connections_max=64)
     closed, half, overload = map(json.loads, lines.getvalue().splitlines())
     assert not any(result["failed"] for result in (closed, half, overload))
@@ -129,4 +129,5 @@ def test_loads_of_a_real_worker() -> None:
     assert figures["goodput_requests_per_s"] > 0
     assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
     assert {"refused_share", "wait_to_told_p50", "latency_ms_p99", "told_s_p50", "worker_cores", "load_cores"} <= set(figures)
+    assert figures["by_time"]
     assert all(moment["worker_mib"] > 0 for moment in figures["by_time"])

@@ -13,21 +13,24 @@ from loadtest.bench.stages.places import CALLED_FROM, INTAKE, PLACES, SERIAL, ST
 
 pytestmark = pytest.mark.seconds
 
-
 ROOT = Path(__file__).parents[2]
+LOOKS_MIN = 30
+"""Samples of a worker's CPU time. On a busy machine a second of load has fewer."""
 
 
 def test_the_stages_of_a_real_worker_add_up() -> None:
     """Under a load every stage of a request has some time, and their sum is the kernel's figure for the process."""
-    lines = io.StringIO()
+    figures, seconds = {"looks": 0}, 0.5
     with measure.watched(None) as watched:
-        measure.measure(Report(lines, io.StringIO()), watched, Case(20, 2), 1.0, 1)
-    result = json.loads(lines.getvalue())
-    assert not result["failed"]
-    figures = result["figures"]
+        while figures["looks"] < LOOKS_MIN:
+            lines, seconds = io.StringIO(), 2 * seconds
+            measure.measure(Report(lines, io.StringIO()), watched, Case(20, 2), seconds, 1)
+            result = json.loads(lines.getvalue())
+            assert not result["failed"]
+            figures = result["figures"]
     spent = figures["cpu_s_per_1000"]
     assert list(spent) == list(STAGES)
-    # It samples a few dozen times in this second, so the longest stages are certain to be seen.
+    # With so many samples the longest stages are certain to be seen.
     assert spent["index"] > 0
     assert spent["verify"] > 0
     assert len([stage for stage, cpu_s in spent.items() if cpu_s > 0]) > 5

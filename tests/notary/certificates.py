@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.notary.party import PrivateKey
+
 DAY = datetime.timedelta(days=1)
 
 
@@ -58,12 +60,21 @@ class Authority:
         """Returns the certificate of a worker on loopback, valid between these times from now."""
         return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, since, until)
 
-    def client(self, name: str = "bank", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
-        """Returns a client's certificate."""
-        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, since, until)
+    def client(
+        self, name: str = "bank", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY, key: PrivateKey | None = None
+    ) -> Pair:
+        """Returns a client's certificate, for this key or a new one."""
+        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, since, until, key)
 
-    def _issue(self, name: str, usage: x509.ObjectIdentifier, since: datetime.timedelta, until: datetime.timedelta) -> Pair:
-        key = ec.generate_private_key(ec.SECP256R1())
+    def _issue(
+        self,
+        name: str,
+        usage: x509.ObjectIdentifier,
+        since: datetime.timedelta,
+        until: datetime.timedelta,
+        key: PrivateKey | None = None,
+    ) -> Pair:
+        key = key or ec.generate_private_key(ec.SECP256R1())
         loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = (
             _unsigned(_named(name), self._name, key, since, until)
@@ -90,7 +101,7 @@ def _named(name: str) -> x509.Name:
 
 
 def _unsigned(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, since: datetime.timedelta, until: datetime.timedelta
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, since: datetime.timedelta, until: datetime.timedelta
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now + since, now + until)

@@ -109,6 +109,16 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
+def test_a_choice_that_is_none_is_told_the_choices(tmp_path: Path) -> None:
+    """The error names the file or variable, the value, and what may stand there."""
+    file = tmp_path / "notary.toml"
+    file.write_text('name = "n"\norigin = "o"\n[http]\nreads = "all"\n')
+    with pytest.raises(ConfigurationError, match=r"notary.toml: http.reads: invalid enum value 'all': give one of open, parties"):
+        load(file, {}, {})
+    with pytest.raises(ConfigurationError, match=r"NOTARY_HTTP_READS\): invalid enum value 'party': give one of open, parties"):
+        load(file, {}, {"NOTARY_HTTP_READS": "party"})
+
+
 @pytest.mark.parametrize(("text", "key"), WRONG.values(), ids=WRONG)
 def test_an_error_names_file_and_key(tmp_path: Path, text: str, key: str) -> None:
     """An unknown setting, or a bad value, raises an error that names the file and the key."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from notary import decision as decision_module
 from notary.decision import (
     KINDS,
     LEAF_BYTES,
@@ -17,6 +18,7 @@ from notary.decision import (
     DecisionJson,
     Kind,
     Outcome,
+    completed,
     from_row,
     leaf,
     to_json,
@@ -92,3 +94,16 @@ def test_corrupt_row(row: bytes) -> None:
     """A malformed row raises `CorruptRecord`, and no other exception."""
     with pytest.raises(CorruptRecord):
         from_row(ID, row)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_pieces_come_to_the_whole(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is read, and JSON written, piece by piece as at once, with and without a receipt."""
+    monkeypatch.setattr(decision_module, "CONFLICTS_A_PIECE", 2)
+    conflicts = tuple([Conflict(bytes([at]) * 36, Kind(at % 2), bytes([at + 1]) * 32) for at in range(count)])
+    decision = Decision(7, ID, Outcome.INPUT_CONFLICT, -5, conflicts)
+    assert completed(decision_module.from_row_in_pieces(ID, to_row(decision))) == decision
+    for receipt in (msgspec.UNSET, msgspec.Raw(b'"\\"conflicts\\":[] a receipt"')):
+        assert msgspec.json.encode(completed(decision_module.to_json_in_pieces(decision, receipt))) == msgspec.json.encode(
+            to_json(decision, receipt)
+        )

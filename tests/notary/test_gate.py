@@ -1,6 +1,7 @@
 """The gate: admission of submissions to the log."""
 
 import asyncio
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -8,16 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from joiner import AdmittedSubmission
+from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
-from notary.gate import BadSignature, Body, Gate, Quota, QuotaExceeded, UnknownParty
+from notary.gate import TURN_BYTES, BadSignature, Body, Gate, Quota, QuotaExceeded, UnknownParty
 from notary.parties import Parties
-from ordering.errors import Malformed, NotReady
+from notary.tickets import Tickets
+from ordering.errors import Malformed, NotReady, Overloaded
 from payload import decode_submission
 from tests.notary.party import NOTARY, Bank, spend
 
 KNOWN = Bank("O=Known")
 OTHER = Bank("O=Other", p256=True)
+THIRD = Bank("O=Third")
 
 
 class Clock:
@@ -38,16 +41,16 @@ def clock() -> Clock:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A parties file with two parties."""
-    parties.write(tmp_path / "p.json", {bank.name: bank.public_pem.decode() for bank in (KNOWN, OTHER)})
+    """A parties file with three parties."""
+    parties.write(tmp_path / "p.json", {bank.name: bank.public_pem.decode() for bank in (KNOWN, OTHER, THIRD)})
     return tmp_path / "p.json"
 
 
 class Told(Body):
     """A body that records its result."""
 
-    def __init__(self, gate: Gate) -> None:
-        super().__init__(gate)
+    def __init__(self, gate: Gate, ticket: bytes = b"") -> None:
+        super().__init__(gate, ticket)
         self.told: list[AdmittedSubmission | Exception] = []
         self.done = asyncio.get_running_loop().create_future()
         gate.begin(self, None)
@@ -221,3 +224,157 @@ async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
     gate._parties.reload()
     with pytest.raises(UnknownParty):
         gate.admit(KNOWN.body(spend()))
+
+
+async def test_a_party_may_have_a_quota_of_its_own(file: Path, clock: Clock) -> None:
+    """A party's own quota replaces the configured one, and 0 is none; a change is effective once the file has been read again."""
+    known = Parties(file)
+    quota = Quota(10, clock, known.requests_per_s_of)
+    entries = parties.read(file)
+
+    def sends(party: str) -> list[bool]:
+        told = []
+        for _ in range(2):
+            told.append(quota.refusal(party, 15) is None)
+            quota.charge(party, 15)
+        clock.now_s += 60
+        return told
+
+    for own, expected in ((None, [True, False]), (20, [True, False]), (30, [True, True]), (0, [True, True])):
+        parties.write(file, entries | {KNOWN.name: msgspec.structs.replace(entries[KNOWN.name], requests_per_s=own)})
+        known.reload()
+        assert (sends(KNOWN.name), sends(OTHER.name)) == (expected, [True, False])
+
+
+@pytest.fixture
+def queue() -> SubmissionQueue[None]:
+    """A queue with room for a hundred requests, of which 25 are kept for parties with little."""
+    return SubmissionQueue(QueueLimits(pending_requests_max=100, batch_requests_max=50))
+
+
+@pytest.fixture
+def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
+    """A gate in front of that queue, which issues tickets."""
+    tickets = Tickets(b"k" * 32, clock)
+    return Gate(
+        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue, tickets=tickets
+    )
+
+
+def fill(gate: Gate, queue: SubmissionQueue[None], ticket: bytes = b"") -> Overloaded:
+    """Admit submissions of the known party until one is refused; returns that refusal."""
+    while True:
+        try:
+            queue.put(gate.admit(KNOWN.body(spend()), ticket))
+        except Overloaded as refused:
+            return refused
+
+
+async def test_a_full_party_is_refused_and_another_one_is_not(shared: Gate, queue: SubmissionQueue[None]) -> None:
+    """A party is refused for its own room by the body, never at the head, where the party is not known."""
+    refused = fill(shared, queue)
+    assert "of this party" in str(refused)
+    assert shared.closed(at_head=True) is None
+    queue.put(shared.admit(OTHER.body(*(spend() for _ in range(20)))))
+    with pytest.raises(Overloaded):
+        shared.admit(KNOWN.body(spend(), signature="AAAA"))
+    assert shared.refusals == {"share": 2}
+
+
+async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
+    """The gate refuses a party without room at the first piece; other bodies, and those with the party elsewhere, are read to the end."""
+    first = Told(shared)
+    first.piece(KNOWN.body(spend())[:60])
+    assert not first.told, "it has room"
+    fill(shared, queue)
+    known, other, behind = Told(shared), Told(shared), Told(shared)
+    known.piece(KNOWN.body(spend())[:60])
+    other.piece(OTHER.body(spend())[:60])
+    behind.piece(b'{"requests": [], "party": "' + KNOWN.name.encode() + b'"}')
+    (problem,) = known.told
+    assert isinstance(problem, Overloaded)
+    assert problem.ticket
+    assert (other.told, behind.told) == ([], [])
+    behind.whole()
+    await behind.done
+    (problem,) = behind.told
+    assert isinstance(problem, Overloaded)
+
+
+async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """A queue without room for anybody refuses at the head, with a ticket for any party."""
+    fill(shared, queue)
+    while shared.closed(at_head=True) is None:
+        queue.put(shared.admit(OTHER.body(spend())) if queue.refusal(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
+    problem = shared.closed(at_head=True)
+    assert isinstance(problem, Overloaded)
+    clock.now_s += problem.retry_after_s
+    assert shared.closed(problem.ticket, at_head=True) is None
+    assert shared.closed(b"A" * 59, at_head=True) is not None
+
+
+async def test_who_comes_back_when_told_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """A ticket opens the last part of the room in its time, once, and for its party; at any other time it is ignored."""
+    refusals = [fill(shared, queue) for _ in range(2)]
+    first, second = [refused.ticket for refused in refusals]
+    body = KNOWN.body(spend())
+    with pytest.raises(Overloaded):
+        shared.admit(body, first)
+    clock.now_s += refusals[0].retry_after_s
+    with pytest.raises(Overloaded):
+        shared.admit(body)
+    with pytest.raises(BadSignature):
+        shared.admit(KNOWN.body(spend(), signature="AAAA"), first)
+    queue.put(shared.admit(body, first))
+    assert shared.tickets is not None
+    assert shared.tickets.used == 1
+    with pytest.raises(Overloaded):
+        shared.admit(KNOWN.body(spend()), first)
+    queue.put(shared.admit(KNOWN.body(spend()), second))
+
+
+async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """A party with many tickets leaves the others their room."""
+    gathered = [fill(shared, queue).ticket for _ in range(100)]
+    before = queue.pending_requests
+    clock.now_s += 2  # what is told where nothing is known of the rate
+    for ticket in gathered:
+        with contextlib.suppress(Overloaded):
+            queue.put(shared.admit(KNOWN.body(spend()), ticket))
+    assert before < queue.pending_requests <= 75
+    queue.put(shared.admit(OTHER.body(*(spend() for _ in range(22)))))
+
+
+async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
+    """A ticket opens room, and does not raise the quota."""
+    tickets, quota = Tickets(b"k" * 32, clock), Quota(10, clock)
+    gate = Gate(
+        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
+    )
+    gate.admit(KNOWN.body(*(spend() for _ in range(10))))
+    with pytest.raises(QuotaExceeded) as refused:
+        gate.admit(KNOWN.body(*(spend() for _ in range(10))))
+    clock.now_s += refused.value.retry_after_s
+    assert tickets.counts(refused.value.ticket, KNOWN.name)
+    gate.admit(KNOWN.body(*(spend() for _ in range(10))))
+    with pytest.raises(QuotaExceeded):
+        gate.admit(KNOWN.body(*(spend() for _ in range(10))), refused.value.ticket)
+    assert gate.refusals == {"quota": 2}
+
+
+async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate looks at bodies party by party, so one body of another party does not wait behind hundreds."""
+    many = [Told(gate) for _ in range(300)]
+    one = Told(gate)
+    told: list[Told] = []
+    monkeypatch.setattr(Told, "admitted", lambda self, submission: (told.append(self), self.done.set_result(None)))
+    for body in many:
+        body.piece(KNOWN.body(spend(), spend()))
+        body.whole()
+    one.piece(OTHER.body(spend()))
+    one.whole()
+    await asyncio.gather(*(body.done for body in [*many, one]))
+    before = told.index(one)
+    assert (before - 1) * len(KNOWN.body(spend(), spend())) <= TURN_BYTES
+    assert before < 150
+    assert [body for body in told if body is not one] == many

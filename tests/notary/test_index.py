@@ -15,6 +15,7 @@ from rocksdict import Options, Rdict
 
 from joiner import Effect, Joiner, Life, LogState, Mark, OrderedBatch, Ready
 from joiner.history import HISTORY_KEPT, NO_CONTENT
+from notary.decision import completed
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import FAMILIES, META
@@ -525,7 +526,7 @@ def _steps_of(index: Index) -> int:
     found = {name: len(rows_found) for name, rows_found in index.contents().items()}
     assert found == dict.fromkeys(("states", "decisions", "positions"), 3 * steps) | {"tiles": len(list(tile_widths(3 * steps)))}
     for tile in range((3 * steps + 255) // 256):
-        index.audit(tile)
+        completed(index.audit(tile))
     return steps
 
 

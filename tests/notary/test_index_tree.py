@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joiner import OrderedBatch, Ready, RootSeen
-from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
+from notary.decision import Conflict, Decision, Kind, Outcome, completed, from_row, leaf, leaf_of_row, to_row
 from notary.index import Index, IndexSettings
 from notary.index import rows as index_rows
 from notary.index.rocks import RocksStore
@@ -149,9 +149,9 @@ def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) 
         changed = {"outcome": flipped(row, 16), "time": flipped(row, 15), "position": flipped(row, 7), "length": row + b"x"}[which]
         alter(copied, DECISIONS, id_, changed)
     index = opened(copied)
-    index.audit(0)
+    completed(index.audit(0))
     with pytest.raises(Condemned):
-        index.audit(777 // 256)
+        completed(index.audit(777 // 256))
     if which != "id":
         with pytest.raises(Condemned):
             index.decision(id_)
@@ -174,7 +174,7 @@ def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copie
         lambda: index.leaves_at(WHOLE - 10, 20),
         lambda: index.decision(request(1).transaction_id),
         lambda: index.tile(0, 1, 1),
-        lambda: index.audit(WHOLE // 256),
+        lambda: completed(index.audit(WHOLE // 256)),
         lambda: index.consumed(request(1).inputs[0]),
     ):
         with pytest.raises(Fatal, match="cannot be written") as caught:
@@ -183,7 +183,7 @@ def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copie
     index.close()
     again = opened(copied)
     assert again.position_next == WHOLE
-    again.audit(WHOLE // 256)
+    completed(again.audit(WHOLE // 256))
     again.close()
 
 
@@ -209,3 +209,8 @@ def test_a_condemned_index_stays_so(copied: Path) -> None:
     index.close()
     with pytest.raises(Condemned, match="never answers again"):
         opened(copied)
+
+
+def test_an_audit_is_done_in_pieces(copied: Path) -> None:
+    """A piece for each row, since one may be as long as 690 kB."""
+    assert len(list(opened(copied).audit(0))) > 256

@@ -1,5 +1,6 @@
 """The parties: loaded, checked, and loaded again when the file changes."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +125,75 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         parties.write(tmp_path / "no" / "parties.json", {})
     with pytest.raises(ConfigurationError, match=r"no/parties\.json"):
         parties.add(tmp_path / "no" / "parties.json", "O=A", Bank().public_pem, "x")
+
+
+def test_the_keys_are_those_of_the_parties(file: Path) -> None:
+    """As DER, and as the file is now: whoever leaves it has no key there any more."""
+    known, bank = Parties(file), Bank("O=B", p256=True)
+    key = bank.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert not known.has_key(key)
+    parties.write(file, {"O=B": bank.certificate_pem().decode()})
+    known.reload()
+    assert known.has_key(key)
+    parties.write(file, {})
+    known.reload()
+    assert not known.has_key(key)
+
+
+async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turns of the loop meanwhile; the parties change all at once."""
+    monkeypatch.setattr(parties, "LOOK_S", 0)
+    monkeypatch.setattr(parties, "LOADED_AT_ONCE", 2)
+    file, bank = tmp_path / "parties.json", Bank()
+    parties.write(file, {})
+    known = Parties(file)
+    parties.write(file, {f"O={at}": bank.public_pem.decode() for at in range(20)})
+    following = asyncio.create_task(known.follow())
+    turns = 0
+    while not known:
+        await asyncio.sleep(0)
+        turns += 1
+    following.cancel()
+    assert turns > 10
+    assert len(known) == 20
+
+
+def test_an_entry_may_have_a_weight_and_a_quota(file: Path) -> None:
+    """The short and the long form stand beside each other; a change is seen like any other."""
+    pem = Bank("O=A").public_pem.decode()
+    known = Parties(file)
+    assert (known.weight_of("O=A"), known.requests_per_s_of("O=A")) == (1, None)
+    long = {"public_key": pem, "weight": 2, "requests_per_s": 0}
+    file.write_text(json.dumps({"O=A": long, "O=B": pem, "O=C": {"public_key": pem}}))
+    known.reload()
+    assert [(known.weight_of(name), known.requests_per_s_of(name)) for name in ("O=A", "O=B", "O=C", "O=D")] == [
+        (2, 0),
+        (1, None),
+        (1, None),
+        (1, None),
+    ]
+    parties.write(file, parties.read(file))
+    assert json.loads(file.read_text()) == {"O=A": long, "O=B": pem, "O=C": pem}
+
+
+WRONG = {
+    "weight-0": ({"weight": 0}, "`weight` is 0; it is to be a whole number from 1 to 100"),
+    "weight-101": ({"weight": 101}, "`weight` is 101"),
+    "weight-true": ({"weight": True}, "`weight` is True"),
+    "weight-half": ({"weight": 1.5}, r"`weight` is 1\.5"),
+    "quota": ({"requests_per_s": -1}, "`requests_per_s` is -1; it is to be a whole number from 0 to 1000000"),
+    "quota-null": ({"requests_per_s": None}, "`requests_per_s` is None"),
+    "unknown": ({"wieght": 2}, "there is no member 'wieght'"),
+    "no-key": ({"public_key": None}, "`public_key` is None"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_wrong_entry_is_named(file: Path, wrong: tuple[dict[str, object], str]) -> None:
+    """File, party, member, value, and what is allowed; the parties stay as they were."""
+    known = Parties(file)
+    members, why = wrong
+    file.write_text(json.dumps({"O=A": {"public_key": Bank().public_pem.decode(), **members}, "O=B": Bank().public_pem.decode()}))
+    with pytest.raises(ConfigurationError, match=rf"parties\.json, party 'O=A': {why}"):
+        known.reload()
+    assert (len(known), known.get("O=B")) == (1, None)

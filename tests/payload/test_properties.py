@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +15,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ordering.errors import CorruptRecord, Malformed
-from payload import Submission, decode_batch, decode_request, decode_requests, decode_submission, encode_batch, signed_message
+from ordering.ids import parse_hash
+from payload import (
+    Submission,
+    decode_batch,
+    decode_in_pieces,
+    decode_request,
+    decode_requests,
+    decode_submission,
+    encode_batch,
+    signed_message,
+)
 from payload import request as request_module
+from payload import submission as submission_module
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
 SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -226,9 +238,45 @@ near_hashes = hashes | st.sampled_from(["", "00" * 31, "00" * 33, "0A" * 32, "00
 def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], references: list[str], content_hash: str) -> None:
     """One `fromhex` for a whole request gives the same as decoding value by value, and accepts no other value."""
     wire = request_module.RequestJson(inputs=tuple(inputs), references=tuple(references), content_hash=content_hash)
-    quick = request_module._states_quickly(wire, len(inputs) + len(references))
+
+    def plainly() -> tuple[list[bytes], list[bytes], bytes]:
+        read = request_module._states_plainly
+        return read(wire.inputs, "inputs"), read(wire.references, "references"), parse_hash(wire.content_hash, "content_hash")
+
+    quick = request_module._states_quickly(wire.inputs, wire.references, wire.content_hash)
     if quick is None:
         with pytest.raises(Malformed):
-            request_module._states_plainly(wire)
+            plainly()
     else:
-        assert quick == request_module._states_plainly(wire)
+        assert quick == plainly()
+
+
+@given(st.lists(st.lists(states | near_states, max_size=9), min_size=1, max_size=3), near_hashes)
+@settings(SHARED, max_examples=200)
+def test_pieces_come_to_the_whole(inputs: list[list[str]], content_hash: str) -> None:
+    """Decoding in pieces, however small, accepts and refuses what decoding at once does, with the same place and words."""
+    requests = [{"inputs": each, "references": each[::2], "content_hash": content_hash} for each in inputs]
+    body = json.dumps({"party": "A", "signature": "", "requests": requests}).encode()
+
+    def whole() -> Submission:
+        return decode_submission(body, NOTARY)
+
+    def pieces() -> Submission:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (request_module, submission_module):
+                patch.setattr(module, "STATES_A_PIECE", 3)
+            decoding = decode_in_pieces(body, NOTARY)
+            while True:
+                try:
+                    next(decoding)
+                except StopIteration as done:
+                    found: Submission = done.value
+                    return found
+
+    def outcome(of: Callable[[], Submission]) -> Submission | str:
+        try:
+            return of()
+        except Malformed as problem:
+            return str(problem)
+
+    assert outcome(pieces) == outcome(whole)

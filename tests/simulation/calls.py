@@ -24,6 +24,8 @@ WAIT_S_MAX: Final = 12
 RETRY_AFTER_S_MAX: Final = 60
 OPENS_AT: Final = 0.9
 """A full queue admits submissions again when a tenth has been decided (docs/http.md)."""
+PARTY_PART: Final = 0.75 * 8 / 9
+"""The least part of the room left by others that a party without a ticket gets (docs/http.md); 2 requests less, since parts are whole."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),
@@ -134,9 +136,10 @@ class Calls:
         told, health = json.loads(answer.body), answer.health.splitlines()
         if told["type"] == "/problems/overloaded":
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
-            # Once full, the queue stays closed until a tenth has been decided and the largest rejected submission of any party fits.
+            # Once full, for all or for this party, the queue stays closed until a tenth has been decided and the largest rejected
+            # submission of any party fits.
             largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
-            if not here or max(here + largest, here / OPENS_AT) <= self._plan.pending_requests_max:
+            if not here or max(here + largest, here / OPENS_AT) <= PARTY_PART * self._plan.pending_requests_max - 2:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
         elif f"not ready: {told['detail']}" not in health:
             self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")

@@ -66,7 +66,7 @@ class Premises:
         self.rival = Party(NOTARY, "O=Bank B,L=Paris,C=FR", key_of("the rival"))
         parties.write(self.directory / "parties.json", {})
         for party in (self.party, self.rival):
-            assert parties.add(self.directory / "parties.json", party.name, party.public_pem, "the simulation's party")
+            assert parties.add(self.directory / "parties.json", party.name, party.public_pem, "the simulation's party") == "added"
         self.file = self.directory / "notary.toml"
         self.file.write_text(_TOML)
         self.verifier_keys = [verifier_key(key_of("the notary"))]

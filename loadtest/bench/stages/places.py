@@ -35,8 +35,6 @@ SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
 PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
     "notary/http/app.py:_tell": "answer",
-    "notary/http/app.py:_undecided": "answer",
-    "notary/http/app.py:_tell_all": "answer",
     "notary/worker.py": None,
     "notary/worker.py:told": "answer",
     "notary/service.py": None,
@@ -58,6 +56,7 @@ PLACES: Final[dict[str, str | None]] = {
     "joiner/sender.py:resolve": "answer",
     "joiner/sender.py:_resolve_own": "answer",
     "joiner/queue.py": "log",
+    "joiner/share.py": "log",
     "joiner/rate.py": "log",
     "joiner/queue.py:answer": "answer",
     "payload/": "decode",

@@ -41,9 +41,9 @@ def test_a_key_or_certificate_is_registered(directory: NotaryDirectory, p256: bo
     bank = Bank("O=Bänk", p256=p256)
     assert add(directory, bank.name, bank.certificate_pem() if certificate else bank.public_pem) == 0
     assert registered(directory) == {bank.name: bank.public_pem.decode()}
-    verify = Parties(directory.path / "parties.json").get(bank.name)
-    assert verify is not None
-    assert verify(bank.sign(b"x"), b"x")
+    party = Parties(directory.path / "parties.json").get(bank.name)
+    assert party is not None
+    assert party.verify(bank.sign(b"x"), b"x")
 
 
 def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +52,23 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
     assert add(directory, bank.name, bank.certificate_pem(), "--json") == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert told == [{"party": bank.name, "added": True}, {"party": bank.name, "added": False}]
+    assert told == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
+
+
+def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stand beside the key; given again they change, left out they stay; what cannot be is refused and changes nothing."""
+    bank = Bank()
+    assert add(directory, bank.name, bank.public_pem, "--weight", "2", "--json") == 0
+    assert add(directory, bank.name, bank.public_pem, "--quota", "500", "--json") == 0
+    assert add(directory, bank.name, bank.public_pem, "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(each["added"], each["changed"]) for each in told] == [(True, False), (False, True), (False, False)]
+    expected = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
+    assert registered(directory) == expected
+    for wrong in (("--weight", "0"), ("--weight", "101"), ("--quota", "-1")):
+        assert add(directory, bank.name, bank.public_pem, *wrong) == 2
+        assert wrong[1] in capsys.readouterr().err
+    assert registered(directory) == expected
 
 
 def test_another_key_for_a_known_name_is_refused(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:

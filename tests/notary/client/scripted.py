@@ -175,6 +175,7 @@ class Worker:
             return reply(200, {"decisions": decided()})
         if step == "redirect":
             return reply(307, b"", "Location: http://127.0.0.1:9/")
+        step, *ticket = step.split("; ticket ")
         status, _, rest = step.partition(" ")
         name, _, retry_after = rest.partition(" ")
         problem = {"type": f"/problems/{name}", "title": "A title", "status": int(status), "detail": f"because of {name}"}
@@ -183,6 +184,7 @@ class Worker:
             problem,
             "Content-Type: application/problem+json",
             *([f"Retry-After: {retry_after}"] if retry_after else []),
+            *[f"Ticket: {each}" for each in ticket],
         )
 
     def _get(self, path: str) -> bytes:

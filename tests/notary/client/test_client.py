@@ -381,3 +381,16 @@ def test_the_client_needs_neither_kafka_nor_rocksdb() -> None:
         "print(sorted({'aiokafka', 'rocksdict', 'httptools', 'joiner'} & {name.partition('.')[0] for name in sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+async def test_a_ticket_is_brought_back_to_who_gave_it() -> None:
+    """Once, by the attempt that follows its refusal there; another URL gets none, and what is no ticket is not sent."""
+    notary = Notary()
+    first = Worker(notary, ["503 overloaded 0; ticket first-1_A", "429 quota-exceeded 0; ticket no ticket", "503 overloaded 0"])
+    second = Worker(notary, ["503 overloaded 0; ticket second", "503 overloaded 0", "503 overloaded 0"])
+    with staged(first, second) as urls:
+        await submit(urls)
+    told = {worker: [headers.get("ticket") for headers in worker.headers] for worker in (first, second)}
+    assert told[first][:3] == [None, "first-1_A", None]
+    assert told[second][:2] == [None, "second"][: len(told[second])]
+    assert set(told[first][3:] + told[second][2:]) <= {None}

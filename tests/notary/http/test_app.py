@@ -11,7 +11,7 @@ import pytest
 
 from notary.config import load
 from notary.http import App, Server, bind
-from notary.http.connection import Times
+from notary.http.machine import Times
 from notary.index.store import DECISIONS, STATES
 from notary.intake import Intake
 from notary.service import leaves

@@ -11,7 +11,9 @@ import pytest
 
 from notary.http import Server, bind
 from notary.http.call import TEXT, Call
-from notary.http.connection import HEAD_BYTES_MAX, SLICE_BYTES, TRANSITIONS, Event, State, Times
+from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
+from notary.http.machine import TRANSITIONS, Event, State, Times
+from notary.http.parsing import HEAD_BYTES_MAX
 
 LARGE = b"x" * (16 << 20)
 """More than the kernel buffers for a client that does not read."""
@@ -340,6 +342,34 @@ async def test_who_never_reads_is_closed() -> None:
         await talk.until(State.CLOSED)
         assert len(talk.app.calls) == 1
         assert not talk.server.connections
+
+
+async def test_a_turn_of_the_loop_has_few_answers() -> None:
+    """Calls one behind the other are answered over many turns, also where the transport does not say that its client does not read."""
+    async with talking() as talk:
+        talk.app.take = lambda call: call.answer((200, TEXT, LARGE[: 16 << 10]))  # type: ignore[method-assign]
+        talk.connection._take = talk.app.take
+        counts: list[int] = []
+        talk.connection.pause_writing = lambda: None  # type: ignore[method-assign]
+        write = talk.connection._transport.write
+        talk.connection._writer._transport = Counted(write, counts)  # type: ignore[assignment]
+        talk.connection.data_received(GET * 200)
+        assert sum(counts) <= TURN_BYTES_MAX + (17 << 10)
+        while len(counts) < 200:
+            await turns(1)
+
+
+class Counted:
+    """A transport whose writes are counted."""
+
+    def __init__(self, write: Callable[[bytes], None], counts: list[int]) -> None:
+        self._write = write
+        self._counts = counts
+
+    def write(self, data: bytes) -> None:
+        """Count, and write."""
+        self._counts.append(len(data))
+        self._write(data)
 
 
 async def test_who_reads_slowly_has_more_time() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from notary.http.connection import HEAD_BYTES_MAX
+from notary.http.parsing import HEAD_BYTES_MAX
 from payload import SUBMISSION_BYTES_MAX
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend

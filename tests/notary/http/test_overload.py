@@ -1,10 +1,14 @@
 """An overloaded worker sheds load without reading bodies; calls keep their guarantees, and connections stay usable."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import pytest
+
+from notary import parties
 from tests.notary.http.asking import Wire, post_head
 from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
@@ -156,3 +160,47 @@ async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDir
         service.gate.set()
         assert (await first).status_code == 200
         assert (await service.post(body)).status_code == 200
+
+
+@pytest.mark.parametrize("intake_processes", [0, 1], ids=["worker", "intake"])
+async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
+    own_directory: NotaryDirectory, bank: Bank, intake_processes: int
+) -> None:
+    """Refused for its share, it is told when and gets a ticket; another party comes in; with its ticket it is preferred, then."""
+    other = Bank("O=Other")
+    parties.add(own_directory.path / "parties.json", other.name, other.public_pem, "the test's party")
+    settings = {"limits.pending_requests_max": 100, "http.intake_processes": intake_processes}
+    async with serving(own_directory, settings) as service:
+        assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
+        body = bank.body(*(spend() for _ in range(10)))
+        refused = await service.post(body)
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+        assert "of this party" in refused.json()["detail"]
+        ticket = refused.headers["ticket"]
+        assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 503, "it is early"
+        await asyncio.sleep(int(refused.headers["retry-after"]))
+        assert (await service.post(body, prefer="wait=0", ticket="nonsense")).status_code == 503
+        assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 202
+        assert (await service.post(other.body(*(spend() for _ in range(20))), prefer="wait=0")).status_code == 202
+        late = await service.post(bank.body(spend()), ticket=ticket)
+        assert late.status_code == 503, "it is used"
+        text = service.worker.metrics.text()
+        assert b"notary_tickets_used 1.0" in text
+        assert b"notary_pending_parties 2.0" in text
+        assert b"notary_full_parties 1.0" in text
+        service.gate.set()
+        await service.worker.sender.queue.drain()
+        assert service.worker.index.position_next == 90
+
+
+async def test_a_weight_is_read_while_the_worker_runs(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The parties file is read again when it changes: the weight counts from the party's next submission."""
+    async with serving(own_directory) as service:
+        queue, file = service.worker.sender.queue, own_directory.path / "parties.json"
+        first = json.loads(file.read_text())[bank.name]
+        file.write_text(json.dumps({bank.name: {"public_key": first, "weight": 7}}))
+        service.worker.parties.reload()
+        await service.post(bank.body(spend()), prefer="wait=0")
+        assert queue._weights == 7
+        service.gate.set()
+        await queue.drain()

@@ -12,7 +12,7 @@ import pytest
 from notary.config import HttpConfig
 from notary.http import Server, bind
 from notary.http.call import TEXT
-from notary.http.connection import State
+from notary.http.machine import State
 from notary.intake.front import Front
 from notary.intake.link import Link
 from notary.intake.messages import Down, Settings, Submitted, Taking, Up

@@ -1,0 +1,102 @@
+"""The state machine of a connection: states, events, transitions, and the time limit of each state.
+
+              bytes          call             end            answer
+opened -> HEAD <---- IDLE    HEAD ----> BODY ----> DECIDING ----> IDLE
+                                         | answer          end
+                                         +-------> ANSWERED ----> IDLE      the answer left before the body had come
+                                         | refuse          end
+                                         +-------> REFUSED -----> IDLE      the answer waits until the body has come
+"""
+
+from enum import IntEnum
+from math import inf
+from typing import Final
+
+import msgspec
+
+from notary.config import HttpConfig
+
+
+class State(IntEnum):
+    """States of a connection, relative to its current call."""
+
+    IDLE = 0
+    """Between calls."""
+    HEAD = 1
+    """A head is expected, or a part of it has come."""
+    BODY = 2
+    """The application has the head, and the body is coming."""
+    REFUSED = 3
+    """The application has refused the call; the answer leaves when the body has come."""
+    ANSWERED = 4
+    """The answer has left; the rest of the body is coming."""
+    DECIDING = 5
+    """The body is complete, and the application decides."""
+    CLOSING = 6
+    """The last answer is on its way out."""
+    CLOSED = 7
+    """The transport is gone."""
+
+
+class Event(IntEnum):
+    """Events of a connection."""
+
+    BYTES = 0
+    """Bytes of a next call have come."""
+    CALL = 1
+    """A head is complete and is handed to the application."""
+    ANSWER = 2
+    """The application answers."""
+    REFUSE = 3
+    """The application answers without looking at the body."""
+    END = 4
+    """The body is complete."""
+    LATE = 5
+    """The state's deadline has passed."""
+    BREAK = 6
+    """The bytes are not HTTP/1.1, or too many."""
+    EOF = 7
+    """The client sends no more."""
+    STOP = 8
+    """The server stops, or the connection has answered its last call."""
+    LOST = 9
+    """The transport was closed."""
+
+
+_S, _E = State, Event
+_ENDS: Final = {_E.STOP: _S.CLOSING, _E.BREAK: _S.CLOSING, _E.EOF: _S.CLOSING, _E.LATE: _S.CLOSING, _E.LOST: _S.CLOSED}
+_STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.STOP}
+
+TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
+    _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
+    _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
+    # The application answers a call whose body is late. A call that the server has begun to read when it stops is answered.
+    _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REFUSE: _S.REFUSED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
+    _S.REFUSED: {_E.END: _S.IDLE} | _ENDS,
+    _S.ANSWERED: {_E.END: _S.IDLE} | _ENDS,
+    # The application has its own deadline, and its answer leaves no matter what comes after the body.
+    _S.DECIDING: {_E.ANSWER: _S.IDLE, _E.LOST: _S.CLOSED} | dict.fromkeys((_E.BYTES, _E.BREAK, _E.EOF, _E.STOP), _S.DECIDING),
+    _S.CLOSING: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSING),
+    _S.CLOSED: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSED),
+}
+"""The next state for each state and event. Any other event cannot happen in that state."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Time limits for the steps of a call, in seconds."""
+
+    head_s: float = 10.0
+    """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
+    body_s: float = 20.0
+    keep_alive_s: float = 75.0
+    goodbye_s: float = 1.0
+    """Limit for closing a connection when the server stops."""
+
+    def of(self, state: State) -> float:
+        """Returns the time limit of a state."""
+        return {State.IDLE: self.keep_alive_s, State.BODY: self.body_s, State.DECIDING: inf, State.CLOSED: inf}.get(state, self.head_s)
+
+
+def times_of(config: HttpConfig) -> Times:
+    """Returns the configured time limits."""
+    return Times(config.head_ms_max / 1000, config.body_ms_max / 1000, config.keep_alive_ms / 1000)

@@ -1,0 +1,169 @@
+"""The reading side of a connection: httptools parses its bytes into calls.
+
+The bytes of a head are limited, and so are all other bytes outside a body: trailers, chunk extensions, blank lines.
+
+Two differences from RFC 9112: trailers are read and dropped, and an offer of another protocol is ignored.
+"""
+
+from typing import Final, Protocol
+from urllib.parse import unquote
+
+import httptools
+
+from notary.http.call import Answer, Call, Headers, header
+from ordering.errors import Malformed, NotaryError
+
+HEAD_BYTES_MAX: Final = 32 << 10
+
+
+class Head(Call):
+    """A call whose head has been parsed. It stores the part of its body that comes before the application takes the call."""
+
+    __slots__ = ("_receiver", "expects", "keep_alive", "pieces", "whole")
+
+    def __init__(self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, keep_alive: bool) -> None:
+        """`path` is the path as it was sent, with its percent-encoding."""
+        super().__init__(method, unquote(path) if "%" in path else path, query, headers, receiver.respond)
+        self.raw_path = path
+        self._receiver = receiver
+        self.keep_alive = keep_alive
+        self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
+        self.pieces: list[bytes] = []
+        self.whole = False
+
+    def certificate(self) -> bytes | None:
+        """Returns the certificate of its connection."""
+        return self._receiver.certificate()
+
+
+class Receiver(Protocol):
+    """Gets the calls in their order, while `Parser.feed` runs."""
+
+    def called(self, call: Head) -> None:
+        """A head is complete."""
+        ...
+
+    def piece(self, call: Head, data: bytes) -> None:
+        """A piece of that call's body has come."""
+        ...
+
+    def ended(self, call: Head) -> None:
+        """The body of that call is complete. Without a body, this follows `called` directly."""
+        ...
+
+    def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
+        """The application answers a call (`Call.respond`)."""
+        ...
+
+    def certificate(self) -> bytes | None:
+        """Returns the client certificate of the connection in DER; None for none."""
+        ...
+
+
+class Parser:
+    """Parses the bytes of one connection. httptools calls its `on_` methods."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._parser = httptools.HttpRequestParser(self)
+        self.in_head = False
+        """True while the latest bytes are a part of a head."""
+        self._url = b""
+        self._headers: Headers = []
+        self._arriving: Head | None = None  # the call whose body is being parsed
+        self._offered = False
+        self._no_body_bytes = 0  # since the last byte of a body, or the end of a head or a call
+        self._moved = False
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Parse `data`. Raises `Malformed`, after which nothing may be fed.
+
+        Java's client offers HTTP/2 with the first call of each connection. HTTP allows to ignore the offer, but httptools takes all bytes
+        behind such a head, the body too, for the other protocol. So a new parser gets the same head again without the offer.
+        """
+        self._moved = False
+        rest = data
+        try:
+            while rest:
+                try:
+                    self._parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as offer:
+                    rest = memoryview(rest)[offer.args[0] :]
+                    lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
+                    lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
+                    self._parser = httptools.HttpRequestParser(self)
+                    self._offered = False
+                    self._parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
+        except httptools.HttpParserError as problem:
+            why = problem.__context__  # the error of an `on_` method, if it was one
+            raise why if isinstance(why, NotaryError) else Malformed("this is not a request of HTTP/1.1") from None
+        if self._moved:
+            self._no_body_bytes = 0
+            return
+        self._no_body_bytes += len(data)
+        if self._no_body_bytes > HEAD_BYTES_MAX:
+            raise _head_too_large()
+
+    # ---- httptools' ----
+
+    def on_message_begin(self) -> None:
+        """A head begins, perhaps in the bytes that ended the previous call."""
+        self._url, self._headers, self.in_head = b"", [], True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target has come."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has come. A trailer, behind a body, is dropped."""
+        if self.in_head:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: pass the call to the receiver."""
+        parser = self._parser
+        if self._no_body_bytes and len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers]) > HEAD_BYTES_MAX:
+            raise _head_too_large()
+        if parser.should_upgrade():
+            if parser.get_method() == b"CONNECT":
+                raise Malformed("there is no way through here")
+            self._offered = True
+            return
+        path, query = _split(self._url)
+        method = parser.get_method().decode()
+        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        call = self._arriving = Head(self._receiver, method, path, query, self._headers, keep_alive=keep_alive)
+        self.in_head, self._moved = False, True
+        self._receiver.called(call)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of a body has come."""
+        self._moved = True
+        if self._arriving is not None:
+            self._receiver.piece(self._arriving, data)
+
+    def on_message_complete(self) -> None:
+        """The next bytes belong to another call."""
+        if self._offered:
+            return
+        self._moved = True
+        call, self._arriving = self._arriving, None
+        if call is not None:
+            self._receiver.ended(call)
+
+
+def _head_too_large() -> Malformed:
+    return Malformed(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
+
+
+def _split(url: bytes) -> tuple[str, bytes]:
+    """Returns path and query of a request's target as they were sent, with their percent-encoding."""
+    if url[:1] == b"/" and b"#" not in url:
+        raw, _, query = url.partition(b"?")
+    else:
+        parsed = httptools.parse_url(url)
+        raw, query = parsed.path, parsed.query or b""
+        if not raw:
+            raise Malformed("the address has no path")
+    return raw.decode("ascii"), query

@@ -1,0 +1,93 @@
+"""The check that a party makes a call, where the operator keeps decisions for the parties (`[http] reads`, docs/http.md, Who may read)."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from notary.config import HttpConfig
+from notary.http.call import Call
+from notary.http.problems import NotAParty
+from notary.parties import Parties
+from ordering.errors import Malformed
+from ordering.ids import excerpt
+from payload.signed_read import SignedRead, read_signature
+
+SKEW_S: Final = 300
+"""A signature is valid for so many seconds after its time `created`, and before it by this clock."""
+
+
+class Readers:
+    """Checks who may read at one worker, or intake process."""
+
+    def __init__(self, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> None:
+        self._notary_name = notary_name
+        self._parties = parties
+        self._clock_ms = clock_ms
+
+    @classmethod
+    def of(cls, http: HttpConfig, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> "Readers | None":
+        """Returns the check that the configuration asks for; None where everybody may read."""
+        return cls(notary_name, parties, clock_ms) if http.reads == "parties" else None
+
+    def check(self, call: Call) -> None:
+        """Raise `NotAParty` unless a party makes this call.
+
+        A wrong signature is refused even beside a good certificate: its sender would not learn of the mistake otherwise.
+        """
+        try:
+            signed = read_signature(call.headers)
+        except Malformed as problem:
+            raise self._refusal(f"the signature cannot be read: {problem}") from None
+        if signed is not None:
+            self._check_signature(call, signed)
+            return
+        certificate = call.certificate()
+        if certificate is None:
+            raise self._refusal("only parties may read this")
+        if (key := _public_key(certificate)) is None or not self._parties.has_key(key):
+            raise self._refusal("the key of the certificate is no registered party's")
+
+    def _refusal(self, why: str) -> NotAParty:
+        return NotAParty(why, self._notary_name)
+
+    def _check_signature(self, call: Call, signed: SignedRead) -> None:
+        if signed.notary_name != self._notary_name:
+            raise self._refusal(f"the signature is for the notary {excerpt(signed.notary_name, 300)}, and this is {self._notary_name}")
+        now_s = self._clock_ms() // 1000
+        expires_s = signed.created_s + SKEW_S if signed.expires_s is None else min(signed.expires_s, signed.created_s + SKEW_S)
+        if not signed.created_s - SKEW_S <= now_s <= expires_s:
+            raise self._refusal(
+                f"the signature was made at {signed.created_s} and counts until {expires_s}, and this clock says {now_s}: correct the clock"
+                " that is wrong, and sign each call anew"
+            )
+        party = self._parties.get(signed.party)
+        if party is None:
+            raise self._refusal(f"the party {excerpt(signed.party, 300)} is not registered with this notary")
+        message = signed.message(call.method, call.raw_path, call.query.decode("latin-1"))
+        if party.verify(signed.signature, message):
+            algorithm = "ed25519"
+        elif len(signed.signature) == 64 and party.verify(_der(signed.signature), message):
+            algorithm = "ecdsa-p256-sha256"
+        else:
+            raise self._refusal("the signature is not this party's over this method, path and query")
+        if signed.algorithm not in (None, algorithm):
+            raise self._refusal(f"the signature says alg {signed.algorithm}, and the party's key is for {algorithm}")
+
+
+def _der(signature: bytes) -> bytes:
+    """Returns an ECDSA signature in DER, as its check takes it. RFC 9421 writes it as two numbers of 32 bytes each."""
+    return encode_dss_signature(int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big"))
+
+
+@lru_cache(1_024)
+def _public_key(certificate: bytes) -> bytes | None:
+    """Returns the public key of a certificate, as `Parties.has_key` takes it; None where it cannot be read."""
+    try:
+        return x509.load_der_x509_certificate(certificate).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        return None

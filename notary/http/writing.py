@@ -1,0 +1,74 @@
+"""The writing side of a connection: encodes answers, and notices a client that does not read them."""
+
+import asyncio
+import functools
+from email.utils import formatdate
+from http import HTTPStatus
+from math import inf
+from time import time
+from typing import Final
+
+from notary.http.call import Answer
+
+READ_BYTES_MIN: Final = 64 << 10
+"""The least number of bytes of its answers that a slow client must read within the deadline."""
+
+
+class Writer:
+    """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
+
+    __slots__ = ("_transport", "_unread_bytes", "held", "until_s")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._unread_bytes = 0
+        self.held = False
+        """True while the client leaves so much unread that no other call of it is taken."""
+        self.until_s = inf
+        """The deadline for the client to read, while `held`; seconds of the loop's clock."""
+
+    def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
+        """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
+        status, headers, body = answer
+        lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
+        lines.append(
+            b"content-length: %d\r\n\r\n" % len(body) if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        )
+        if not without_body:
+            lines.append(body)
+        data = b"".join(lines)
+        self._transport.write(data)
+        return len(data)
+
+    def go_ahead(self) -> None:
+        """Ask the client for the body that it has announced (100 Continue)."""
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def hold(self, until_s: float) -> None:
+        """The client reads too slowly: it must have read enough at `until_s`."""
+        self.held, self._unread_bytes, self.until_s = True, self._transport.get_write_buffer_size(), until_s
+
+    def release(self) -> None:
+        """The client has read its answers."""
+        self.held = False
+
+    def has_read(self) -> bool:
+        """Returns True if the client has read `READ_BYTES_MIN` since `hold`, which earns it another deadline."""
+        return self._transport.get_write_buffer_size() <= self._unread_bytes - READ_BYTES_MIN
+
+
+@functools.cache
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
+
+
+class _Date:
+    second = 0
+    line = b""
+
+
+def _date_line() -> bytes:
+    second = int(time())
+    if second != _Date.second:
+        _Date.second, _Date.line = second, b"date: %s\r\n" % formatdate(second, usegmt=True).encode()
+    return _Date.line

@@ -1,0 +1,79 @@
+"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, goes on until
+SIGTERM, and prints a `Tally` by kind.
+
+    python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'
+
+A connection that ends is made again at once.
+"""
+
+import asyncio
+import contextlib
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import uvloop
+
+from tests.hostile import contents, manners  # their kinds register themselves
+from tests.hostile.wire import KINDS, Ended, Kind, Tally, Target, connected
+
+PAUSE_S: Final = 0.02
+"""Between two connections of one client: much shorter, and these clients would need more of the machine than the worker."""
+ALL: Final = (contents, manners)
+
+
+class Attack(msgspec.Struct, frozen=True):
+    """The target and the kinds of an attack."""
+
+    target: Target
+    kinds: Sequence[str]
+    ended_s_max: float = 0.0
+    """After SIGTERM it goes on until the worker has ended a connection of each kind that it has to end, and so long at most."""
+
+
+async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
+    """Run one client without end."""
+    source = f"127.0.{1 + list(KINDS).index(kind.name)}.{2 + number % kind.addresses}"
+    while True:
+        try:
+            async with connected(target, tally, source, plain=kind.plain) as wire:
+                try:
+                    await kind.run(wire)
+                except (Ended, ConnectionError):
+                    tally.ended += 1
+        except OSError:
+            tally.refused += 1
+        await asyncio.sleep(PAUSE_S)
+
+
+async def attack(told: Attack) -> dict[str, Tally]:
+    """Run all clients of these kinds until SIGTERM."""
+    tallies = {name: Tally() for name in told.kinds}
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # of what is cancelled in the end, nothing is to be heard
+    loop.add_signal_handler(signal.SIGTERM, over.set)
+    async with asyncio.TaskGroup() as tasks:
+        clients = [
+            tasks.create_task(client(KINDS[name], told.target, tally, number))
+            for name, tally in tallies.items()
+            for number in range(KINDS[name].clients)
+        ]
+        sys.stdout.buffer.write(b"\n")  # they are on their way
+        sys.stdout.buffer.flush()
+        await over.wait()
+        until_s = loop.time() + told.ended_s_max
+        while loop.time() < until_s and {name for name, tally in tallies.items() if KINDS[name].ended and not tally.ended}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # nobody is told of a count
+        for each in clients:
+            each.cancel()
+    return tallies
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ValueError):  # as many connections as the system allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    outcome = uvloop.run(attack(msgspec.json.decode(sys.argv[1], type=Attack)))
+    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")

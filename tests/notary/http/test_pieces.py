@@ -1,0 +1,206 @@
+"""Long calls are done in pieces: these tests count the turns of the loop between them, never time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joiner import AdmittedSubmission
+from notary import decision as decisions
+from notary import parties
+from notary.gate import Body, Gate
+from notary.http import app as app_module
+from notary.http.call import Answer, Call
+from notary.http.submission import SUBMISSIONS, Asked
+from notary.parties import Parties
+from notary.tree import TILE_WIDTH
+from payload import decode_submission
+from payload import request as payload_request
+from payload import submission as payload_submission
+from tests.notary.http.test_app import Service, serving
+from tests.notary.party import NOTARY, Bank, fresh_hash, spend, transaction_id
+from tests.notary.process import NotaryDirectory
+
+COUNT = 600
+TURN_US, SHARE_US = 600, 300
+
+
+@pytest.fixture
+async def service(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    """A worker in this loop; a turn has time for a hundred look-ups."""
+    monkeypatch.setattr(app_module, "TURN_US", TURN_US)
+    monkeypatch.setattr(app_module, "SHARE_US", SHARE_US)
+    monkeypatch.setattr(app_module, "IDS_A_PIECE", 50)
+    async with serving(own_directory) as service:
+        service.gate.set()
+        yield service
+
+
+class Counting(Call):
+    """A call without a connection."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, path: str, method: str = "GET") -> None:
+        self.found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        super().__init__(method, path, b"", [], lambda call, answer, after_body: self.found.set_result(answer))
+
+    async def turns(self) -> int:
+        """Returns the number of turns of the loop until it is answered."""
+        count = 0
+        while not self.found.done():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    def told(self) -> tuple[int, Any]:
+        """Returns status and body of the answer."""
+        status, _, body = self.found.result()
+        return status, json.loads(body)
+
+
+def look_up(service: Service, path: str) -> Counting:
+    call = Counting(path)
+    service.app.take(call)
+    return call
+
+
+def submit(service: Service, body: bytes) -> Counting:
+    """Submit as if the gate had just admitted it."""
+    call = Counting(SUBMISSIONS, "POST")
+    service.app.take_verified(call, decode_submission(body, NOTARY), Asked(False, None), 0.0)
+    return call
+
+
+async def test_an_old_submission_is_answered_in_pieces(service: Service, bank: Bank) -> None:
+    """Each turn does a bounded part of the look-ups and receipts; a small call that comes later is answered before."""
+    body = bank.body(*[spend() for _ in range(COUNT)])
+    first = (await service.post(body)).json()["decisions"]
+    retry = Counting(SUBMISSIONS, "POST")
+    service.app.take_verified(retry, decode_submission(body, NOTARY), Asked(True, None), 0.0)
+    small = look_up(service, f"/v1/transactions/{first[0]['transaction_id']}")
+    assert await small.turns() < 5
+    assert not retry.found.done()
+    # Two look-ups and a receipt each, in turns of 900 us at most.
+    assert await retry.turns() > COUNT * 17 // (TURN_US + SHARE_US) - 5
+    assert retry.told() == (200, {"decisions": first})
+
+
+async def test_the_leaves_of_a_tile_are_read_in_pieces(service: Service, bank: Bank) -> None:
+    """The leaves of a tile, which anybody may read, are read in pieces: 256 rows may be 176 MB."""
+    await service.post(bank.body(*[spend() for _ in range(TILE_WIDTH)]))
+    call = look_up(service, "/tile/entries/000")
+    assert await call.turns() >= TILE_WIDTH * 12 // (TURN_US + SHARE_US)
+    assert len(call.found.result()[2]) == TILE_WIDTH * (2 + decisions.LEAF_BYTES)
+
+
+async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conflicts are read and written in pieces; the answer is the same as that to the submission, and as in one piece."""
+    states = [f"{fresh_hash()}:{at}" for at in range(2_000)]
+    await service.post(bank.body(spend(*states)))
+    loser = spend(*states)
+    [whole] = (await service.post(bank.body(loser))).json()["decisions"]
+    assert len(whole["conflicts"]) == len(states)
+    monkeypatch.setattr(decisions, "CONFLICTS_A_PIECE", 100)
+    call = look_up(service, f"/v1/transactions/{transaction_id(loser)}")
+    assert await call.turns() >= 2 * len(states) // (TURN_US + SHARE_US)
+    del whole["receipt"]
+    assert call.told() == (200, whole)
+
+
+async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
+    """A later turn finds that one transaction is new; by then there may be no room, and the party gets a ticket."""
+    requests = [spend() for _ in range(COUNT)]
+    await service.post(bank.body(*requests))
+    service.gate.clear()
+    submit(service, bank.body(spend()))
+    queue = service.worker.sender.queue
+    # A party alone may have nine tenths of the room that is not kept for others: exactly COUNT requests.
+    queue._limits = type(queue._limits)(pending_requests_max=queue._spared_requests + COUNT * 10 // 9)
+    refused = submit(service, bank.body(*requests[1:], spend(), spend()))
+    await refused.turns()
+    status, headers, body = refused.found.result()
+    assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
+    assert b"ticket" in dict(headers), "it may come again before others, like all that are refused for room"
+    fits = submit(service, bank.body(*requests[2:], spend()))
+    service.gate.set()
+    await fits.found
+    status, told = fits.told()
+    assert status == 200
+    assert [one["position"] for one in told["decisions"][:-1]] == list(range(2, COUNT))
+
+
+async def test_who_ends_between_two_pieces_tells_nothing_more(service: Service, bank: Bank) -> None:
+    """Submissions get a 202 without a decision, look-ups a 503; nothing is read from a worker that has ended."""
+    body = bank.body(*[spend() for _ in range(COUNT)])
+    await service.post(body)
+    looks, retry, told = look_up(service, "/tile/entries/000"), submit(service, body), submit(service, body)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    service.app.detach("it ends")
+    await asyncio.gather(looks.turns(), retry.turns(), told.turns())
+    assert looks.told()[0] == 503
+    assert retry.told() == told.told() == (202, {"decisions": [None] * COUNT})
+    await service.app.idle()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_made(service: Service, bank: Bank) -> None:
+    """A client that leaves before its answer costs no more than the pieces until then."""
+    await service.post(bank.body(*[spend() for _ in range(TILE_WIDTH)]))
+    call = look_up(service, "/tile/entries/000")
+    await asyncio.sleep(0)
+    call.gone = True
+    await service.app.idle()
+    assert not call.found.done()
+
+
+class Told(Body):
+    """A body at the gate."""
+
+    admitted_as: AdmittedSubmission | None = None
+    problem: Exception | None = None
+
+    def admitted(self, submission: AdmittedSubmission) -> None:
+        """Record the admission."""
+        self.admitted_as = submission
+
+    def refused(self, problem: Exception) -> None:
+        """Record the refusal."""
+        self.problem = problem
+
+
+async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the gate ends after the piece in which its time ends; a large request is cut, and so are many small ones."""
+    monkeypatch.setattr(payload_request, "STATES_A_PIECE", 10)
+    monkeypatch.setattr(payload_submission, "STATES_A_PIECE", 10)
+    ticks = iter(range(1_000_000))
+    parties.write(tmp_path / "parties.json", {bank.name: bank.public_pem.decode()})
+    gate = Gate(
+        NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: next(ticks), bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.5
+    )
+    for requests in ([spend(*[f"{fresh_hash()}:0" for _ in range(200)])], [spend() for _ in range(200)]):
+        body, left = Told(gate), Told(gate)
+        for each in (body, left):
+            gate.begin(each, None)
+            each.piece(bank.body(*requests))
+            each.whole()
+        turns = 0
+        while body.admitted_as is None:
+            assert body.problem is None
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 20
+        assert [request.transaction_id.hex() for request in body.admitted_as.requests] == [transaction_id(each) for each in requests]
+        await asyncio.sleep(0)
+        left.left()  # in the middle of its decoding
+        after = Told(gate)
+        gate.begin(after, None)
+        after.piece(bank.body(spend()))
+        after.whole()
+        while after.admitted_as is None:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(0)
+        assert left.admitted_as is None
+        assert gate.body_bytes == 0
