@@ -4,7 +4,8 @@ The joiner hands over batches in global order; this room decides their requests,
 
 A request's way through the code:
 
-    http/app        POST /v1/submissions: read the body, within limits
+    http/app        POST /v1/submissions: its route and its head
+    bodies          the pieces of its body, and its turn among those of all parties
     gate            room, party, quota, decoding (payload), signature
     joiner.Sender   gather into a batch, append payload and entry, wait
     joiner.Driver   read both topics, join
@@ -13,7 +14,7 @@ A request's way through the code:
     index           one write batch: rows, tiles and offsets
     joiner.Sender   hand the decisions to whoever waits
     receipts.issue  sign the root, once a tree size
-    http/app        the answer: decisions, each with its receipt
+    http/in_flight  the answer: decisions, each with its receipt
 
 Beside that way a worker doubts itself (R9): `self_check` compares its roots with the others', through the log, and audits its rows.
 
@@ -24,7 +25,8 @@ Beside that way a worker doubts itself (R9): `self_check` compares its roots wit
 | `verify` | checking these offline: importable without Kafka, RocksDB and asyncio |
 | `index/` | the RocksDB store |
 | `agreement`, `self_check` | who is wrong when roots differ (pure); turns, votes, the audit |
-| `parties`, `keys`, `gate` | who may submit, and the notary's own key |
+| `gate`, `bodies`, `quota`, `parties` | who may submit, and why a submission is refused |
+| `keys` | the notary's own key |
 | `worker`, `service` | composition of one worker: no logic; its service from start to end |
 | `http/` | the service |
 | `intake/` | processes that read and verify submissions for a worker |

@@ -34,7 +34,7 @@ _CONFLICT_BYTES = STATE_REF_BYTES + 1 + 32
 _HASH_OF_NOTHING = sha256(b"").digest()
 
 
-def completed(pieces: Pieces[T]) -> T:
+def completed(pieces: Generator[object, None, T]) -> T:
     """The end of all pieces, without a pause."""
     while True:
         try:

@@ -1,4 +1,6 @@
-"""The gate: whether a submission may come in. Every reason for which one is refused is in this file.
+"""The gate: whether a submission may come in. Every reason for which one is refused is in this file, in the order of the checks.
+
+A `Body` (`notary.bodies`) brings its pieces here; the bodies of all parties are decoded in turn (`Lanes`). `notary.quota` counts.
 
 What is asked first costs us least: R6 leaves all of it to the worker, since nothing is in the log yet.
 
@@ -23,25 +25,30 @@ Whoever is refused for room or quota gets a ticket, with which the last part of 
 """
 
 import asyncio
-import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from joiner import AdmittedSubmission
+from notary.bodies import Body, Lanes, party_first
+from notary.decision import completed
 from notary.parties import Parties, Verify
+from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 from ordering.ids import excerpt
 from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, decode_submission, signed_message
 
+REFUSAL_REASONS: Final = ("room", "share", "quota")
+"""No room for anybody, no room for the party, or its quota is used up."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
     " transaction ids in the order of `requests`"
 )
+_FEWER: Final = "send fewer requests at a time"
 
 
 class UnknownParty(NotaryError):
@@ -50,15 +57,6 @@ class UnknownParty(NotaryError):
 
 class BadSignature(NotaryError):
     """The signature is not the party's over this submission."""
-
-
-class QuotaExceeded(NotaryError):
-    """The party sent more than its quota; nothing of this submission was taken."""
-
-    def __init__(self, what: str, retry_after_s: int) -> None:
-        self.retry_after_s = retry_after_s
-        self.ticket = b""
-        super().__init__(what)
 
 
 Refusal = TypeVar("Refusal", Overloaded, QuotaExceeded)
@@ -104,94 +102,6 @@ class Room(Protocol):
         ...
 
 
-class Body:
-    """The body of one submission: its connection calls `piece` for each piece, then one of `whole`, `late` and `left`.
-
-    Subclasses hear what came of it: once, unless the client left.
-    """
-
-    __slots__ = ("_gate", "_pieces", "_size", "ticket")
-
-    def __init__(self, gate: "Gate", ticket: bytes = b"") -> None:
-        """`ticket`: as its head has it, unchecked."""
-        self.ticket = ticket
-        self._gate = gate
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def admitted(self, submission: AdmittedSubmission) -> None:
-        """It may come in. It is to be queued, or handed over, in this turn of the loop: its room is not kept."""
-        raise NotImplementedError
-
-    def refused(self, problem: Exception) -> None:
-        """It may not; a problem that is no `NotaryError` is a bug."""
-        raise NotImplementedError
-
-    def piece(self, data: bytes) -> None:
-        """Take a piece. Bytes count when they have come, so nobody can fill the memory with promises."""
-        gate, size = self._gate, self._size + len(data)
-        others_bytes = gate.body_bytes - self._size + gate.waiting_bytes()
-        if size > SUBMISSION_BYTES_MAX:
-            self.refuse(TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, which is the most that is taken: {_FEWER}"))
-        elif others_bytes and others_bytes + size > gate.bytes_max:
-            # As in the queue: one that is larger than the whole room is read when nothing else is there.
-            self.refuse(Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later"))
-        elif not self._size and (problem := gate.refused_by_piece(data, self.ticket)) is not None:
-            self.refuse(problem)
-        else:
-            self._size = size
-            gate.body_bytes += len(data)
-            self._pieces.append(data)
-
-    def whole(self) -> None:
-        """It is complete: the gate looks at it with all that came in this turn of the loop."""
-        self._gate.ask(self)
-
-    def late(self) -> None:
-        """It was not complete in time."""
-        self.refuse(Malformed(f"the body was not complete after {self._gate.body_s_max:g} s: send it without pauses"))
-
-    def left(self) -> None:
-        """The client went away."""
-        self._gate.forget(self)
-        self.drop()
-
-    def refuse(self, problem: NotaryError) -> None:
-        """It is not read on."""
-        self._gate.forget(self)
-        self.drop()
-        self.refused(problem)
-
-    @property
-    def size(self) -> int:
-        """Bytes that have come of it."""
-        return self._size
-
-    def party(self) -> bytes:
-        """The party that stands first in it, as our clients write it; empty where another member does."""
-        found = _party_first(self._pieces[0]) if self._pieces else None
-        return b"" if found is None else found[1]
-
-    def data(self) -> bytes:
-        """Returns the bytes that have come of it."""
-        if len(self._pieces) != 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0]
-
-    def drop(self) -> None:
-        """Its bytes do not count any more."""
-        self._pieces = []
-        self._gate.body_bytes -= self._size
-        self._size = 0
-
-
-TURN_BYTES: Final = 32 << 10
-"""The bytes of one party's bodies that are looked at before it is the next party's turn."""
-REFUSAL_REASONS: Final = ("room", "share", "quota")
-"""No room for anybody, no room for the party, or its quota is used up."""
-_FEWER: Final = "send fewer requests at a time"
-
-
 class _Party(msgspec.Struct, gc=False):
     """The one member of a submission that is looked at before the others."""
 
@@ -199,18 +109,6 @@ class _Party(msgspec.Struct, gc=False):
 
 
 _decode_party = msgspec.json.Decoder(_Party).decode
-_party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
-
-
-class _Lane:
-    """The bodies of one party that are complete and not looked at."""
-
-    __slots__ = ("bodies", "left_bytes", "party")
-
-    def __init__(self, party: bytes) -> None:
-        self.party = party
-        self.bodies: deque[Body] = deque()
-        self.left_bytes = TURN_BYTES
 
 
 class Gate:
@@ -227,7 +125,7 @@ class Gate:
         body_s_max: float,
         turn_s_max: float,
         room: Room | None = None,
-        quota: "Quota | None" = None,
+        quota: Quota | None = None,
         tickets: Tickets | None = None,
     ) -> None:
         """`closed` returns why nothing is taken in, whatever it is. What came at once is looked at for `turn_s_max`, the rest a turn later;
@@ -246,13 +144,12 @@ class Gate:
         self.refusals: Counter[str] = Counter()
         """Those with a ticket, by reason."""
         self._turn_s_max = turn_s_max
-        self.bytes_max = bytes_max
-        self.body_s_max = body_s_max
+        self._bytes_max = bytes_max
+        self._body_s_max = body_s_max
         self.body_bytes = 0
         """Of all bodies that are not complete, or not looked at."""
         self._bodies: set[Body] = set()
-        self._asked: dict[bytes, _Lane] = {}  # by the party that stands first in the body, empty for none
-        self._turns: deque[_Lane] = deque()
+        self._asked = Lanes()
         self._current: Body | None = None
         """The body that is decoded now; the others of all lanes wait for its end."""
         self._reading: Generator[None, None, AdmittedSubmission] | None = None
@@ -285,52 +182,45 @@ class Gate:
 
     def stop(self) -> None:
         """Refuse all that is not in yet: bodies that are only half here are not waited for."""
-        self._asked.clear()
-        self._turns.clear()
+        self._asked = Lanes()
         self._current = self._reading = None
         for body in list(self._bodies):
             body.refuse(NotReady(SHUTTING_DOWN))
 
-    def waiting_bytes(self) -> int:
-        """The bytes of the submissions that are in."""
-        return 0 if self._room is None else self._room.pending_bytes
-
     # ---- the body ----
 
-    def refused_by_piece(self, first: bytes, ticket: bytes) -> NotaryError | None:
-        """Returns the reason to refuse a body that begins so, if it is known yet: an overloaded worker need not read all of it."""
-        if self._room is None or self._room.is_calm(1, 1) or (found := _party_first(first)) is None:
-            return None
-        # Nothing is let in by it: who names two parties is refused as the one or as the other.
-        return self._refusal(1, 1, found[1].decode(errors="replace"), ticket)
+    def count_piece(self, body: Body, data: bytes) -> NotaryError | None:
+        """Count a piece of a body; returns the reason to refuse the body instead. Nobody can fill the memory with promises of bytes."""
+        size = body.size + len(data)
+        others_bytes = self.body_bytes - body.size + (0 if self._room is None else self._room.pending_bytes)
+        if size > SUBMISSION_BYTES_MAX:
+            return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, which is the most that is taken: {_FEWER}")
+        if others_bytes and others_bytes + size > self._bytes_max:
+            # As in the queue: one that is larger than the whole room is read when nothing else is there.
+            return Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later")
+        refusal = None
+        if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
+            # It need not be read to its end. Nothing is admitted by this: a body that names two parties is refused as the one or the other.
+            refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
+        if refusal is None:
+            self.body_bytes += len(data)
+        return refusal
 
-    def ask(self, body: Body) -> None:
-        """Look at a body that is complete."""
-        if not self._asked and self._current is None:
-            asyncio.get_running_loop().call_soon(self._look)
-        party = body.party()
-        lane = self._asked.get(party)
-        if lane is None:
-            lane = self._asked[party] = _Lane(party)
-            self._turns.append(lane)
-        lane.bodies.append(body)
-
-    def _next(self) -> Body:
-        """The next body to look at: of each party in turn so many bytes (surplus round robin), since looking takes most of the time."""
-        turns = self._turns
-        while (lane := turns[0]).left_bytes <= 0:
-            lane.left_bytes += TURN_BYTES
-            turns.rotate(-1)
-        body = lane.bodies.popleft()
-        lane.left_bytes -= body.size
-        if not lane.bodies:
-            turns.popleft()
-            del self._asked[lane.party]
-        return body
+    def too_late(self) -> Malformed:
+        """Returns the reason to refuse a body that was not complete in time."""
+        return Malformed(f"the body was not complete after {self._body_s_max:g} s: send it without pauses")
 
     def forget(self, body: Body) -> None:
-        """It is not read any more."""
+        """Release the bytes of a body, which is not decoded any more."""
         self._bodies.discard(body)
+        self.body_bytes -= body.size
+        body.drop()
+
+    def ask(self, body: Body) -> None:
+        """Decode a body that is complete, with all that came in this turn of the loop."""
+        if not self._asked and self._current is None:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._asked.add(body)
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
@@ -338,7 +228,7 @@ class Gate:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
         while self._asked or self._current is not None:
-            body = self._current = self._current or self._next()
+            body = self._current = self._current or self._asked.take()
             if body in self._bodies:
                 self._look_at(body, closed)
             if body not in self._bodies:  # it was let in or refused, now or before, or its client left
@@ -362,8 +252,7 @@ class Gate:
                 submission = done.value
             except Exception as problem:  # a bug costs one call
                 found = problem
-        self._bodies.remove(body)
-        body.drop()
+        self.forget(body)
         try:
             if submission is not None:
                 body.admitted(submission)
@@ -376,13 +265,7 @@ class Gate:
         """The submission that `body` is, if it may come in."""
         if (problem := self._closed()) is not None:
             raise problem
-        pieces = self._admit(body, ticket)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as done:
-                admitted: AdmittedSubmission = done.value
-                return admitted
+        return completed(self._admit(body, ticket))
 
     def _admit(self, body: bytes, ticket: bytes) -> Generator[None, None, AdmittedSubmission]:
         """The work of `admit` in pieces. The longest is the search for the party, the decoding of the JSON, or one piece of states."""
@@ -401,20 +284,21 @@ class Gate:
 
     def check_room(self, submission: Submission) -> None:
         """Raise `Overloaded`, with a ticket, where one that was let in some turns of the loop ago has no room any more."""
-        if self._room is not None and submission not in self._room:
-            refusal = self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"")
-            if refusal is not None:
-                raise refusal
+        if self._room is None or submission in self._room:
+            return
+        if (refusal := self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"")) is not None:
+            raise refusal
 
     def _let_in(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
-        quota, requests = self._quota, len(submission.requests)
+        requests = len(submission.requests)
         if self._room is not None and submission in self._room:
             return AdmittedSubmission.of(submission)  # these bytes wait already, so their signature is a good one, and charged
         self._check(requests, len(submission.encoded), submission.party, ticket)
-        if not verify(submission.signature, self._message(submission)):
+        message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
+        if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
-        if quota is not None:
-            quota.charge(submission.party, requests)
+        if self._quota is not None:
+            self._quota.charge(submission.party, requests)
         if ticket and self.tickets is not None:
             self.tickets.use(ticket, submission.party)
         return AdmittedSubmission.of(submission)
@@ -451,50 +335,11 @@ class Gate:
         known = self._parties.get(party)
         if known is None:
             check_party(party)
-            raise UnknownParty(
-                f"the party {excerpt(party, 300)} is not registered with this notary: its operator adds it with `notary party add`"
-            )
+            name = excerpt(party, 300)
+            raise UnknownParty(f"the party {name} is not registered with this notary: its operator adds it with `notary party add`")
         return party, known.verify
-
-    def _message(self, submission: Submission) -> bytes:
-        return signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
 
 
 def _verified(signature: bytes, message: bytes) -> bool:
     """The check of a signature that an intake process has checked."""
     return True
-
-
-class Quota:
-    """A token bucket for each party, one second deep; a submission larger than the bucket passes when it is full."""
-
-    def __init__(self, per_s: int, clock_s: Callable[[], float], per_s_of: Callable[[str], int | None] = lambda party: None) -> None:
-        """`per_s_of` returns a party's own quota, None for one that has `per_s` like all others; 0 requests a second: no quota."""
-        self._per_s = per_s
-        self._per_s_of = per_s_of
-        self._clock_s = clock_s
-        self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
-
-    def refusal(self, party: str, requests: int) -> QuotaExceeded | None:
-        """Returns the reason why the party may not send so many now; None when it may."""
-        if not (per_s := self._of(party)):
-            return None
-        tokens, needed = self._tokens(party, per_s, self._clock_s()), min(requests, per_s)
-        if tokens < needed:
-            wait_s = max(1, round((needed - tokens) / per_s + 0.5))
-            return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s)
-        return None
-
-    def charge(self, party: str, requests: int) -> None:
-        """Count what `refusal` has let pass in the same turn of the loop."""
-        if per_s := self._of(party):
-            now = self._clock_s()
-            self._buckets[party] = (self._tokens(party, per_s, now) - requests, now)
-
-    def _of(self, party: str) -> int:
-        own = self._per_s_of(party)
-        return self._per_s if own is None else own
-
-    def _tokens(self, party: str, per_s: int, now: float) -> float:
-        tokens, as_of = self._buckets.get(party, (float(per_s), now))
-        return min(float(per_s), tokens + (now - as_of) * per_s)

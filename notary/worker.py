@@ -15,11 +15,12 @@ from notary import keys
 from notary.access import check_writable
 from notary.config import Config
 from notary.decision import Decision, DecisionJson, Pieces, to_json_in_pieces
-from notary.gate import Gate, Quota
+from notary.gate import Gate
 from notary.index import TILE_US, Index
 from notary.keyring import Keyring
 from notary.metrics import Metrics
 from notary.parties import Parties
+from notary.quota import Quota
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
 from notary.tickets import Tickets

@@ -13,10 +13,14 @@ and `not-ready`.
 | `parsing` | bytes -> calls, and the limits of what is no body |
 | `writing` | answers -> bytes, and clients that do not read them |
 | `call` | a call and its answer, as connections, applications and intake processes see them |
-| `app` | routes, and what each call answers |
+| `app` | routes: where each call goes |
 | `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
+| `in_flight` | a submission from the gate to its answer |
+| `reads` | a call that only reads: at once, in pieces, or as a long poll |
 | `readers` | who may read, where reads are kept for parties |
-| `lookups`, `query` | the calls that only look |
+| `lookups`, `query`, `health` | what such calls return |
+| `turns` | work in pieces, in turns of the event loop |
+| `lifecycle` | the worker that an application serves, the calls under way, and the way of every answer |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
 """

@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from notary.gate import BadSignature, QuotaExceeded, TooLarge, UnknownParty, UnsupportedMediaType
+from notary.gate import BadSignature, TooLarge, UnknownParty, UnsupportedMediaType
+from notary.quota import QuotaExceeded
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 from payload.signed_read import SIGNED_COMPONENTS
 

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 import msgspec
 
 from joiner import AdmittedSubmission
-from notary.gate import Body, Gate, check_json
+from notary.bodies import Body
+from notary.gate import Gate, check_json
 from notary.http.call import Call, Headers
 from notary.http.problems import MethodNotAllowed
 from notary.http.query import wants_receipts

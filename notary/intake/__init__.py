@@ -3,7 +3,7 @@
 A worker is one Python interpreter, and with one request a submission most of its time goes into HTTP and signatures. Intake processes do
 that beside it: they listen on the service's port together (SO_REUSEPORT shares connections out among them), answer what is wrong with a
 submission, and hand over what is good; the worker decides, and its answer goes back the same way. Everything else that is asked is handed
-over as it came, so what the service answers is written once, in `notary.http.app`.
+over as it came, so what the service answers is written once, in `notary.http`.
 
     client -- HTTP --> intake process: head, body, decoding, party, signature
                             | a socket pair, no path on disk

@@ -9,8 +9,8 @@ from typing import Final
 
 from joiner import AdmittedSubmission
 from notary.gate import Gate
-from notary.http.app import BUG
 from notary.http.call import Answer, Call, header
+from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, shows_decisions
 from notary.http.problems import problem_of
 from notary.http.readers import Readers

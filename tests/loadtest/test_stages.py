@@ -42,8 +42,8 @@ def test_the_stages_of_a_real_worker_add_up() -> None:
 @pytest.mark.parametrize(
     ("file", "function", "stage"),
     [
-        ("notary/http/app.py", "_submit", "http"),
-        ("notary/http/app.py", "_tell", "answer"),
+        ("notary/http/app.py", "take", "http"),
+        ("notary/http/in_flight.py", "_answer", "answer"),
         ("notary/index/index.py", "apply", "index"),
         ("notary/index/tiles.py", "append", "tree"),
         ("notary/something/new.py", "f", "other"),

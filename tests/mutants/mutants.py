@@ -44,9 +44,11 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
-APP, LOOKUPS, PROBLEMS = (f"notary/http/{name}.py" for name in ("app", "lookups", "problems"))
+IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
+    f"notary/http/{name}.py" for name in ("in_flight", "lifecycle", "lookups", "problems", "reads")
+)
 CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
-GATE, QUEUE = "notary/gate.py", "joiner/queue.py"
+GATE, QUOTA, QUEUE = "notary/gate.py", "notary/quota.py", "joiner/queue.py"
 DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
 LOG_TIME: Final = (
     "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))\n        requests"
@@ -291,37 +293,37 @@ MUTANTS: Final = (
     Mutant(
         "the wait that is asked for is not heeded",
         "contract",
-        APP,
+        IN_FLIGHT,
         "wait_ms = min(settings.wait_ms_default if asked_ms is None else asked_ms, settings.wait_ms_max)",
         "wait_ms = settings.wait_ms_max",
     ),
     Mutant(
         "a look-up waits for as long as it can",
         "contract",
-        APP,
-        "timer = loop.call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), end)",
-        "timer = loop.call_later(worker.config.http.wait_ms_max / 1000, end)",
+        READS,
+        "call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)",
+        "call_later(worker.config.http.wait_ms_max / 1000, self.end)",
     ),
     Mutant("who waits for a decision is not woken", "contract", "notary/worker.py", "        if self._decided:\n", "        if False:\n"),
     Mutant(
         "what was taken in is refused when the wait runs out",
         "contract",
-        APP,
-        "        self._leave(waiting, (200 if None not in told else 202, headers, _encode(_Decisions(told))))",
-        "        self._leave(waiting, (200, headers, _encode(_Decisions(told))) if None not in told else problem_of(NotReady('too long')))",
+        IN_FLIGHT,
+        "status, headers = 202, [*JSON, ",
+        "status, headers = 503, [*JSON, ",
     ),
     Mutant(
         "look-ups are refused when submissions are",
         "contract",
-        APP,
-        "if route != NOTARY and (why := self._worker.withheld()) is not None:",
-        "if route != NOTARY and (why := self._worker.not_ready()) is not None:",
+        READS,
+        "if route != NOTARY and (why := worker.withheld()) is not None:",
+        "if route != NOTARY and (why := worker.not_ready()) is not None:",
     ),
     Mutant(
         "who waits at the end of a worker hears nothing",
         "contract",
-        APP,
-        "        for waiting in list(self._waiting):\n",
+        LIFECYCLE,
+        "        for waiting in list(self.waiting):\n",
         "        for waiting in ():\n",
     ),
     Mutant(
@@ -358,27 +360,27 @@ MUTANTS: Final = (
         "signatures are not verified",
         "contract",
         GATE,
-        "if not verify(submission.signature, self._message(submission)):",
+        "if not verify(submission.signature, message):",
         "if False:",
     ),
     Mutant(
         "whoever names a party uses its quota up",
         "contract",
         GATE,
-        "        if not verify(submission.signature, self._message(submission)):",
-        "        if quota is not None:\n            quota.charge(submission.party, requests)\n"
-        "        if not verify(submission.signature, self._message(submission)):",
+        "        if not verify(submission.signature, message):",
+        "        if self._quota is not None:\n            self._quota.charge(submission.party, requests)\n"
+        "        if not verify(submission.signature, message):",
         seeds=100,
     ),
     Mutant(
         "all parties share one quota",
         "contract",
-        GATE,
+        QUOTA,
         "self._buckets.get(party, ",
         'self._buckets.get(next(iter(self._buckets), ""), ',
         seeds=200,
     ),
-    Mutant("no quota is ever used up", "contract", GATE, "        if tokens < needed:", "        if False:", seeds=200),
+    Mutant("no quota is ever used up", "contract", QUOTA, "        if tokens < needed:", "        if False:", seeds=200),
     Mutant("a body of any size is read", "contract", GATE, "        if size > SUBMISSION_BYTES_MAX:", "        if False:", seeds=100),
     Mutant("any media type will do", "contract", "notary/http/submission.py", "    check_json(content_type, encoding)\n", "", seeds=100),
     Mutant(

@@ -11,8 +11,10 @@ import pytest
 
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
-from notary.gate import TURN_BYTES, BadSignature, Body, Gate, Quota, QuotaExceeded, UnknownParty
+from notary.bodies import TURN_BYTES, Body
+from notary.gate import BadSignature, Gate, UnknownParty
 from notary.parties import Parties
+from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotReady, Overloaded
 from payload import decode_submission
@@ -170,49 +172,12 @@ def test_only_the_gate_admits() -> None:
     assert makers == {"notary/gate.py"}
 
 
-async def test_a_quota_is_for_each_party(limited: Gate, clock: Clock) -> None:
-    """Ten requests a second are admitted and no more; another party has its own quota; time restores it."""
-    ten = KNOWN.body(*(spend() for _ in range(10)))
-    limited.admit(ten)
-    with pytest.raises(QuotaExceeded) as refused:
-        limited.admit(KNOWN.body(spend()))
-    assert refused.value.retry_after_s >= 1
-    limited.admit(OTHER.body(spend()))
-    clock.now_s += 0.1001
-    limited.admit(KNOWN.body(spend()))
-    with pytest.raises(QuotaExceeded):
-        limited.admit(KNOWN.body(spend()))
-
-
-async def test_who_comes_again_when_told_is_let_in(limited: Gate, clock: Clock) -> None:
-    """After the time of Retry-After the submission is admitted, even one larger than the quota, which waits for a full bucket."""
-    large = KNOWN.body(*(spend() for _ in range(35)))
-    limited.admit(large)
-    for body in (KNOWN.body(spend()), large):
-        with pytest.raises(QuotaExceeded) as refused:
-            limited.admit(body)
-        clock.now_s += refused.value.retry_after_s
-        limited.admit(body)
-
-
 async def test_a_bad_signature_uses_up_nobodys_quota(limited: Gate) -> None:
     """A submission with a bad signature uses no quota, so a stranger cannot lock a party out."""
     for _ in range(30):
         with pytest.raises(BadSignature):
             limited.admit(KNOWN.body(spend(), signature="AAAA"))
     limited.admit(KNOWN.body(*(spend() for _ in range(10))))
-
-
-async def test_what_is_refused_by_quota_uses_none(limited: Gate, clock: Clock) -> None:
-    """A submission rejected by quota uses none, so that retries do not extend the wait."""
-    limited.admit(KNOWN.body(*(spend() for _ in range(10))))
-    five = KNOWN.body(*(spend() for _ in range(5)))
-    for _ in range(4):
-        with pytest.raises(QuotaExceeded):
-            limited.admit(five)
-        clock.now_s += 0.12
-    clock.now_s += 0.03
-    limited.admit(five)
 
 
 async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
@@ -224,26 +189,6 @@ async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
     gate._parties.reload()
     with pytest.raises(UnknownParty):
         gate.admit(KNOWN.body(spend()))
-
-
-async def test_a_party_may_have_a_quota_of_its_own(file: Path, clock: Clock) -> None:
-    """A party's own quota replaces the configured one, and 0 is none; a change is effective once the file has been read again."""
-    known = Parties(file)
-    quota = Quota(10, clock, known.requests_per_s_of)
-    entries = parties.read(file)
-
-    def sends(party: str) -> list[bool]:
-        told = []
-        for _ in range(2):
-            told.append(quota.refusal(party, 15) is None)
-            quota.charge(party, 15)
-        clock.now_s += 60
-        return told
-
-    for own, expected in ((None, [True, False]), (20, [True, False]), (30, [True, True]), (0, [True, True])):
-        parties.write(file, entries | {KNOWN.name: msgspec.structs.replace(entries[KNOWN.name], requests_per_s=own)})
-        known.reload()
-        assert (sends(KNOWN.name), sends(OTHER.name)) == (expected, [True, False])
 
 
 @pytest.fixture

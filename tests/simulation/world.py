@@ -33,6 +33,8 @@ MEMORY_LOOK_S = 0.5
 KEPT_LOOKS = 3
 """The number of times, during the fault phase, that all buffered records are compared with the log: that is expensive."""
 OPERATOR_LOOKS_S = 5.0
+NOTICED_S = 1.0
+"""The time within which every worker polls again after a loss, so that its poll returns the new leader's epoch."""
 
 
 class World:
@@ -192,6 +194,8 @@ class World:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
         # A topic-partition that had no leader until now is compared by the next poll, and may have lost records.
         if worker is None or worker.not_ready() is not None or worker.driver.uncompared:
+            return False
+        if self.losses.damages and self.loop.time() < self.losses.damages[-1].at_s + NOTICED_S:
             return False
         heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
         joiner = worker.driver.joiner

@@ -34,7 +34,7 @@ SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
 
 PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
-    "notary/http/app.py:_tell": "answer",
+    "notary/http/in_flight.py:_answer": "answer",
     "notary/worker.py": None,
     "notary/worker.py:told": "answer",
     "notary/service.py": None,
@@ -42,6 +42,8 @@ PLACES: Final[dict[str, str | None]] = {
     "notary/decision.py": None,
     "notary/decision.py:to_json": "answer",
     "notary/gate.py": "verify",
+    "notary/bodies.py": "verify",
+    "notary/quota.py": "verify",
     "notary/parties.py": "verify",
     "notary/decide.py": "decide",
     "notary/index/": "index",

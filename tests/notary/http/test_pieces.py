@@ -11,8 +11,9 @@ import pytest
 from joiner import AdmittedSubmission
 from notary import decision as decisions
 from notary import parties
-from notary.gate import Body, Gate
-from notary.http import app as app_module
+from notary.bodies import Body
+from notary.gate import Gate
+from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
 from notary.http.submission import SUBMISSIONS, Asked
 from notary.parties import Parties
@@ -31,9 +32,9 @@ TURN_US, SHARE_US = 600, 300
 @pytest.fixture
 async def service(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """A worker in this loop; a turn has time for a hundred look-ups."""
-    monkeypatch.setattr(app_module, "TURN_US", TURN_US)
-    monkeypatch.setattr(app_module, "SHARE_US", SHARE_US)
-    monkeypatch.setattr(app_module, "IDS_A_PIECE", 50)
+    monkeypatch.setattr(turns, "TURN_US", TURN_US)
+    monkeypatch.setattr(turns, "SHARE_US", SHARE_US)
+    monkeypatch.setattr(in_flight, "IDS_A_PIECE", 50)
     async with serving(own_directory) as service:
         service.gate.set()
         yield service

@@ -1,0 +1,149 @@
+"""The body of a submission, from its first piece until the gate has decoded it; and the turns that complete bodies take, party by party."""
+
+import re
+from collections import OrderedDict, deque
+from typing import Final, Protocol
+
+from joiner import AdmittedSubmission
+from ordering.errors import NotaryError
+
+TURN_BYTES: Final = 32 << 10
+"""The bytes of one party's bodies that are decoded before it is the next party's turn."""
+
+_party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
+
+
+class Admission(Protocol):
+    """The gate, as a body calls it."""
+
+    def count_piece(self, body: "Body", data: bytes) -> NotaryError | None:
+        """Count a piece of a body; returns the reason to refuse the body instead."""
+        ...
+
+    def too_late(self) -> NotaryError:
+        """Returns the reason to refuse a body that was not complete in time."""
+        ...
+
+    def ask(self, body: "Body") -> None:
+        """Decode a body that is complete, with all that came in this turn of the loop."""
+        ...
+
+    def forget(self, body: "Body") -> None:
+        """Release the bytes of a body, which is not decoded any more."""
+        ...
+
+
+class Body:
+    """The body of one submission: its connection calls `piece` for each piece, then one of `whole`, `late` and `left`.
+
+    The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
+    """
+
+    __slots__ = ("_gate", "_pieces", "size", "ticket")
+
+    def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
+        """`ticket`: as its head has it, unchecked."""
+        self.ticket = ticket
+        self.size = 0
+        """The bytes of it that have come."""
+        self._gate = gate
+        self._pieces: list[bytes] = []
+
+    def admitted(self, submission: AdmittedSubmission) -> None:
+        """It may come in. It is to be queued, or handed over, in this turn of the loop: its room is not kept."""
+        raise NotImplementedError
+
+    def refused(self, problem: Exception) -> None:
+        """It may not; a problem that is no `NotaryError` is a bug."""
+        raise NotImplementedError
+
+    def piece(self, data: bytes) -> None:
+        """Take a piece."""
+        if (problem := self._gate.count_piece(self, data)) is not None:
+            self.refuse(problem)
+        else:
+            self.size += len(data)
+            self._pieces.append(data)
+
+    def whole(self) -> None:
+        """It is complete."""
+        self._gate.ask(self)
+
+    def late(self) -> None:
+        """It was not complete in time."""
+        self.refuse(self._gate.too_late())
+
+    def left(self) -> None:
+        """The client went away."""
+        self._gate.forget(self)
+
+    def refuse(self, problem: NotaryError) -> None:
+        """It is not read on."""
+        self._gate.forget(self)
+        self.refused(problem)
+
+    def data(self) -> bytes:
+        """Returns the bytes that have come of it."""
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    def party(self) -> bytes:
+        """Returns the party that stands first in it, as our clients write it; empty where another member does."""
+        return party_first(self._pieces[0]) if self._pieces else b""
+
+    def drop(self) -> None:
+        """Let go of its bytes."""
+        self._pieces = []
+        self.size = 0
+
+
+def party_first(piece: bytes) -> bytes:
+    """Returns the party of a body that begins with `piece`, if it stands first there; empty where it does not."""
+    found = _party_first(piece)
+    return b"" if found is None else found[1]
+
+
+class _Lane:
+    """The complete bodies of one party."""
+
+    __slots__ = ("bodies", "left_bytes")
+
+    def __init__(self) -> None:
+        self.bodies: deque[Body] = deque()
+        self.left_bytes = TURN_BYTES
+
+
+class Lanes:
+    """Complete bodies that are not decoded, in one lane a party. Each lane in turn yields so many bytes (surplus round robin)."""
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[bytes, _Lane] = (
+            OrderedDict()
+        )  # in the order of their turns; by the party that stands first, empty for none
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def add(self, body: Body) -> None:
+        """Append a body to its party's lane."""
+        party = body.party()
+        lane = self._lanes.get(party)
+        if lane is None:
+            lane = self._lanes[party] = _Lane()
+        lane.bodies.append(body)
+
+    def take(self) -> Body:
+        """Remove and return the next body. There must be one."""
+        party, lane = next(iter(self._lanes.items()))
+        while lane.left_bytes <= 0:
+            lane.left_bytes += TURN_BYTES
+            self._lanes.move_to_end(party)
+            party, lane = next(iter(self._lanes.items()))
+        body = lane.bodies.popleft()
+        lane.left_bytes -= body.size
+        if not lane.bodies:
+            del self._lanes[party]
+        return body

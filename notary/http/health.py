@@ -1,0 +1,49 @@
+"""The calls of probes and of Prometheus: `/livez`, `/readyz` and `/metrics`. They are answered in every state of the worker."""
+
+from typing import Final
+
+from notary.gate import SHUTTING_DOWN
+from notary.http.call import METRICS, TEXT, Answer
+from notary.http.lifecycle import Lifecycle
+from notary.worker import Worker
+from ordering.stream import describe
+
+HEALTH: Final = ("/livez", "/readyz", "/metrics")
+
+
+def health(app: Lifecycle, route: str, query: bytes) -> Answer:
+    """Returns the answer to one of `HEALTH`."""
+    if route == "/metrics":
+        return 200, METRICS, app.metrics.text() if app.metrics is not None else b""
+    if route == "/livez":
+        return 200, TEXT, b"ok\n"
+    worker = app.worker
+    if worker is None:
+        reasons = [app.no_worker]
+    else:
+        append_s_max = worker.config.worker.append_wait_ms_max / 1000
+        others = (worker.withheld(), worker.driver.not_ready(), worker.sender.not_ready(append_s_max))
+        reasons = [why for why in (SHUTTING_DOWN if app.ends else None, *others) if why is not None]
+    lines = [f"not ready: {why}" for why in reasons] or ["ok"]
+    if worker is not None and b"verbose" in query:
+        lines += _details(worker)
+    return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
+
+
+def _details(worker: Worker) -> list[str]:
+    hole = worker.driver.joiner.hole
+    return [
+        f"worker: {worker.config.worker.name}",
+        f"incarnation: {worker.sender.incarnation or 'none'}",
+        f"positions: {worker.index.position_next}",
+        f"log records not read yet: {worker.driver.lag_records}",
+        f"not compared with the index yet: {', '.join(map(describe, sorted(worker.driver.uncompared))) or 'nothing'}",
+        f"pending requests: {worker.sender.queue.pending_requests}",
+        f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
+        f"log clock skew ms: {worker.driver.clock_skew_ms}",
+        f"settings by which records may be lost: {' '.join(worker.topic_watch.problems) or 'none'}",
+        f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
+        f"seconds since the last poll: {worker.driver.poll_age_s:.1f}",
+        f"seconds that a stream stands still: {worker.driver.stream_still_s:.1f}",
+        f"seconds that the head stands still: {worker.driver.head_still_s:.1f}",
+    ]

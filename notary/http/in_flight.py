@@ -1,0 +1,153 @@
+"""A submission in flight: admitted by the gate, queued for the log or found decided already, until it is answered."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+import msgspec
+
+from joiner import AdmittedSubmission, Pending
+from notary.decision import Decision, DecisionJson, Pieces
+from notary.http.call import JSON, Call
+from notary.http.lifecycle import BUG, Lifecycle
+from notary.http.submission import SUBMISSIONS, Asked
+from notary.index import ROW_US
+from ordering.errors import Fatal
+
+logger = logging.getLogger("notary.http")
+
+_encode = msgspec.json.Encoder().encode
+
+RETRY_AFTER_UNDECIDED_S: Final = 1
+COPIED_BYTES_US: Final = 2_000
+IDS_A_PIECE: Final = 200
+
+
+class _Decisions(msgspec.Struct):
+    decisions: list[DecisionJson | msgspec.Raw | None]
+
+
+class InFlight:
+    """One submission: `start` queues it, `_decided` or the end of its wait calls `end`, and `_answer` answers it."""
+
+    __slots__ = ("_app", "_asked", "_call", "_decisions", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
+
+    def __init__(self, app: Lifecycle, call: Call, submission: AdmittedSubmission, asked: Asked, since_s: float) -> None:
+        """`since_s`: when its head came, by `time.perf_counter`."""
+        assert app.worker is not None, "its gate has stopped"
+        self._app = app
+        self._worker = app.worker
+        self._call = call
+        self._submission = submission
+        self._asked = asked
+        self._since_s = since_s
+        self._decisions: Sequence[Decision] | None = None
+        self._pending: Pending[Decision] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tracing: AbstractContextManager[None] | None = None
+
+    def start(self) -> None:
+        """Queue it; or, if it may be a retry, look first whether all of it is decided."""
+        worker, submission = self._worker, self._submission
+        # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look says so.
+        may_be_retried = worker.index.has_decided([submission.requests[0].transaction_id])
+        if worker.tracing is not None:
+            self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._asked.traceparent, self._since_s)
+            self._tracing.__enter__()
+        self._app.waiting.add(self)
+        if may_be_retried:
+            self._app.turns.do(self._look_whether_retried())
+        else:
+            self._queue()
+
+    def _look_whether_retried(self) -> Pieces[None]:
+        """Answer a submission of which all is decided; queue any other, if there still is room."""
+        app, requests = self._app, self._submission.requests
+        try:
+            for at in range(0, len(requests), IDS_A_PIECE):
+                if self not in app.waiting or self._may_not_read():
+                    break
+                piece = requests[at : at + IDS_A_PIECE]
+                if not self._worker.index.has_decided([request.transaction_id for request in piece]):
+                    if (closed := app.closed()) is not None:
+                        raise closed
+                    self._worker.gate.check_room(self._submission)
+                    self._queue()
+                    return
+                yield len(piece) * ROW_US
+        except Exception as problem:
+            app.waiting.discard(self)
+            self._end_trace()
+            app.refuse(self._call, SUBMISSIONS, problem, self._since_s)
+            app.taking_changed()
+            return
+        if self in app.waiting:
+            self.end()
+
+    def _queue(self) -> None:
+        """Queue it for the log, and wait for its decisions as long as it is asked."""
+        pending = self._worker.sender.submit(self._submission)
+        settings, asked_ms = self._worker.config.http, self._asked.wait_ms
+        wait_ms = min(settings.wait_ms_default if asked_ms is None else asked_ms, settings.wait_ms_max)
+        if not wait_ms:
+            self.end()
+            return
+        self._pending = pending
+        pending.waiters.append(self._decided)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
+
+    def _decided(self, decisions: Sequence[Decision] | None) -> None:
+        """The log has decided it; None when the worker has given up."""
+        self._decisions = decisions
+        self._pending = None
+        self.end()
+
+    def end(self) -> None:
+        """Wait no longer. It is answered in a turn of the loop for this and others."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pending is not None:
+            self._pending.waiters.remove(self._decided)
+            self._pending = None
+        self._app.waiting.discard(self)
+        self._app.turns.do(self._answer())
+
+    def _answer(self) -> Pieces[None]:
+        """Answer what was admitted: 200 when all is decided, else 202. Never a 503, which would say that nothing was admitted."""
+        worker, requests, receipts = self._worker, self._submission.requests, self._asked.receipts
+        decisions: list[DecisionJson | msgspec.Raw | None] = []
+        try:
+            for at, request in enumerate(requests):
+                # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
+                if self._may_not_read():
+                    break
+                decision: Decision | None
+                if self._decisions is None:
+                    decision = yield from worker.index.decision_in_pieces(request.transaction_id)
+                else:
+                    decision = self._decisions[at]
+                decisions.append(None if decision is None else (yield from worker.told(decision, receipts=receipts)))
+            yield sum([len(one) for one in decisions if isinstance(one, msgspec.Raw)]) // COPIED_BYTES_US
+        except Fatal as problem:
+            self._app.give_up(problem)
+        except Exception:
+            logger.exception("a call could not be answered")
+            self._end_trace()
+            self._app.answer(self._call, SUBMISSIONS, BUG, self._since_s)
+            return
+        if self._may_not_read():
+            decisions = [None] * len(requests)
+        status, headers = 200, JSON
+        if None in decisions:
+            status, headers = 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]
+        self._end_trace()
+        self._app.answer(self._call, SUBMISSIONS, (status, headers, _encode(_Decisions(decisions))), self._since_s)
+
+    def _may_not_read(self) -> bool:
+        return self._app.turns.silent or self._app.worker is not self._worker
+
+    def _end_trace(self) -> None:
+        if self._tracing is not None:
+            self._tracing.__exit__(None, None, None)

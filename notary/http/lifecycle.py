@@ -1,0 +1,127 @@
+"""An application from its start to its end: the worker that it serves, the calls under way, and the way of every answer."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from notary.gate import SHUTTING_DOWN
+from notary.http.call import TEXT, Answer, Call
+from notary.http.problems import problem_of
+from notary.http.readers import Readers
+from notary.http.turns import Turns
+from notary.metrics import Metrics
+from notary.worker import Worker
+from ordering.errors import Fatal, NotaryError, NotReady
+
+logger = logging.getLogger("notary.http")
+
+BUG: Final[Answer] = (500, TEXT, b"Internal Server Error\n")
+
+
+class Waiting(Protocol):
+    """A call that waits for a decision."""
+
+    def end(self) -> None:
+        """Wait no longer: answer it with what is known."""
+        ...
+
+
+class Lifecycle:
+    """One worker's, from `attach` to `detach`."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        """The worker that is served, while there is one."""
+        self.no_worker = "this worker is starting"
+        """The reason why there is none."""
+        self.ends = False
+        """True when submissions will never be admitted again."""
+        self.metrics: Metrics | None = None  # served even after the worker has ended
+        self.readers: Readers | None = None
+        self.waiting: set[Waiting] = set()
+        self.long_polls = 0  # of those that wait
+        self.turns = Turns(lambda: self.worker is not None and self.worker.withheld() is None)
+        self.taking_changed: Callable[[], None] = lambda: None
+        """Called when submissions are admitted no more, or again: `closed` says which."""
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def attach(self, worker: Worker) -> None:
+        """From now on calls are answered from this worker."""
+        self.worker = worker
+        self.metrics = worker.metrics
+        self.readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
+
+    def starting(self, why: str) -> None:
+        """Sets the reason that `/readyz` gives while there is no worker."""
+        self.no_worker = why
+
+    def stopping(self) -> None:
+        """From now on admit no submission: those admitted are answered still, incomplete bodies are not waited for."""
+        self.ends = True
+        if self.worker is not None:
+            self.worker.gate.stop()
+        self.taking_changed()
+
+    def detach(self, why: str = SHUTTING_DOWN) -> None:
+        """The worker ends: from now on nothing is read from it, and calls that wait are answered that the outcome is unknown."""
+        worker, self.worker = self.worker, None
+        self.ends = True
+        self.no_worker = why
+        if worker is not None:
+            worker.gate.stop()
+        for waiting in list(self.waiting):
+            waiting.end()
+        self.taking_changed()
+
+    def closed(self, ticket: bytes = b"") -> NotaryError | None:
+        """Returns the reason why no submission of any party is admitted now; None while they are."""
+        if self.worker is None:
+            return NotReady(self.no_worker)
+        return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
+
+    async def idle(self) -> None:
+        """Return when every call that came has been answered."""
+        await self._idle.wait()
+
+    # ---- calls ----
+
+    def began(self) -> None:
+        """Count a call that is under way from now on."""
+        self._under_way += 1
+        self._idle.clear()
+
+    def left(self) -> None:
+        """A call is under way no more: it is answered, or its client has left."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    def answer(self, call: Call, route: str, answer: Answer, since_s: float | None = None, *, after_body: bool = False) -> None:
+        """Count an answer, and send it."""
+        if self.worker is not None:
+            seconds = None if since_s is None else time.perf_counter() - since_s
+            self.worker.metrics.answered(route or "unknown", answer[0], seconds)
+        call.answer(answer, after_body=after_body)
+        self.left()
+
+    def refuse(self, call: Call, route: str, problem: Exception, since_s: float | None = None) -> None:
+        """Answer a call with its problem; one that is no `NotaryError` is a bug."""
+        if isinstance(problem, Fatal):
+            self.give_up(problem)
+            problem = NotReady(self.no_worker)
+        if isinstance(problem, NotaryError):
+            self.answer(call, route, problem_of(problem), since_s)
+        else:
+            logger.error("a call could not be answered", exc_info=problem)
+            self.answer(call, route, BUG, since_s)
+
+    def give_up(self, problem: Fatal) -> None:
+        """The index lost something: from now on nothing is answered from it, and the worker stops."""
+        worker = self.worker
+        self.detach()
+        if worker is not None:
+            worker.fail(problem)

@@ -1,0 +1,117 @@
+"""A call that only reads: it is answered at once, in pieces, or when the decision that it waits for is made (a long poll)."""
+
+import asyncio
+from typing import Final
+
+from notary.decision import Pieces
+from notary.http.call import JSON, Answer, Call
+from notary.http.health import HEALTH, health
+from notary.http.lifecycle import Lifecycle
+from notary.http.lookups import LOOK_UPS, NOTARY, TRANSACTIONS, asked_transaction, shows_decisions
+from notary.http.openapi import document
+from notary.http.problems import MethodNotAllowed, NotFound
+from notary.http.query import asked_wait_s
+from notary.worker import Worker
+from ordering.errors import NotReady
+from ordering.ids import TransactionId, excerpt
+
+OPENAPI: Final = "/openapi.json"
+LONG_POLLS_SHARE: Final = 4
+"""One connection in so many may wait for a decision that it did not ask for: others must still get in."""
+
+
+class Read:
+    """One such call: `start` checks it, `end` ends its long poll, and `_show` answers it."""
+
+    __slots__ = ("_app", "_call", "_route", "_timer", "_transaction_id", "_worker")
+
+    _timer: asyncio.TimerHandle
+    _transaction_id: TransactionId
+    _worker: Worker
+
+    def __init__(self, app: Lifecycle, call: Call, route: str) -> None:
+        self._app = app
+        self._call = call
+        self._route = route
+
+    def start(self) -> None:
+        """Answer it, or have it wait. Raises `NotFound`, `MethodNotAllowed`, `Malformed` or `NotAParty`."""
+        call, readers = self._call, self._app.readers
+        if not self._route:
+            raise NotFound(f"there is nothing at {excerpt(call.path)} on this port")
+        if call.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed("this address is only read", "GET, HEAD")
+        if readers is not None and not call.may_read and shows_decisions(call.path):
+            readers.check(call)
+        if self._route != TRANSACTIONS or not self._waits():
+            self._show()
+
+    def _waits(self) -> bool:
+        """Begin a long poll if the call has `?wait=N`: it ends when the transaction is decided here, or after N seconds."""
+        transaction_id, wait_s = asked_transaction(self._call.path[len(TRANSACTIONS) :]), asked_wait_s(self._call.query)
+        app, worker = self._app, self._app.worker
+        if not wait_s or worker is None or worker.withheld() is not None or worker.index.has_decided([transaction_id]):
+            return False
+        if app.long_polls >= max(1, worker.config.http.connections_max // LONG_POLLS_SHARE):
+            return False
+        app.long_polls += 1
+        app.waiting.add(self)
+        self._worker, self._transaction_id = worker, transaction_id
+        worker.when_decided(transaction_id, self.end)
+        self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)
+        return True
+
+    def end(self) -> None:
+        """Wait no longer: it is answered in the next turn of the loop."""
+        if self in self._app.waiting:
+            self._app.waiting.remove(self)
+            self._app.long_polls -= 1
+            self._worker.forget(self._transaction_id, self.end)
+            self._timer.cancel()
+            asyncio.get_running_loop().call_soon(self._show)
+
+    def _show(self) -> None:
+        """Answer it as of now, or from pieces soon."""
+        try:
+            found = self._found()
+            if isinstance(found, tuple):
+                self._answer(found)
+            else:
+                self._app.turns.do(self._show_in_pieces(found, self._app.worker))
+        except Exception as problem:
+            self._app.refuse(self._call, self._route, problem)
+
+    def _found(self) -> Answer | Pieces[Answer]:
+        """Returns the answer as of now."""
+        app, route, worker = self._app, self._route, self._app.worker
+        if route in HEALTH:
+            return health(app, route, self._call.query)
+        if route == OPENAPI:
+            return 200, JSON, document()
+        if worker is None:
+            raise NotReady(app.no_worker)
+        if route != NOTARY and (why := worker.withheld()) is not None:
+            raise NotReady(why)
+        return LOOK_UPS[route](worker, self._call.path[len(route) :])
+
+    def _show_in_pieces(self, pieces: Pieces[Answer], worker: Worker | None) -> Pieces[None]:
+        app = self._app
+        try:
+            while not self._call.gone:
+                if app.worker is None or app.worker is not worker or app.turns.silent:
+                    raise NotReady((app.worker and app.worker.withheld()) or app.no_worker)
+                try:
+                    yield next(pieces)
+                except StopIteration as done:
+                    self._answer(done.value)
+                    return
+            app.left()
+        except Exception as problem:
+            app.refuse(self._call, self._route, problem)
+
+    def _answer(self, answer: Answer) -> None:
+        """Send an answer, which no cache keeps for others where it is for parties alone."""
+        status, headers, body = answer
+        if self._app.readers is not None and shows_decisions(self._call.path):
+            headers = [*[each for each in headers if each[0] != b"cache-control"], (b"cache-control", b"no-store")]
+        self._app.answer(self._call, self._route, (status, headers, body))

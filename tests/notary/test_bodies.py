@@ -1,0 +1,54 @@
+"""The bodies of submissions, and the turns that they take."""
+
+from pathlib import Path
+
+import pytest
+
+from notary import parties
+from notary.bodies import TURN_BYTES, Body, Lanes
+from notary.gate import Gate
+from notary.parties import Parties
+from tests.notary.party import NOTARY, Bank
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """A gate with room for all bodies of a test; it decodes none, as no event loop runs."""
+    parties.write(tmp_path / "parties.json", {"O=Known": Bank("O=Known").public_pem.decode()})
+    known = Parties(tmp_path / "parties.json")
+    return Gate(NOTARY, known, lambda: None, lambda: 0.0, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
+
+
+def body_of(gate: Gate, party: str, size: int) -> Body:
+    """Returns a body of that size, whose party stands first."""
+    body = Body(gate)
+    body.piece(b'{"party": "%s", ' % party.encode())
+    body.piece(b" " * (size - body.size))
+    return body
+
+
+def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gate) -> None:
+    """While three parties wait, none is ahead of another by more than the bytes of a turn and its largest body; each keeps its order."""
+    sizes = {"O=Small": 500, "O=Medium": 9_000, "O=Large": 3 * TURN_BYTES}
+    waiting = {party: [body_of(gate, party, size) for _ in range(20 * 3 * TURN_BYTES // size)] for party, size in sizes.items()}
+    lanes = Lanes()
+    for bodies in waiting.values():
+        for body in bodies:
+            lanes.add(body)
+    taken_bytes = dict.fromkeys(sizes, 0)
+    while all(waiting.values()):
+        body = lanes.take()
+        party = body.party().decode()
+        assert body is waiting[party].pop(0)
+        taken_bytes[party] += body.size
+        assert max(taken_bytes.values()) - min(taken_bytes.values()) <= TURN_BYTES + max(sizes.values())
+    for _ in range(sum(len(bodies) for bodies in waiting.values())):
+        lanes.take()
+    assert not lanes
+
+
+def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate: Gate) -> None:
+    """A body whose party does not stand first, and an empty one, wait in the lane of no party."""
+    elsewhere, empty = Body(gate), Body(gate)
+    elsewhere.piece(b'{"requests": [], "party": "O=Known"}')
+    assert (elsewhere.party(), empty.party(), body_of(gate, "O=Known", 100).party()) == (b"", b"", b"O=Known")

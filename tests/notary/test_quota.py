@@ -1,0 +1,85 @@
+"""The quota of each party: a token bucket of one second."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from notary import parties
+from notary.parties import Parties
+from notary.quota import Quota, QuotaExceeded
+from tests.notary.party import Bank
+from tests.notary.test_gate import Clock
+
+KNOWN, OTHER = "O=Known", "O=Other"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A stopped clock."""
+    return Clock()
+
+
+@pytest.fixture
+def quota(clock: Clock) -> Quota:
+    """Ten requests a second for each party."""
+    return Quota(10, clock)
+
+
+def send(quota: Quota, party: str, requests: int) -> QuotaExceeded | None:
+    """Send as the gate does: charge what is not refused."""
+    refusal = quota.refusal(party, requests)
+    if refusal is None:
+        quota.charge(party, requests)
+    return refusal
+
+
+def test_a_quota_is_for_each_party(quota: Quota, clock: Clock) -> None:
+    """Ten requests a second are admitted and no more; another party has its own quota; time restores it."""
+    assert send(quota, KNOWN, 10) is None
+    refused = send(quota, KNOWN, 1)
+    assert refused is not None
+    assert refused.retry_after_s >= 1
+    assert send(quota, OTHER, 1) is None
+    clock.now_s += 0.1001
+    assert send(quota, KNOWN, 1) is None
+    assert send(quota, KNOWN, 1) is not None
+
+
+def test_a_retry_after_the_time_that_the_refusal_names_is_admitted(quota: Quota, clock: Clock) -> None:
+    """After the time of Retry-After the submission is admitted, even one larger than the quota, which waits for a full bucket."""
+    assert send(quota, KNOWN, 35) is None
+    for requests in (1, 35):
+        refused = send(quota, KNOWN, requests)
+        assert refused is not None
+        clock.now_s += refused.retry_after_s
+        assert send(quota, KNOWN, requests) is None
+
+
+def test_what_is_refused_by_quota_uses_none(quota: Quota, clock: Clock) -> None:
+    """A submission rejected by quota uses none, so that retries do not extend the wait."""
+    assert send(quota, KNOWN, 10) is None
+    for _ in range(4):
+        assert send(quota, KNOWN, 5) is not None
+        clock.now_s += 0.12
+    clock.now_s += 0.03
+    assert send(quota, KNOWN, 5) is None
+
+
+def test_a_party_may_have_a_quota_of_its_own(tmp_path: Path, clock: Clock) -> None:
+    """A party's own quota replaces the configured one, and 0 is none; a change is effective once the file has been read again."""
+    file = tmp_path / "parties.json"
+    parties.write(file, {name: Bank(name).public_pem.decode() for name in (KNOWN, OTHER)})
+    known = Parties(file)
+    quota = Quota(10, clock, known.requests_per_s_of)
+    entries = parties.read(file)
+
+    def sends(party: str) -> list[bool]:
+        admitted = [send(quota, party, 15) is None for _ in range(2)]
+        clock.now_s += 60
+        return admitted
+
+    for own, expected in ((None, [True, False]), (20, [True, False]), (30, [True, True]), (0, [True, True])):
+        parties.write(file, entries | {KNOWN: msgspec.structs.replace(entries[KNOWN], requests_per_s=own)})
+        known.reload()
+        assert (sends(KNOWN), sends(OTHER)) == (expected, [True, False])
