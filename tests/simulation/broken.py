@@ -1,6 +1,7 @@
 """A broken worker: it has the notary's key, registers, and orders batches whose contents are not what their entries say (R3).
 
-Its entries count and decide nothing. Their contents are requests that nobody else asks for, so whoever decides them decides otherwise.
+Its entries count and decide nothing, unless a forger copies a content into the partition that its entry names. Their contents are requests
+that nobody else asks for, so whoever decides them decides otherwise.
 """
 
 import random
@@ -54,6 +55,7 @@ class Broken:
         ordered = partition = self._draw.randrange(partitions)
         if kind == "another partition" and partitions > 1:
             partition = self._draw.choice([each for each in range(partitions) if each != ordered])
+            self._world.history.submissions.append(asked)  # whoever copies it into the right partition has it decided
         elif kind == "more ids":
             ids = (*ids, self._draw.randbytes(32))
         elif kind == "no submissions":
