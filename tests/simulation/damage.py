@@ -237,11 +237,15 @@ class Losses:
         return any(partition in (None, self.damages[number].stream) for number in self._restored)
 
     async def operate(self) -> None:
-        """After the healing, have the owner settle suspicions that no worker has ended."""
+        """After the healing, have the owner settle suspicions that no worker has ended, and put the workers' key in force again."""
         world = self._world
         began_s = world.loop.time()
         while True:
             await asyncio.sleep(OPERATES_S)
+            # A lost key record that somebody copied back into the log puts a key in force that no worker has any more.
+            reasons = [process.worker.not_ready() or "" for process in world.processes() if process.worker is not None]
+            if any("it cannot write there" in why for why in reasons) and world.owner.repair():
+                world.count("keys put in force again")
             in_doubt = [process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.doubts.open]
             if not in_doubt or world.loop.time() - began_s < SETTLED_AFTER_S:
                 continue

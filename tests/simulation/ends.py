@@ -114,12 +114,15 @@ def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
 
 
 def _shown_less_for_long(world: "World") -> bool:
-    """Returns whether the log showed less than it has, until now, for the time after which a worker stops. A loss counts too."""
-    now_s = world.loop.time()
+    """Returns whether the log showed less than it has, until now, for the time after which a worker stops. A loss counts too.
+
+    While a topic-partition has no leader a worker cannot see that the log shows all again, so what contradicts it next lasts on.
+    """
+    now_s, apart_s = world.loop.time(), DOUBT_S if world.plan.leaderless else LOOKS_S
     began_s = ended_s = float("-inf")
     lost = [[damage.at_s, damage.at_s] for damage in world.losses.damages]
     for from_s, until_s in sorted(world.shown_less + lost):
-        if from_s > ended_s + LOOKS_S:
+        if from_s > ended_s + apart_s:
             began_s = from_s
         ended_s = max(ended_s, min(until_s, now_s))
     return ended_s >= now_s - LOOKS_S and ended_s - began_s >= DOUBT_S
