@@ -29,7 +29,7 @@ import msgspec
 
 from joiner.core import Joiner
 from joiner.evidence import Evidence
-from joiner.look import Recheck, contradiction, examine
+from joiner.look import Recheck, contradiction, examine, find_again
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
@@ -251,13 +251,15 @@ class Driver(Generic[Decision]):
         """Read with this reader until a new one is needed; returns the reason."""
         self._ran_at_s = self._now_s()
         while True:
+            streams, paused = frozenset(range(ORDERING, self._log.payload_partitions)), self._paused
             if self._recheck.waits_for and not self._recheck.done:
-                reader.pause(set(range(ORDERING, self._log.payload_partitions)) - self._recheck.waits_for)
+                paused = streams - self._recheck.waits_for
+                reader.pause(paused)
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            self._seen_at_s |= dict.fromkeys(set(range(ORDERING, self._log.payload_partitions)) - self._paused, self._polled_at_s)
+            self._seen_at_s |= dict.fromkeys(streams - paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why
             if self._remake_reader:
@@ -274,6 +276,10 @@ class Driver(Generic[Decision]):
                     return self._recheck.lost
                 if not self._recheck.done:
                     continue
+                if not was_done and (lost := await self._lost_while_held(records)):
+                    self._contradicted(lost)
+                    await asyncio.sleep(self._settings.watch_s)
+                    return lost
                 self._in_hand = bool(records)
                 if not was_done:
                     reader.pause(self._paused)
@@ -286,6 +292,17 @@ class Driver(Generic[Decision]):
                 await asyncio.sleep(0)
             if why := self._interruption(reader):
                 return why
+
+    async def _lost_while_held(self, records: Sequence[Record]) -> str:
+        """Read records again that were held back while another topic-partition was compared for long; returns a message about a lost one.
+
+        Their own topic-partitions were paused meanwhile, so the reader detects no interruption there.
+        """
+        began_s = self._now_s()
+        old = {stream for stream, seen_s in self._seen_at_s.items() if began_s - seen_s > self._settings.stood_still_s}
+        lost = await find_again(self._log, Recheck.places([record for record in records if record.stream in old]))
+        self._seen_at_s |= dict.fromkeys(old, began_s)
+        return lost
 
     def _interruption(self, reader: Reader) -> str:
         """Returns the reason why the log must be checked before more of this reader's records are applied; empty when it need not."""

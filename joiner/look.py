@@ -97,6 +97,14 @@ class Recheck:
         """The first offset to read, in each topic-partition that still has records to find."""
         return {stream: expected[0].offset_first for stream, expected in self._wanted.items()}
 
+    @staticmethod
+    def places(records: Sequence[Record]) -> dict[int, deque[Sought]]:
+        """Returns the places of records that were read and held back, by topic-partition and rising offset, as `find_again` takes them."""
+        found: dict[int, dict[int, Sought]] = {}
+        for record in records:
+            found.setdefault(record.stream, {})[record.offset] = Sought(record.offset, fingerprint_of(record))
+        return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in found.items()}
+
     @property
     def waits_for(self) -> frozenset[int]:
         """The topic-partitions whose marks have not been found yet."""
@@ -152,7 +160,11 @@ async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark]
 
     Raises `NotReady` when the log does not return them in time, and the errors of opening a reader and polling.
     """
-    wanted = sought(effects, marks, contents=contents)
+    return await find_again(log, sought(effects, marks, contents=contents))
+
+
+async def find_again(log: Log, wanted: dict[int, deque[Sought]]) -> str:
+    """Read these records again; returns and raises as `examine` does."""
     if not wanted:
         return ""
     bounds = await log.bounds()
