@@ -29,7 +29,7 @@ import msgspec
 
 from joiner.core import Joiner
 from joiner.evidence import Evidence
-from joiner.look import Recheck, contradiction, examine, find_again
+from joiner.look import Recheck, contradiction, examine, find_again, places
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
@@ -50,6 +50,7 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """This many or fewer are verified in the calling thread: a handover costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
+LOST_WAITING = "the log does not hold any more what waits here"
 UNREAD_LOOKS = 8
 """The number of checks of a paused topic-partition's waiting records in the time in which a broker could die and restart."""
 LOOK_AGAIN_S = 10.0
@@ -276,10 +277,8 @@ class Driver(Generic[Decision]):
                     return self._recheck.lost
                 if not self._recheck.done:
                     continue
-                if not was_done and (lost := await self._lost_while_held(records)):
-                    self._contradicted(lost)
-                    await asyncio.sleep(self._settings.watch_s)
-                    return lost
+                if not was_done and await self._lost_while_held(records):
+                    return LOST_WAITING
                 self._in_hand = bool(records)
                 if not was_done:
                     reader.pause(self._paused)
@@ -293,16 +292,19 @@ class Driver(Generic[Decision]):
             if why := self._interruption(reader):
                 return why
 
-    async def _lost_while_held(self, records: Sequence[Record]) -> str:
-        """Read records again that were held back while another topic-partition was compared for long; returns a message about a lost one.
+    async def _lost_while_held(self, records: Sequence[Record]) -> bool:
+        """Read records again that were held back while another topic-partition was compared for long; returns True if one is lost.
 
         Their own topic-partitions were paused meanwhile, so the reader detects no interruption there.
         """
         began_s = self._now_s()
-        old = {stream for stream, seen_s in self._seen_at_s.items() if began_s - seen_s > self._settings.stood_still_s}
-        lost = await find_again(self._log, Recheck.places([record for record in records if record.stream in old]))
-        self._seen_at_s |= dict.fromkeys(old, began_s)
-        return lost
+        since_s = began_s - self._settings.stood_still_s
+        wanted = places([record for record in records if self._seen_at_s.get(record.stream, since_s) < since_s])
+        read_again = list(wanted)
+        if await find_again(self._log, wanted):
+            return True
+        self._seen_at_s |= dict.fromkeys(read_again, began_s)
+        return False
 
     def _interruption(self, reader: Reader) -> str:
         """Returns the reason why the log must be checked before more of this reader's records are applied; empty when it need not."""
@@ -501,7 +503,7 @@ class Driver(Generic[Decision]):
             logger.debug("cannot look at the log now: %s", problem)
             return
         if lost:
-            self._remake_reader = self._remake_reader or "the log does not hold any more what waits here"
+            self._remake_reader = self._remake_reader or LOST_WAITING
         for stream in unread:
             self._seen_at_s[stream] = float("-inf") if lost else max(began_s, self._seen_at_s.get(stream, began_s))
 

@@ -97,14 +97,6 @@ class Recheck:
         """The first offset to read, in each topic-partition that still has records to find."""
         return {stream: expected[0].offset_first for stream, expected in self._wanted.items()}
 
-    @staticmethod
-    def places(records: Sequence[Record]) -> dict[int, deque[Sought]]:
-        """Returns the places of records that were read and held back, by topic-partition and rising offset, as `find_again` takes them."""
-        found: dict[int, dict[int, Sought]] = {}
-        for record in records:
-            found.setdefault(record.stream, {})[record.offset] = Sought(record.offset, fingerprint_of(record))
-        return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in found.items()}
-
     @property
     def waits_for(self) -> frozenset[int]:
         """The topic-partitions whose marks have not been found yet."""
@@ -135,6 +127,14 @@ class Recheck:
         ready = [record for record in self._held if record.stream not in self._wanted]
         self._held = [record for record in self._held if record.stream in self._wanted]
         return ready
+
+
+def places(records: Sequence[Record]) -> dict[int, deque[Sought]]:
+    """Returns the places of these records, by topic-partition and rising offset, as `find_again` takes them."""
+    found: dict[int, dict[int, Sought]] = {}
+    for record in records:
+        found.setdefault(record.stream, {})[record.offset] = Sought(record.offset, fingerprint_of(record))
+    return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in found.items()}
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
