@@ -29,7 +29,7 @@ import msgspec
 
 from joiner.core import Joiner
 from joiner.evidence import Evidence
-from joiner.look import Recheck, contradiction, examine, find_again, places
+from joiner.look import Recheck, contradiction, examine, find_again, to_find_again
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
@@ -299,7 +299,7 @@ class Driver(Generic[Decision]):
         """
         began_s = self._now_s()
         since_s = began_s - self._settings.stood_still_s
-        wanted = places([record for record in records if self._seen_at_s.get(record.stream, since_s) < since_s])
+        wanted = to_find_again([record for record in records if self._seen_at_s.get(record.stream, since_s) < since_s])
         read_again = list(wanted)
         if await find_again(self._log, wanted):
             return True

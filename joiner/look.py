@@ -129,12 +129,15 @@ class Recheck:
         return ready
 
 
-def places(records: Sequence[Record]) -> dict[int, deque[Sought]]:
-    """Returns the places of these records, by topic-partition and rising offset, as `find_again` takes them."""
-    found: dict[int, dict[int, Sought]] = {}
-    for record in records:
-        found.setdefault(record.stream, {})[record.offset] = Sought(record.offset, fingerprint_of(record))
-    return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in found.items()}
+def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
+    """Returns what `find_again` must find for all of these to be there: the last of each payload partition, all of the ordering topic."""
+    wanted: dict[int, deque[Sought]] = {}
+    for record in sorted(records, key=lambda record: record.offset):
+        of_stream = wanted.setdefault(record.stream, deque())
+        if record.stream != ORDERING:
+            of_stream.clear()
+        of_stream.append(Sought(record.offset, fingerprint_of(record)))
+    return wanted
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:

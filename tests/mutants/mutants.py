@@ -626,6 +626,14 @@ MUTANTS: Final = (
         seeds=2000,
     ),
     Mutant(
+        "what waited for another partition is applied unseen",
+        "R10",
+        DRIVER,
+        "if not was_done and await self._lost_while_held(records):",
+        "if False:",
+        seeds=500,
+    ),
+    Mutant(
         "what was kept is not handed in again",
         "R8",
         LOOK,

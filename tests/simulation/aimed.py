@@ -9,6 +9,7 @@ Drawn losses (`damage`) hit any records. Aimed losses hit records that one rule 
 - `unordered`: the furthest content of a partition, which was not the last to be joined;
 - `ahead`: payloads that were read, and whose entries were not;
 - `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted;
+- `held`: a payload that readers hold back until the ordering topic, which has no leader, can be compared;
 - `unread`: an entry that waits for its content at a worker whose queue is so full that it has paused the ordering topic.
 """
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ordering.log import ORDERING, Record
 from tests.checkers.records import batch_key, ordering_record
-from tests.checkers.replay import Replayed, replay
+from tests.checkers.replay import Batch, Replayed, replay
 from tests.simulation.damage import name_of
 from tests.simulation.plan import AIMED
 from tests.simulation.slot import Slot
@@ -238,6 +239,32 @@ class Aimed:
             cluster.elected(partition)
         cluster.slow_entries_s.pop(slot.label, None)
         return found is not None
+
+    async def _held(self) -> bool:
+        """Lose a payload that a reader holds back while the ordering topic has no leader; its entry is the next one that it reads there."""
+        cluster, draw = self._cluster, self._draw
+        cluster.behind_s[ORDERING] = BEHIND_S
+        found = await self._until(lambda: self._next_content() is not None)
+        if found and (content := self._next_content()) is not None:
+            cluster.leaderless.add(ORDERING)
+            cluster.elected(content.partition)
+            await asyncio.sleep(draw.uniform(0.5, 2))
+            self._cut(content.partition, content.content_offset)
+            await asyncio.sleep(draw.uniform(2, 4))
+            cluster.leaderless.discard(ORDERING)
+        cluster.behind_s.pop(ORDERING, None)
+        cluster.wake()
+        return found
+
+    def _next_content(self) -> Batch | None:
+        """Returns the next batch that a worker has not joined yet, if its content lies behind others that the worker has joined."""
+        batches = replay(self._cluster.streams).batches
+        for process in self._world.processes():
+            marks = {} if process.worker is None else process.worker.driver.joiner.marks
+            after = next((batch for batch in batches if ORDERING in marks and batch.offset > marks[ORDERING].offset), None)
+            if after is not None and after.partition in marks and after.content_offset > marks[after.partition].offset:
+                return after
+        return None
 
     # ---- the present log ----
 

@@ -215,7 +215,7 @@ class Calls:
         name = told["type"].removeprefix("/problems/")
         if name not in PROBLEMS.get(status, ()) or told["status"] != status or headers[b"content-type"] != b"application/problem+json":
             self.problem(process, f"{what} is answered {status}: {answer}")
-        looked = not what.startswith(f"POST {SUBMISSIONS}")
+        looked = f" {SUBMISSIONS}" not in what
         if status == 503 and looked and (name != "not-ready" or not _may_be_silent(told["detail"], answer.health.splitlines())):
             self.problem(process, f"{what} is answered 503, though nothing is withheld: {told} {answer.health}")
 

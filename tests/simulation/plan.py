@@ -17,7 +17,7 @@ QUOTA_MIN, QUOTA_MAX = 8, 30
 Every call costs quota, also a retry. So submissions are smaller than the quota, and a burst of clients gets the larger one, or it would
 take for ever.
 """
-AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "unread")
+AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "held", "unread")
 """The kinds of aimed losses (`aimed`)."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stops at multiples of this."""
@@ -222,9 +222,11 @@ def plan(seed: int) -> Plan:
     if not calm and named.random() < 0.1:
         usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
     if not calm and not diverged and aims.random() < 0.12:
-        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-1]), aimed_losses=aims.randint(1, 3))
+        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-2]), aimed_losses=aims.randint(1, 3))
     elif not calm and not diverged and random.Random(f"unread {seed}").random() < 0.04:
-        usual = msgspec.structs.replace(usual, aimed=AIMED[-1], aimed_losses=1, queue_ids_max=2)
+        usual = msgspec.structs.replace(usual, aimed="unread", aimed_losses=1, queue_ids_max=2)
+    elif not calm and not diverged and random.Random(f"held {seed}").random() < 0.04:
+        usual = msgspec.structs.replace(usual, aimed="held", aimed_losses=2)
     if not calm and not diverged and random.Random(f"broken {seed}").random() < 0.06:
         usual = msgspec.structs.replace(usual, broken=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
