@@ -86,7 +86,7 @@ def test_each_site_fails_under_load(
     if not measured:
         faults = [(leader(sites), DIES)]
     # The load's length includes this much time for a site to come back, and for a pause before the next fault.
-    warm_up_s, back_s = (10.0, 35.0) if measured else (2.0, 25.0)
+    warm_up_s, back_s = (10.0, 60.0) if measured else (2.0, 25.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(sites.directory / "pki" / "ca.pem"))
     closed = closed_loop(sites) if measured else {}
     figure = tmp_path / "figure.json"
