@@ -655,7 +655,7 @@ MUTANTS: Final = (
         CORE,
         "                let_go.append(self._dropped[partition][0])",
         "                pass",
-        seeds=100,
+        seeds=1000,
     ),
     Mutant(
         "payloads that are slow are sent as fast as others",
