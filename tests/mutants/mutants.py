@@ -502,7 +502,7 @@ MUTANTS: Final = (
         CORE,
         "wanted = [self._read_next[partition], 0 if mark",
         "wanted = [0 if mark",
-        seeds=500,
+        seeds=2000,
     ),
     Mutant(
         "records under unknown names keep a worker out",
