@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
-from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, fingerprint_of, passed_over
+from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, fingerprint_of, last_of_one_time, passed_over
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
@@ -130,14 +130,21 @@ class Recheck:
 
 
 def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
-    """Returns what `find_again` must find for all of these to be there: the last of each payload partition, all of the ordering topic."""
-    wanted: dict[int, deque[Sought]] = {}
+    """Returns what `find_again` must find for all of these to be there: all of the ordering topic, the last of each payload partition.
+
+    With the last one come those of its append time (`last_of_one_time`). While a broker's clock stands still, a copy of the last record
+    would otherwise hide the loss of one before it.
+    """
+    by_stream: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.offset):
-        of_stream = wanted.setdefault(record.stream, deque())
-        if record.stream != ORDERING:
-            of_stream.clear()
-        of_stream.append(Sought(record.offset, fingerprint_of(record)))
-    return wanted
+        by_stream.setdefault(record.stream, []).append(record)
+    return {
+        stream: deque(
+            Sought(record.offset, fingerprint_of(record))
+            for record in (of_stream if stream == ORDERING else last_of_one_time(reversed(of_stream)))
+        )
+        for stream, of_stream in by_stream.items()
+    }
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:

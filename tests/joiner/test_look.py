@@ -6,7 +6,7 @@ import pytest
 
 from joiner import Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
-from joiner.look import Recheck, contradiction, examine
+from joiner.look import Recheck, contradiction, examine, to_find_again
 from joiner.ready import JoinerLimits, Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
@@ -355,6 +355,17 @@ def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
     recheck = Recheck({ORDERING: reading.joiner.marks[ORDERING]}, run)
     assert recheck.take(after.streams[ORDERING][1:], ALL) == []
     assert "record 2 of the ordering stream" in recheck.lost
+
+
+def test_a_copy_of_the_last_that_waits_does_not_hide_another_before_it() -> None:
+    """Of what waits, the ordering topic's records are all compared; of a payload partition the last ones of one append time."""
+    at_one_time = [Record(0, offset, 1_000, b"key", b"value") for offset in (7, 6, 5)]
+    earlier = [Record(0, offset, 990 + offset, b"key", b"value") for offset in (3, 4)]
+    others = [_record(1, 2), _record(1, 1), _record(1, 0), _record(ORDERING, 9), _record(ORDERING, 8), _record(ORDERING, 7)]
+    wanted = to_find_again([*at_one_time, *earlier, *others])
+    offsets = {stream: [sought.offset for sought in of_stream] for stream, of_stream in wanted.items()}
+    assert offsets == {0: [4, 5, 6, 7], 1: [1, 2], ORDERING: [7, 8, 9]}
+    assert wanted[0][2].found(Record(0, 6, 1_000, b"key", b"another")) is False
 
 
 async def test_only_what_is_asked_for_is_compared() -> None:
